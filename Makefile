@@ -1,0 +1,53 @@
+# Needs Python 3.11 or newer with pip, and make; everything else is installed into .venv.
+
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+# Workers share the cores; a linear-algebra library that starts threads in each of them only slows all of them down.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
+	@echo "make test   lint, check types, run every test"
+	@echo "make lint   lint and check types"
+	@echo "make format rewrite the files in the project's style"
+	@echo "make bench  measure: a table and pictures in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
+	@echo "make clean  remove .venv and caches"
+
+demo: $(INSTALLED)
+	$(BIN)/python -m dpconvex.demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: export OMP_NUM_THREADS =
+bench: export OPENBLAS_NUM_THREADS =
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Some systems ship Python without the wheel that `venv` puts pip in from; pip can then fill the environment itself.
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "dpconvex needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install pip; }
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find dpconvex problems tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,132 @@
+"""Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.cases import CASES, GROWTH, SKIPPED
+from benchmarks.timing import Row, compare
+
+
+def number(value: float | None, unit: str) -> str:
+    """Three digits and a unit."""
+    return "" if value is None else f"{value:.3g} {unit}".strip()
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as a Markdown table."""
+    lines = ["| case | measured | value | reference | ratio | goal | reached |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        measured = f"{row.measured} ({row.note})" if row.note else row.measured
+        reached = "" if not row.goal else "yes" if row.reached else "**no**"
+        cells = (
+            row.case,
+            measured,
+            number(row.value, row.unit),
+            number(row.reference, row.unit),
+            ratio,
+            row.goal,
+            reached,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """What it ran on, in a line."""
+    import jax
+
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "default"
+    accelerator = "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores{accelerator}, Python {platform.python_version()}, NumPy {np.__version__}, "
+        f"JAX {jax.__version__}, BLAS threads: {threads}, load {load:.1f}"
+    )
+
+
+def growth(output: Path, repetitions: int) -> None:
+    """Draw the time of one evaluation against n, d and C, on each engine."""
+    import jax
+    import matplotlib.pyplot as plt
+
+    from dpconvex.batched import BatchedLoss
+
+    figure, axes = plt.subplots(1, len(GROWTH), figsize=(4.2 * len(GROWTH), 3.6), layout="constrained")
+    device = jax.default_backend()
+    for axis, (label, (values, build)) in zip(axes, GROWTH.items(), strict=True):
+        found: dict[str, list[float]] = {"blocks": [], f"compiled ({device})": []}
+        for value in values:
+            problem = build(value)
+            theta = np.random.default_rng(1).normal(size=problem.space.dim)
+            losses = [BatchedLoss(problem.template, problem.space, problem.batch, e) for e in ("blocks", "device")]
+            times = compare(
+                {
+                    name: (lambda loss=loss, t=theta: loss.value_and_gradient(t))
+                    for name, loss in zip(found, losses, strict=True)
+                },
+                repetitions,
+            )
+            for name in found:
+                found[name].append(1e3 * times[name])
+        for name, times_found in found.items():
+            axis.loglog(values, times_found, "o-", label=name)
+        axis.set_xlabel(label)
+        axis.set_ylabel("one evaluation [ms]")
+        axis.legend()
+        axis.grid(alpha=0.3)
+    figure.savefig(output / "growth.png", dpi=120)
+
+
+def ratios(rows: list[Row], output: Path) -> None:
+    """Draw the ratios of all comparisons."""
+    import matplotlib.pyplot as plt
+
+    compared = [row for row in rows if row.ratio is not None]
+    if not compared:
+        return
+    figure, axis = plt.subplots(figsize=(10, 0.5 * len(compared) + 1.2), layout="constrained")
+    names = [f"{row.case}\n{row.measured}" for row in compared]
+    axis.barh(names, [row.ratio or 0.0 for row in compared], color=["C0" if row.reached else "C3" for row in compared])
+    axis.axvline(1.0, color="black", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_xlabel("time relative to the reference")
+    axis.tick_params(axis="y", labelsize=7)
+    axis.invert_yaxis()
+    figure.savefig(output / "ratios.png", dpi=120)
+
+
+def main() -> None:
+    """Run, print and draw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, "growth", []], help="which; all by default")
+    parser.add_argument("--repetitions", type=int, default=7, help="turns of each comparison")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="where pictures go")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    print(machine(), flush=True)
+    for name in options.cases or CASES:
+        if name == "growth":
+            continue
+        try:
+            for row in CASES[name](options.repetitions):
+                rows.append(row)
+                print(table([row]).splitlines()[-1], flush=True)
+        except SKIPPED as reason:
+            print(f"| {name} | skipped: {reason} |", flush=True)
+    text = f"{machine()}\n\n{table(rows)}\n"
+    (options.output / "table.md").write_text(text, encoding="utf-8")
+    ratios(rows, options.output)
+    if not options.cases or "growth" in options.cases:
+        growth(options.output, min(options.repetitions, 5))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""The measured cases, one function each; every function yields rows of the table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import dpconvex as dp
+from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
+from benchmarks.timing import Row, compare, seconds
+from dpconvex import backends
+from dpconvex.errors import DomainError
+from dpconvex.problem import Problem
+
+__all__ = ["CASES", "GROWTH", "evaluation"]
+
+Case = Callable[[int], Iterator[Row]]
+
+
+def evaluation(problem: Problem) -> Callable[[], Any]:
+    """One objective and gradient, at a point that is not special."""
+    theta = np.random.default_rng(1).normal(size=problem.space.dim) / np.sqrt(problem.space.dim)
+    return lambda: problem.value_and_gradient(theta)
+
+
+def against_the_conic_solver(repetitions: int) -> Iterator[Row]:
+    """Compare a fit with Clarabel through CVXPY on the same program."""
+    name = "large-margin Gaussians, n=2,000 d=10 C=4"
+    template = dp.load("large_margin_gaussian", features=10, classes=4, regularization=0.01)
+    problem = problem_of(template, clouds(2000, 10, 4))
+    reference = conic()
+    times = compare(
+        {"ours": lambda: backends.solve(problem, None, 1e-8), "clarabel": lambda: reference.point(problem)},
+        min(repetitions, 3),
+    )
+    solution = backends.solve(problem, None, 1e-8)
+    apart = float(np.linalg.norm(reference.point(problem) - solution.theta))
+    speedup = times["clarabel"] / times["ours"]
+    yield Row(
+        name,
+        "time to a certified 1e-8; Clarabel to its own end",
+        times["ours"],
+        times["clarabel"],
+        "s",
+        "at least 50 times faster",
+        speedup >= 50,
+        f"{speedup:.0f} times faster; Clarabel ends {apart:.1g} away",
+    )
+    yield Row(name, "certified distance", solution.distance_bound, None, "", "<= 1e-8", solution.distance_bound <= 1e-8)
+
+
+def weakly_regularized(repetitions: int) -> Iterator[Row]:
+    """Count evaluations, for several strengths of the regularization."""
+    for modulus, goal in ((0.02, 150), (1e-3, None), (1e-4, None)):
+        name = f"large-margin Gaussians, n=20,000 d=16 C=10, mu/n={modulus:g}"
+        template = dp.load("large_margin_gaussian", features=16, classes=10, regularization=modulus / 2)
+        problem = problem_of(template, clouds(20000, 16, 10), noise=1e-3)
+        tolerance = 1e-8 if goal else 1e-7
+        solution = backends.solve(problem, None, tolerance)
+        times = compare(
+            {"fit": lambda p=problem, t=tolerance: backends.solve(p, None, t), "one": evaluation(problem)}, repetitions
+        )
+        yield Row(
+            name,
+            f"evaluations to {tolerance:g}",
+            solution.evaluations,
+            None,
+            "",
+            f"<= {goal}" if goal else "",
+            goal is None or solution.evaluations <= goal,
+        )
+        spent = solution.evaluations * times["one"]
+        yield Row(
+            name,
+            "fit against evaluations times one evaluation",
+            times["fit"],
+            spent,
+            "s",
+            "ratio <= 1.5",
+            times["fit"] <= 1.5 * spent,
+        )
+
+
+def matrix_products(repetitions: int) -> Iterator[Row]:
+    """Compare one evaluation with the two matrix products that quadratic forms need."""
+    n, d, classes = 60000, 64, 10
+    template = dp.load("large_margin_gaussian", features=d, classes=classes, regularization=0.01)
+    data = clouds(n, d, classes)
+    z = np.column_stack([data["x"], np.ones(n)]) / np.sqrt(2)
+    rng = np.random.default_rng(0)
+    forms, back = rng.normal(size=(d + 1, classes * (d + 1))), np.empty((d + 1, classes * (d + 1)))
+    product = z @ forms
+    problem = problem_of(template, data)
+
+    def products() -> None:
+        np.matmul(z, forms, out=product)
+        np.matmul(z.T, product, out=back)
+
+    times = compare({"ours": evaluation(problem), "limit": products}, repetitions)
+    yield Row(
+        "large-margin Gaussians, n=60,000 D=65 C=10",
+        "one evaluation against Z Phi and Z' (.)",
+        times["ours"],
+        times["limit"],
+        "s",
+        "ratio <= 2",
+        times["ours"] <= 2 * times["limit"],
+    )
+
+
+def memory_bandwidth(repetitions: int) -> Iterator[Row]:
+    """Compare one evaluation with reading the data."""
+    n, d = 1_000_000, 50
+    data = halves(n, d)
+    problem = problem_of(dp.load("logistic_regression", features=d, regularization=1e-3), data)
+    x, w = data["x"], np.ones(d)
+    times = compare({"ours": evaluation(problem), "read": lambda: x.sum(), "both": lambda: (x @ w) @ x}, repetitions)
+    name = "logistic regression, n=1,000,000 d=50"
+    yield Row(
+        name,
+        "one evaluation against reading x once",
+        times["ours"],
+        times["read"],
+        "s",
+        "ratio <= 2",
+        times["ours"] <= 2 * times["read"],
+    )
+    yield Row(name, "one evaluation against x w and x' r", times["ours"], times["both"], "s", "", True)
+
+
+def logistic_rows(
+    name: str, data: dict[str, Any], radius: float, level: float, goal: float, repetitions: int
+) -> Iterator[Row]:
+    """Compare a fit with scikit-learn's, to the gradient norm that it reaches."""
+    from sklearn.linear_model import LogisticRegression
+
+    n, d = data["x"].shape
+    x, y = data["x"], data["y"]
+
+    def theirs() -> Any:
+        return LogisticRegression(C=1 / (n * level), fit_intercept=False, tol=1e-7, max_iter=1000).fit(x, y)
+
+    w = theirs().coef_.ravel()
+    slope = x.T @ (-y / (1 + np.exp(y * (x @ w)))) + n * level * w
+    tolerance = float(np.linalg.norm(slope)) / (n * level)
+    template = dp.load("logistic_regression", features=d, regularization=level, radius=radius)
+    privacy = dp.Privacy(1.0)
+    cover = dp.Cover(tolerance=1e-8)
+    first = seconds(lambda: dp.minimize(template, data, tolerance=tolerance))
+    times = compare(
+        {
+            "ours": lambda: dp.minimize(template, data, tolerance=tolerance),
+            "sklearn": theirs,
+            "private": lambda: dp.solve(template, data, privacy, cover=cover),
+            "same": lambda: dp.minimize(template, data, tolerance=1e-8),
+        },
+        repetitions,
+    )
+    yield Row(
+        name,
+        "fit against scikit-learn's lbfgs, same gradient norm",
+        times["ours"],
+        times["sklearn"],
+        "s",
+        f"ratio <= {goal:g}",
+        times["ours"] <= goal * times["sklearn"],
+        f"first call, with compilation, {first:.2f} s",
+    )
+    yield Row(
+        name,
+        "private fit against non-private, both to 1e-8",
+        times["private"],
+        times["same"],
+        "s",
+        "ratio <= 1.3",
+        times["private"] <= 1.3 * times["same"],
+    )
+
+
+def dense_logistic(repetitions: int) -> Iterator[Row]:
+    """Logistic regression on dense data."""
+    yield from logistic_rows("logistic regression, n=50,000 d=100", halves(50000, 100), 1.0, 1e-3, 1.0, repetitions)
+
+
+def sparse_logistic(repetitions: int) -> Iterator[Row]:
+    """Logistic regression on one-hot data, sparse."""
+    from dpconvex.loaders import adult
+
+    table = adult(os.environ.get("DPCONVEX_DATA"))
+    x = sp.csr_matrix(table.design())
+    yield from logistic_rows(
+        "Adult, CSR, 45,222 x 105", {"x": x, "y": table.y}, float(np.sqrt(14)), 1e-3, 1.2, repetitions
+    )
+
+
+def letters(repetitions: int) -> Iterator[Row]:
+    """Private large-margin Gaussians with 26 classes, everything included."""
+    from dpconvex.loaders import letter
+
+    table = letter(os.environ.get("DPCONVEX_DATA"))
+    data = scaled_letters(table)
+    labels = tuple(sorted(set(data["y"].tolist())))
+    template = dp.load("large_margin_gaussian", features=16, classes=26, labels=labels)
+    privacy, counts = dp.Privacy(3.0), []
+
+    class Counting:
+        def solve(self, problem: Problem, tolerance: float) -> Any:
+            solution = backends.solve(problem, None, tolerance)
+            counts.append((solution.evaluations, solution.distance_bound))
+            return solution
+
+    proof = seconds(lambda: dp.verify(template, privacy, len(table.y)))
+    fit = seconds(lambda: dp.solve(template, data, privacy, backend=Counting()))
+    release = dp.solve(template, data, privacy, backend=Counting())
+    again = seconds(lambda: dp.solve(template, data, privacy, backend=Counting()))
+    error = float(np.mean(release.predict(data["x"]) != data["y"]))
+    name = "Letter, 20,000 x 16, 26 classes, private, epsilon=3"
+    note = f"{counts[0][0]} evaluations, certified to {counts[0][1]:.0e}, training error {error:.2f}"
+    yield Row(name, "proof, compilation and fit", proof + fit, None, "s", "< 60", proof + fit < 60, note)
+    yield Row(
+        name, "compilation", fit - again, None, "s", "< 3", fit - again < 3, f"proof {proof:.1f} s, fit {again:.1f} s"
+    )
+
+
+MAPPED = """
+import resource, sys, time
+import numpy as np
+import dpconvex as dp
+folder = sys.argv[1]
+x = np.load(folder + "/x.npy", mmap_mode="r")
+y = np.load(folder + "/y.npy", mmap_mode="r")
+template = dp.load("logistic_regression", features=x.shape[1], regularization=1e-3)
+start = time.perf_counter()
+dp.solve(template, {"x": x, "y": y}, dp.Privacy(1.0))
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+def memory_mapped(repetitions: int) -> Iterator[Row]:
+    """Measure the peak memory of a fit to a memory-mapped file (pages of the file that the system keeps are counted)."""
+    n, d = 5_000_000, 20
+    with tempfile.TemporaryDirectory() as folder:
+        rng = np.random.default_rng(0)
+        x = np.lib.format.open_memmap(f"{folder}/x.npy", "w+", shape=(n, d))
+        y, w = np.empty(n, dtype=np.int8), rng.normal(size=d)
+        for start in range(0, n, 250_000):
+            rows = rng.normal(size=(250_000, d))
+            rows /= np.linalg.norm(rows, axis=1)[:, None]
+            x[start : start + len(rows)] = rows
+            y[start : start + len(rows)] = np.where(3 * rows @ w + rng.logistic(size=len(rows)) > 0, 1, -1)
+        x.flush()
+        del x
+        np.save(f"{folder}/y.npy", y)
+        out = subprocess.run([sys.executable, "-c", MAPPED, folder], check=True, capture_output=True, text=True).stdout
+    time, peak = (float(part) for part in out.split())
+    yield Row(
+        "logistic regression, n=5,000,000 d=20, memory-mapped",
+        "peak memory of a private fit",
+        peak,
+        None,
+        "GB",
+        "< 2",
+        peak < 2,
+        f"{time:.1f} s",
+    )
+
+
+COLD = """
+import time
+start = time.process_time()
+import dpconvex as dp
+imported = time.process_time() - start
+start = time.perf_counter()
+import numpy as np
+from dpconvex.datasets import breast_cancer, unit_ball
+X, labels = breast_cancer()
+X = unit_ball(X, lower=1, upper=10)
+template = dp.load("large_margin_gaussian", features=9)
+dp.solve(template, {"x": X, "y": (labels == "malignant").astype(int)}, dp.Privacy(1.0))
+print(imported, time.perf_counter() - start)
+"""
+
+
+def cold_start(repetitions: int) -> Iterator[Row]:
+    """Import, and a first small fit, in fresh processes."""
+    found = []
+    for _ in range(3):
+        out = subprocess.run([sys.executable, "-c", COLD], check=True, capture_output=True, text=True).stdout
+        found.append([float(part) for part in out.split()])
+    imported, first = np.median(found, axis=0)
+    yield Row("cold start", "import dpconvex (CPU time)", imported, None, "s", "< 1.5", imported < 1.5)
+    yield Row("cold start", "first small fit, compilation included", first, None, "s", "< 5", first < 5)
+
+
+def demo_sweep(repetitions: int) -> Iterator[Row]:
+    """The demonstration's sweep: six values of epsilon, ten draws each."""
+    from dpconvex.datasets import breast_cancer, unit_ball
+
+    x, labels = breast_cancer()
+    data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}
+    template = dp.load("large_margin_gaussian", features=9)
+
+    def sweep() -> None:
+        for epsilon in (0.1, 0.3, 1.0, 3.0, 10.0, 30.0):
+            for _ in range(10):
+                dp.solve(template, data, dp.Privacy(epsilon))
+
+    taken = seconds(sweep)
+    yield Row("Breast Cancer, 6 epsilons x 10 draws", "whole sweep", taken, None, "s", "< 30", taken < 30)
+
+
+CASES: dict[str, Case] = {
+    "cold": cold_start,
+    "conic": against_the_conic_solver,
+    "evaluations": weakly_regularized,
+    "products": matrix_products,
+    "bandwidth": memory_bandwidth,
+    "dense": dense_logistic,
+    "sparse": sparse_logistic,
+    "letters": letters,
+    "mapped": memory_mapped,
+    "sweep": demo_sweep,
+}
+
+# Growth of one evaluation: what varies, its values, and the problem for each.
+GROWTH: dict[str, tuple[tuple[int, ...], Callable[[int], Problem]]] = {
+    "records n (d=16, C=10)": (
+        (1000, 3000, 10000, 30000, 100000),
+        lambda n: problem_of(dp.load("large_margin_gaussian", features=16, classes=10), clouds(n, 16, 10)),
+    ),
+    "features d (n=10,000, C=4)": (
+        (4, 8, 16, 32, 64),
+        lambda d: problem_of(dp.load("large_margin_gaussian", features=d, classes=4), clouds(10000, d, 4)),
+    ),
+    "classes C (n=10,000, d=16)": (
+        (2, 4, 8, 16),
+        lambda c: problem_of(dp.load("large_margin_gaussian", features=16, classes=c), clouds(10000, 16, c)),
+    ),
+}
+
+SKIPPED = DomainError

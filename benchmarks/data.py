@@ -1,0 +1,55 @@
+"""Synthetic batches, and the public data sets where they are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from dpconvex.backends.conic import Conic
+from dpconvex.problem import Problem
+from dpconvex.solve import DataEngine
+from dpconvex.verify import analyse
+
+__all__ = ["clouds", "halves", "problem_of", "scaled_letters"]
+
+
+def halves(n: int, d: int, seed: int = 0) -> dict[str, Any]:
+    """Logistic data on the unit sphere: x of shape (n, d), y in {-1, 1}."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    return {"x": x, "y": np.where(3 * x @ rng.normal(size=d) + rng.logistic(size=n) > 0, 1, -1)}
+
+
+def clouds(n: int, d: int, classes: int, seed: int = 0) -> dict[str, Any]:
+    """Overlapping clouds in the unit ball, one for each class."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(size=(classes, d)) / (2 * np.sqrt(d))
+    y = rng.integers(0, classes, size=n)
+    x = means[y] + rng.normal(size=(n, d)) / (2 * np.sqrt(d))
+    return {"x": x / np.maximum(1, np.linalg.norm(x, axis=1))[:, None], "y": y}
+
+
+def scaled_letters(table: Any) -> dict[str, Any]:
+    """Letter Recognition in the unit ball, by its public bounds."""
+    x = (table.numeric - table.lower) / (table.upper - table.lower) * 2 - 1
+    return {"x": x / np.sqrt(x.shape[1]), "y": table.y}
+
+
+def problem_of(template: dp.Template, data: dict[str, Any], noise: float = 0.0, seed: int = 0) -> Problem:
+    """The program of a template in sum form, with a random linear term of a given norm per record."""
+    analysis = analyse(template)
+    batch = template.record.validate(data)
+    engine = DataEngine(analysis, batch, batch.size, None)
+    linear = None
+    if noise:
+        direction = np.random.default_rng(seed).normal(size=analysis.form.space.dim)
+        linear = noise * batch.size * direction / np.linalg.norm(direction)
+    return engine._problem(batch.size * analysis.modulus, linear, 0.0)
+
+
+def conic() -> Conic:
+    """The reference backend without polishing: what the solver itself answers."""
+    return Conic("CLARABEL", polish_steps=0)

@@ -1,0 +1,75 @@
+"""Medians of alternating repetitions, and the limits of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Row", "compare", "seconds"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes
+    ----------
+    case, measured : str
+        What was run, and what was measured of it.
+    value, reference : float
+        Medians of one run, in the unit.
+    unit : str
+    goal : str
+        What was aimed at.
+    reached : bool
+    """
+
+    case: str
+    measured: str
+    value: float
+    reference: float | None
+    unit: str
+    goal: str
+    reached: bool
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over reference."""
+        return None if self.reference is None else self.value / self.reference
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """Wall-clock time of one call."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def compare(functions: dict[str, Callable[[], Any]], repetitions: int, budget: float = 60.0) -> dict[str, float]:
+    """Median times of several functions, called in turns, so that what else the machine does hits all of them alike.
+
+    After one call of each that is not counted, there are up to so many turns, fewer if the budget (in seconds) is spent.
+    """
+    for function in functions.values():
+        function()
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    started = time.perf_counter()
+    for turn in range(repetitions):
+        for name, function in functions.items():
+            times[name].append(seconds(function))
+        if turn >= 2 and time.perf_counter() - started > budget:
+            break
+    return {name: median(found) for name, found in times.items()}
+
+
+def unit_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Random records on the unit sphere, shape (n, d)."""
+    x = rng.normal(size=(n, d))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    return x

@@ -1,0 +1,168 @@
+"""Differentially private convex learning: declared in CVXPY, proved by rules, solved, and certified.
+
+The names below are the whole public interface.  Each is imported from its room on first use, so that
+``import dpconvex`` is quick and brings in no engine or plotting library that a program does not use.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dpconvex import errors
+from dpconvex.errors import (
+    BudgetExceeded,
+    DomainError,
+    DPConvexError,
+    MissingRule,
+    NotConverged,
+    NotPrivate,
+    TemplateError,
+)
+
+if TYPE_CHECKING:
+    from dpconvex.atoms import huber_hinge
+    from dpconvex.backends.conic import Conic
+    from dpconvex.certificate import Certificate
+    from dpconvex.columns import Chunks
+    from dpconvex.declared import Atom
+    from dpconvex.estimators import (
+        HuberSVC,
+        KernelSVC,
+        LargeMarginGaussian,
+        LogisticRegression,
+        SoftmaxRegression,
+    )
+    from dpconvex.falsify import Falsification, falsify
+    from dpconvex.features import RandomFourierFeatures
+    from dpconvex.gallery import load, problems
+    from dpconvex.mechanisms.cover import Cover
+    from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
+    from dpconvex.mechanisms.objective import ObjectivePerturbation
+    from dpconvex.mechanisms.output import OutputPerturbation
+    from dpconvex.privacy import Budget, Privacy
+    from dpconvex.record import Ball, Box, Choice, Record
+    from dpconvex.release import Release
+    from dpconvex.solve import minimize, solve
+    from dpconvex.sweep import sweep
+    from dpconvex.template import Template
+    from dpconvex.tuning import tune
+    from dpconvex.verify import is_private, verify
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Atom",
+    "Ball",
+    "Box",
+    "Budget",
+    "BudgetExceeded",
+    "Certificate",
+    "Choice",
+    "Chunks",
+    "Conic",
+    "Cover",
+    "DPConvexError",
+    "DomainError",
+    "Falsification",
+    "HuberSVC",
+    "KernelSVC",
+    "LargeMarginGaussian",
+    "LogisticRegression",
+    "MissingRule",
+    "NoisyGradientDescent",
+    "NotConverged",
+    "NotPrivate",
+    "ObjectivePerturbation",
+    "OutputPerturbation",
+    "Privacy",
+    "RandomFourierFeatures",
+    "Record",
+    "Release",
+    "SoftmaxRegression",
+    "Template",
+    "TemplateError",
+    "__version__",
+    "errors",
+    "falsify",
+    "huber_hinge",
+    "is_private",
+    "load",
+    "minimize",
+    "problems",
+    "solve",
+    "sweep",
+    "tune",
+    "verify",
+]
+
+# Public name -> the module that defines it.
+_HOMES = {
+    "Atom": "declared",
+    "Ball": "record",
+    "Box": "record",
+    "Budget": "privacy",
+    "Certificate": "certificate",
+    "Choice": "record",
+    "Chunks": "columns",
+    "Conic": "backends.conic",
+    "Cover": "mechanisms.cover",
+    "Falsification": "falsify",
+    "NoisyGradientDescent": "mechanisms.gradient_descent",
+    "ObjectivePerturbation": "mechanisms.objective",
+    "OutputPerturbation": "mechanisms.output",
+    "Privacy": "privacy",
+    "RandomFourierFeatures": "features",
+    "Record": "record",
+    "Release": "release",
+    "Template": "template",
+    "falsify": "falsify",
+    "huber_hinge": "atoms",
+    "is_private": "verify",
+    "load": "gallery",
+    "minimize": "solve",
+    "problems": "gallery",
+    "solve": "solve",
+    "sweep": "sweep",
+    "verify": "verify",
+    "tune": "tuning",
+    "HuberSVC": "estimators",
+    "KernelSVC": "estimators",
+    "LargeMarginGaussian": "estimators",
+    "LogisticRegression": "estimators",
+    "SoftmaxRegression": "estimators",
+}
+
+
+def _resolve(name: str) -> object:
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+class _Package(ModuleType):
+    """The package's own type: its public functions keep their names although some files are named after them.
+
+    Importing the file ``dpconvex/solve.py`` makes Python bind the *module* to ``dpconvex.solve``; what that name
+    promises is the function.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType) and name in _HOMES:
+            value = _resolve(name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
+    value = _resolve(name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,292 @@
+"""Affine CVXPY expressions as polynomials: one rule per affine atom.
+
+`Expander.expand` turns an expression that is affine in the variables into a `Polynomial`: exactly, whatever way it is
+written in.  Subexpressions of the record alone that are not polynomials become bases of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.atoms.affine import binary_operators as binary
+from cvxpy.atoms.affine import wraps
+from cvxpy.atoms.affine.add_expr import AddExpression
+from cvxpy.atoms.affine.broadcast_to import broadcast_to
+from cvxpy.atoms.affine.concatenate import Concatenate
+from cvxpy.atoms.affine.conj import conj
+from cvxpy.atoms.affine.diag import diag_mat, diag_vec
+from cvxpy.atoms.affine.hstack import Hstack
+from cvxpy.atoms.affine.index import index, special_index
+from cvxpy.atoms.affine.promote import Promote
+from cvxpy.atoms.affine.real import real
+from cvxpy.atoms.affine.reshape import reshape
+from cvxpy.atoms.affine.sum import Sum
+from cvxpy.atoms.affine.trace import Trace
+from cvxpy.atoms.affine.transpose import transpose
+from cvxpy.atoms.affine.unary_operators import NegExpression
+from cvxpy.atoms.affine.upper_tri import upper_tri
+from cvxpy.atoms.affine.vstack import Vstack
+
+from dpconvex.bases import Bases
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.intervals import bounds_of, is_polynomial, polynomial_power
+from dpconvex.polynomial import Polynomial, concatenate
+from dpconvex.space import Space
+
+__all__ = ["AFFINE_RULES", "Expander"]
+
+Rule = Callable[["Expander", Any], Polynomial]
+R = TypeVar("R", bound=Rule)
+
+# The rule of each affine atom.  To add one, decorate a function of (expander, expression) with @rule(atom class).
+AFFINE_RULES: dict[type, Rule] = {}
+
+# A linear atom without a rule of its own is applied to each unit vector, up to this many.
+LARGEST_UNIT_EXPANSION = 4096
+
+
+def rule(*atoms: type) -> Callable[[R], R]:
+    """Register the decorated function as the rule of the given atom classes."""
+
+    def register(function: R) -> R:
+        for atom in atoms:
+            AFFINE_RULES[atom] = function
+        return function
+
+    return register
+
+
+class Expander:
+    """Expands affine expressions over one space and one record.
+
+    Parameters
+    ----------
+    space : Space
+    bases : Bases
+        Grows when a non-polynomial function of the record is met.
+    """
+
+    def __init__(self, space: Space, bases: Bases) -> None:
+        self.space = space
+        self.bases = bases
+        self._memory: dict[int, tuple[cp.Expression, Polynomial]] = {}
+        self._opaque: dict[Hashable, Polynomial] = {}
+
+    def expand(self, expression: cp.Expression) -> Polynomial:
+        """Expand an expression that is affine in the variables.
+
+        Raises
+        ------
+        MissingRule
+            If an atom has no rule.
+        NotPrivate
+            If a function of the record has no finite bound.
+        """
+        known = self._memory.get(id(expression))
+        if known is None:
+            known = (expression, self._expand(expression))
+            self._memory[id(expression)] = known
+        return known[1]
+
+    def _expand(self, expression: cp.Expression) -> Polynomial:
+        if isinstance(expression, cp.Constant):
+            return Polynomial.constant(expression.value)
+        if isinstance(expression, cp.Variable):
+            block = self.space.block_of(expression)
+            return Polynomial.coordinates(expression.shape, block.start, block.lift)
+        if isinstance(expression, cp.Parameter):
+            found = self.bases.polynomials.get(expression.name())
+            if found is None:
+                raise NotPrivate(
+                    f"the parameter {expression.name()!r} is not a field of the record",
+                    expression,
+                    "declare it as a field, or make it a constant",
+                )
+            return found
+        if not expression.variables() and not expression.parameters():
+            return Polynomial.constant(expression.value)
+        if not expression.variables() and not is_polynomial(expression):
+            return self._base(expression)
+        found_rule = AFFINE_RULES.get(type(expression))
+        if found_rule is not None:
+            return found_rule(self, expression)
+        if (
+            sum(not a.is_constant() or bool(a.parameters()) for a in expression.args) == 1
+            and expression.is_atom_affine()
+        ):
+            return self._by_unit_vectors(expression)
+        raise MissingRule(
+            f"there is no rule for the affine atom {type(expression).__name__}",
+            expression,
+            "write it with sums, products, indexing and stacking, or add a rule to dpconvex/affine.py",
+        )
+
+    def _base(self, expression: cp.Expression) -> Polynomial:
+        """Make a function of the record that is not a polynomial a base of its own."""
+        key = structure(expression)
+        if key not in self._opaque:
+            lower, upper = bounds_of(expression, self)
+            if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
+                raise NotPrivate(
+                    "a function of the record is unbounded over the record's domain",
+                    expression,
+                    "use a function that is bounded on the declared domain",
+                )
+            norm = float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
+            self._opaque[key] = self.bases.add(str(expression), expression.shape, lower, upper, norm)
+        return self._opaque[key]
+
+    def _by_unit_vectors(self, expression: cp.Expression) -> Polynomial:
+        """Expand a linear atom of one non-constant argument by applying it to every unit vector."""
+        place = next(k for k, a in enumerate(expression.args) if not a.is_constant() or a.parameters())
+        argument = self.expand(expression.args[place])
+        if argument.size > LARGEST_UNIT_EXPANSION:
+            raise MissingRule(
+                f"there is no rule for {type(expression).__name__} of {argument.size} entries",
+                expression,
+                "write it with sums, products, indexing and stacking",
+            )
+        values = [None if k == place else a.value for k, a in enumerate(expression.args)]
+        columns = []
+        for unit in np.eye(argument.size):
+            values[place] = unit.reshape(argument.shape, order="F")
+            columns.append(dense(expression.numeric(values)).reshape(-1, order="F"))
+        return argument.linear(np.stack(columns, axis=1), expression.shape)
+
+
+def structure(expression: cp.Expression) -> Hashable:
+    """Return a key that two expressions of the record share only if they are the same function.
+
+    Their texts do not serve: CVXPY abbreviates numbers and large arrays in them.
+    """
+    if isinstance(expression, cp.Parameter):
+        return ("field", expression.id)
+    if not expression.parameters():
+        value = dense(expression.value)
+        return ("number", value.shape, np.asarray(value, dtype=float).tobytes())
+    arguments = tuple(structure(argument) for argument in expression.args)
+    return (type(expression), expression.shape, option_key(expression.get_data()), arguments)
+
+
+def option_key(option: Any) -> Hashable:
+    """Return a hashable stand-in for an atom's options."""
+    if isinstance(option, cp.Expression):
+        return structure(option)
+    if isinstance(option, list | tuple):
+        return tuple(option_key(part) for part in option)
+    return (option.shape, option.tobytes()) if isinstance(option, np.ndarray) else repr(option)
+
+
+def dense(value: Any) -> np.ndarray:
+    """Return a CVXPY value as a dense array."""
+    return np.asarray(value.toarray() if sp.issparse(value) else value)
+
+
+@rule(index, special_index, reshape, transpose, diag_vec, diag_mat, upper_tri, Promote, broadcast_to)
+@rule(Hstack, Vstack, Concatenate, real, conj, wraps.nonneg_wrap, wraps.nonpos_wrap, wraps.psd_wrap, wraps.nsd_wrap)
+@rule(wraps.symmetric_wrap)
+def rearrange(expander: Expander, expression: Any) -> Polynomial:
+    """Rearrange entries: apply the atom to entry numbers instead of values (0 where it fills in zeros)."""
+    parts = [expander.expand(argument) for argument in expression.args]
+    offsets = np.cumsum([0] + [part.size for part in parts])
+    numbers = [part.numbers() + 1 + offset for part, offset in zip(parts, offsets, strict=False)]
+    whole = concatenate(
+        parts, (int(offsets[-1]),), [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+    )
+    return whole.gathered(dense(expression.numeric(numbers)).astype(np.int64).reshape(expression.shape, order="F") - 1)
+
+
+@rule(AddExpression)
+def add(expander: Expander, expression: Any) -> Polynomial:
+    """Add the arguments, broadcasting scalars."""
+    parts = [broadcast(expander.expand(argument), expression.shape) for argument in expression.args]
+    return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
+
+
+@rule(NegExpression)
+def negate(expander: Expander, expression: Any) -> Polynomial:
+    """Change every sign."""
+    return expander.expand(expression.args[0]).scaled(-1.0)
+
+
+@rule(Sum)
+def total(expander: Expander, expression: Any) -> Polynomial:
+    """Sum over an axis or over everything."""
+    part = expander.expand(expression.args[0])
+    kept = np.sum(np.zeros(part.shape), axis=expression.axis, keepdims=True)
+    target = np.broadcast_to(np.arange(kept.size).reshape(kept.shape, order="F"), part.shape).reshape(-1, order="F")
+    matrix = sp.csc_array((np.ones(part.size), (target, np.arange(part.size))), shape=(kept.size, part.size))
+    return part.linear(matrix, expression.shape)
+
+
+@rule(Trace)
+def trace(expander: Expander, expression: Any) -> Polynomial:
+    """Sum the diagonal."""
+    part = expander.expand(expression.args[0])
+    diagonal = np.diag(part.numbers())
+    matrix = sp.csc_array((np.ones(len(diagonal)), (np.zeros(len(diagonal), int), diagonal)), shape=(1, part.size))
+    return part.linear(matrix, ())
+
+
+@rule(binary.multiply)
+def multiply(expander: Expander, expression: Any) -> Polynomial:
+    """Multiply entry by entry; at most one side contains variables."""
+    left, right = (broadcast(expander.expand(argument), expression.shape) for argument in expression.args)
+    return left.times(right)
+
+
+@rule(binary.MulExpression)
+def matmul(expander: Expander, expression: Any) -> Polynomial:
+    """Matrix product; at most one side contains variables."""
+    left, right = (expander.expand(argument) for argument in expression.args)
+    if not left.shape or not right.shape:
+        return broadcast(left, expression.shape).times(broadcast(right, expression.shape))
+    refuse_stacks(expression)
+    return left.matmul(right, expression.shape)
+
+
+def refuse_stacks(expression: Any) -> None:
+    """Refuse products of stacks of matrices."""
+    if max(len(argument.shape) for argument in expression.args) > 2:
+        raise MissingRule("there is no rule for products of stacks of matrices", expression, "multiply them one by one")
+
+
+@rule(binary.DivExpression)
+def divide(expander: Expander, expression: Any) -> Polynomial:
+    """Divide by a constant, or by a function of the record that keeps away from zero."""
+    left = broadcast(expander.expand(expression.args[0]), expression.shape)
+    divisor = expression.args[1]
+    if not divisor.parameters():
+        value = dense(divisor.value)
+        if (value == 0).any():
+            raise NotPrivate("an expression is divided by zero", expression, "divide by a number that is not 0")
+        inverse = Polynomial.constant(1.0 / value)
+    else:
+        inverse = expander.expand(cp.inv_pos(divisor))
+    return left.times(broadcast(inverse, expression.shape))
+
+
+@rule(*polynomial_power.atoms)
+def power(expander: Expander, expression: Any) -> Polynomial:
+    """A whole power, or a sum of squares, of a function of the record."""
+    part = expander.expand(expression.args[0])
+    exponent = polynomial_power.exponent(expression)
+    if exponent == 0:  # only the power 0 is affine in the parameters and no whole power
+        return Polynomial.constant(np.ones(expression.shape))
+    result = part
+    for _ in range(exponent - 1):
+        result = result.times(part)
+    if result.shape != expression.shape:
+        result = result.linear(np.ones((1, result.size)), expression.shape)
+    return result
+
+
+def broadcast(part: Polynomial, shape: tuple[int, ...]) -> Polynomial:
+    """Repeat entries as NumPy broadcasting would."""
+    if part.shape == shape:
+        return part
+    return part.gathered(np.broadcast_to(part.numbers(), shape))

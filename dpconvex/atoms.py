@@ -1,0 +1,74 @@
+"""Loss functions of the papers that CVXPY has no name for, written with the atoms that it has.
+
+An atom here is an ordinary CVXPY expression, so that CVXPY proves it convex, solvers take it, and the calculus of
+constants reads it like any other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.elementwise.huber import huber
+from cvxpy.atoms.elementwise.maximum import maximum
+
+from dpconvex.errors import TemplateError
+
+__all__ = ["huber_hinge"]
+
+
+def huber_hinge(expr: Any, width: float) -> cp.Expression:
+    """Smooth the hinge ``max(m, 0)`` of margin violations m by a parabola on ``|m| <= width``, elementwise.
+
+    With h = `width` the value is 0 for m < -h, (m + h)²/(4h) for -h <= m <= h, and m for m > h.  It is convex, at least
+    the hinge and at most h/4 above it; its slope grows from 0 to 1 (Lipschitz constant 1), and its curvature is 1/(2h)
+    for -h < m < h and 0 elsewhere.
+
+    A margin z that should be at least 1 is violated by m = 1 - z; then this is the Huber loss of Chaudhuri, Monteleoni
+    and Sarwate (2011), section 3.4.2, equation 35.  Pathak and Raj (2012), equations 9 and 10, sum it over the classes
+    that compete with a record's own.
+
+    Parameters
+    ----------
+    expr : cvxpy.Expression or array_like
+        Margin violations, real.  For a DCP loss it must be convex.
+    width : float
+        Half the length of the interval on which the hinge is rounded off; positive and finite.
+
+    Returns
+    -------
+    cvxpy.Expression
+        ``huber(pos(m + h), 2h) / (4h)``, of the shape of `expr`.
+
+    Raises
+    ------
+    TemplateError
+        If `expr` is neither an array of finite numbers nor a real expression, or the width is not positive and finite.
+
+    Examples
+    --------
+    >>> huber_hinge([-1.0, 0.0, 0.5, 2.0], width=0.5).value
+    array([0.   , 0.125, 0.5  , 2.   ])
+    """
+    real = isinstance(width, int | float | np.integer | np.floating) and not isinstance(width, bool)
+    if not real or not 0 < width < math.inf or math.isinf(1 / (2 * float(width))):
+        raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
+    violation = expr
+    if not isinstance(violation, cp.Expression):
+        try:
+            array = np.asarray(expr, dtype=float)
+        except (TypeError, ValueError) as error:
+            kind = type(expr).__name__
+            raise TemplateError(
+                f"huber_hinge: expected a CVXPY expression or an array, not {kind} ({error})."
+            ) from error
+        if not np.isfinite(array).all():
+            raise TemplateError("huber_hinge: a margin violation is not a finite number.")
+        violation = cp.Constant(array)
+    if not violation.is_real():
+        raise TemplateError("huber_hinge: margin violations must be real, and this expression is complex.")
+    h = float(width)
+    threshold: Any = 2 * h  # CVXPY's annotation says int, its documentation and its code say any positive scalar
+    return huber(maximum(violation + h, 0), threshold) / (4 * h)

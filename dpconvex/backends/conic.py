@@ -1,0 +1,135 @@
+"""The reference backend: an interior-point or splitting solver through CVXPY, certified afterwards.
+
+It is for small batches.  What the solver says about its answer is not believed: the answer is polished and certified by
+`exactness`, or refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.backends.batching import batched_loss
+from dpconvex.backends.composite import Composite
+from dpconvex.backends.exactness import certify
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.lowering import entries_matrix
+from dpconvex.problem import Problem, Solution
+
+__all__ = ["Conic"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, init=False)
+class Conic:
+    """Solve through CVXPY.
+
+    Parameters
+    ----------
+    solver : str
+        A solver that CVXPY finds installed, such as "CLARABEL" or "SCS".
+    polish_steps : int
+        How many steps may be spent on bringing the solver's answer to the tolerance; with 0 it must be there already.
+    **options
+        Options of the solver, such as ``max_iter=100``; hashable.
+
+    Raises
+    ------
+    TemplateError
+        If the solver is not installed or an option is not hashable.
+
+    Examples
+    --------
+    >>> Conic(solver="SCS", eps=1e-9)
+    Conic(solver='SCS', polish_steps=20000, options=(('eps', 1e-09),))
+    """
+
+    solver: str
+    polish_steps: int
+    options: tuple[tuple[str, Hashable], ...]
+
+    def __init__(self, solver: str = "CLARABEL", polish_steps: int = 20000, **options: Hashable) -> None:
+        installed = sorted(cp.installed_solvers())
+        if not isinstance(solver, str) or solver.upper() not in installed:
+            raise TemplateError(f"unknown solver {solver!r}; installed are {', '.join(installed)}.")
+        if not isinstance(polish_steps, int) or polish_steps < 0:
+            raise TemplateError(f"Conic: polish_steps must be a non-negative integer, not {polish_steps!r}.")
+        for name, value in options.items():
+            if not isinstance(value, Hashable):
+                raise TemplateError(f"Conic: the option {name} must be a plain value, not {value!r}.")
+        object.__setattr__(self, "solver", solver.upper())
+        object.__setattr__(self, "polish_steps", polish_steps)
+        object.__setattr__(self, "options", tuple(sorted(options.items())))
+
+    def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
+        """Return a solution certified to the tolerance.
+
+        Raises
+        ------
+        NotConverged
+            If K has no projection to certify with, the solver returns no point, or the tolerance is not reached.
+        MissingRule
+            If an atom of the loss cannot be rebuilt over a batch.
+        """
+        Composite(problem)
+        return certify(problem, self.point(problem), tolerance, self.polish_steps)
+
+    def point(self, problem: Problem) -> Array:
+        """Return the solver's own answer, uncertified, shape (dim,)."""
+        # Fresh variables: the user's own must not come to hold values that depend on the data.
+        fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
+        program = perturbed_program(problem, fresh)
+        options: dict[str, Any] = dict(self.options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "may be inaccurate": recomputed by the caller
+            try:
+                program.solve(solver=self.solver, warm_start=False, **options)
+            except (cp.error.SolverError, cp.error.DCPError, ValueError, ArithmeticError, TypeError) as error:
+                raise NotConverged(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
+        values = {name: variable.value for name, variable in fresh.items()}
+        if any(value is None or not np.isfinite(value).all() for value in values.values()):
+            raise NotConverged(
+                f"the solver {self.solver} returned no point (its status: {program.status}); nothing is released. "
+                "Check that the constraints can be satisfied, or allow the solver more iterations."
+            )
+        if stopped_early(program, options):
+            raise NotConverged(
+                f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
+                "released. Allow it more iterations, or use the first-order backend."
+            )
+        return problem.space.pack(values)
+
+
+def stopped_early(program: cp.Problem, options: Mapping[str, Any]) -> bool:
+    """Say whether a solver ran into its limit of iterations or time; what it holds then is no answer, near as it may be."""
+    if program.status == cp.settings.USER_LIMIT:
+        return True
+    done = program.solver_stats.num_iters if program.solver_stats is not None else None
+    allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
+    return bool(allowed) and program.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
+
+
+def perturbed_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
+    """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
+    copies = {id(block.variable): fresh[name] for name, block in problem.space.blocks.items()}
+    entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
+    lift = entries_matrix(problem.space)
+    objective = batched_loss(problem, entries) + problem.size * problem.template.regularizer.tree_copy(copies)
+    if problem.added:
+        objective = objective + problem.added / 2 * cp.sum_squares(entries)
+    if problem.linear is not None and problem.linear.any():
+        objective = objective + (lift @ problem.linear) @ entries
+    return cp.Problem(cp.Minimize(objective), [c.tree_copy(copies) for c in problem.template.constraints])
+
+
+def twin(variable: cp.Variable) -> cp.Variable:
+    """Return a new variable with the shape and the attributes of another."""
+    attributes = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
+    return cp.Variable(variable.shape, name=variable.name(), **attributes)

@@ -1,0 +1,193 @@
+"""The record's scalars, numbered, with their public bounds.
+
+Each continuous field is a *base*: consecutive scalars with coordinatewise bounds and a Euclidean norm bound.  A function of
+the record that is not a polynomial (a norm, an exponential) becomes a base of its own, with bounds found by interval rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.polynomial import Polynomial
+from dpconvex.record import Record
+
+__all__ = ["Base", "Bases"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """Consecutive record scalars with public bounds.
+
+    Attributes
+    ----------
+    name : str
+    start : int
+        Number of the first scalar.
+    lower, upper : ndarray, shape (size,)
+        Bounds of each scalar.
+    norm : float
+        Bound on the Euclidean norm of all of them.
+    """
+
+    name: str
+    start: int
+    lower: Array
+    upper: Array
+    norm: float
+
+    @property
+    def size(self) -> int:
+        """Number of scalars."""
+        return len(self.lower)
+
+    @property
+    def extent(self) -> Array:
+        """Largest absolute value of each scalar."""
+        return np.maximum(np.abs(self.lower), np.abs(self.upper))
+
+    @property
+    def squared(self) -> tuple[float, float]:
+        """Range of the squared Euclidean norm."""
+        crosses = (self.lower <= 0) & (self.upper >= 0)
+        least = np.where(crosses, 0.0, np.minimum(self.lower**2, self.upper**2)).sum()
+        return float(least), float(min((self.extent**2).sum(), self.norm**2))
+
+    @property
+    def paired(self) -> tuple[float, float]:
+        """Range of the inner product of two values of the base."""
+        corners = np.stack([self.lower * self.lower, self.lower * self.upper, self.upper * self.upper])
+        square = self.norm**2
+        return float(max(corners.min(axis=0).sum(), -square)), float(min(corners.max(axis=0).sum(), square))
+
+
+class Bases:
+    """All bases of a record.
+
+    Parameters
+    ----------
+    record : Record
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.bases: list[Base] = []
+        self.polynomials: dict[str, Polynomial] = {}
+        for name, domain in record.continuous.items():
+            lower, upper = (bound.reshape(-1, order="F") for bound in domain.bounds)
+            self.polynomials[name] = self.add(name, domain.shape, lower, upper, domain.norm_bound)
+
+    def add(self, name: str, shape: tuple[int, ...], lower: Array, upper: Array, norm: float) -> Polynomial:
+        """Add a base and return it as an array of the given shape (entries in column order)."""
+        base = Base(name, self.count, np.asarray(lower, dtype=float), np.asarray(upper, dtype=float), float(norm))
+        self.bases.append(base)
+        return Polynomial.scalars(shape, base.start)
+
+    @property
+    def count(self) -> int:
+        """Number of scalars so far."""
+        return sum(base.size for base in self.bases)
+
+    @property
+    def lower(self) -> Array:
+        """Lower bounds of all scalars."""
+        return np.concatenate([base.lower for base in self.bases]) if self.bases else np.empty(0)
+
+    @property
+    def upper(self) -> Array:
+        """Upper bounds of all scalars."""
+        return np.concatenate([base.upper for base in self.bases]) if self.bases else np.empty(0)
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """Number of the base that each scalar belongs to."""
+        return np.repeat(np.arange(len(self.bases)), [base.size for base in self.bases])
+
+    def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+        """Bound the entries of a record-only polynomial from below and above, each of shape (size,).
+
+        Each monomial is bounded by interval arithmetic; as an alternative, monomials of one type (so many factors from each
+        base) are bounded together by Cauchy-Schwarz with the bases' norms.  The tighter bound wins, entry by entry.
+        """
+        low, high = self.monomial_range(polynomial.monomial)
+        a, b = polynomial.coefficient * low, polynomial.coefficient * high
+        weights = np.minimum(a, b), np.maximum(a, b)
+        box = [np.bincount(polynomial.entry, weights=w, minlength=polynomial.size) for w in weights]
+        centre = np.zeros(polynomial.size)
+        radius = np.zeros(polynomial.size)
+        for kind, members in self.kinds(polynomial.monomial).items():
+            entry, coefficient = polynomial.entry[members], polynomial.coefficient[members]
+            if not kind:
+                centre += np.bincount(entry, weights=coefficient, minlength=polynomial.size)
+                continue
+            weight = coefficient**2 / self.multiplicity(polynomial.monomial[members])
+            norm = np.prod([self.bases[b].norm for b in kind])
+            radius += norm * np.sqrt(np.bincount(entry, weights=weight, minlength=polynomial.size))
+        return np.maximum(box[0], centre - radius), np.minimum(box[1], centre + radius)
+
+    def norm(self, polynomial: Polynomial) -> float:
+        """Bound the Euclidean norm of all entries of a record-only polynomial together."""
+        low, high = self.range(polynomial)
+        box = float(np.linalg.norm(np.maximum(np.abs(low), np.abs(high))))
+        total = 0.0
+        for kind, members in self.kinds(polynomial.monomial).items():
+            _, column = np.unique(polynomial.monomial[members], axis=0, return_inverse=True)
+            weight = polynomial.coefficient[members] / np.sqrt(self.multiplicity(polynomial.monomial[members]))
+            matrix = np.zeros((polynomial.size, int(column.max(initial=0)) + 1))
+            np.add.at(matrix, (polynomial.entry[members], column.ravel()), weight)
+            total += float(np.linalg.norm(matrix, 2)) * float(np.prod([self.bases[b].norm for b in kind]))
+        return min(box, total)
+
+    def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
+        """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
+        owner = np.append(self.owner, -1)
+        types = np.sort(owner[monomial], axis=1)
+        unique, inverse = np.unique(types, axis=0, return_inverse=True)
+        return {
+            tuple(int(b) for b in row if b >= 0): np.flatnonzero(inverse.ravel() == k) for k, row in enumerate(unique)
+        }
+
+    def multiplicity(self, monomial: NDArray[np.int64]) -> Array:
+        """Count, for each monomial, the equal entries that stand for it in the tensor product of its bases.
+
+        The tensor power of a base holds the product of k of its distinct scalars k! times.  Coefficients divided by the
+        square root of this count are those of the symmetric tensor, whose norm Cauchy-Schwarz needs.
+        """
+        owner = np.append(self.owner, -1)[monomial]
+        result = np.ones(len(monomial))
+        in_base, in_scalar = np.zeros(len(monomial)), np.zeros(len(monomial))
+        for column in range(monomial.shape[1]):
+            same_base, same_scalar = repeats(owner, column), repeats(monomial, column)
+            in_base = np.where(same_base, in_base + 1, 1)
+            in_scalar = np.where(same_scalar, in_scalar + 1, 1)
+            result *= in_base / in_scalar
+        return result
+
+    def monomial_range(self, monomial: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Bound each monomial by interval arithmetic, knowing that even powers are not negative."""
+        lower, upper = np.append(self.lower, 1.0), np.append(self.upper, 1.0)
+        low, high = np.ones(len(monomial)), np.ones(len(monomial))
+        run, square = np.zeros(len(monomial), dtype=int), np.ones(len(monomial), dtype=bool)
+        for column in range(monomial.shape[1]):
+            index = monomial[:, column]
+            corners = np.stack([low * lower[index], low * upper[index], high * lower[index], high * upper[index]])
+            low, high = corners.min(axis=0), corners.max(axis=0)
+            same = repeats(monomial, column)
+            square &= same | (run % 2 == 0)
+            run = np.where(index < 0, 0, np.where(same, run + 1, 1))
+        square &= run % 2 == 0
+        return np.where(square, np.maximum(low, 0.0), low), high
+
+
+def repeats(table: NDArray[np.int64], column: int) -> NDArray[np.bool_]:
+    """Say for which rows the entry in a column equals the one before it (padding, -1, never does).
+
+    >>> repeats(np.array([[0, 0], [0, 1], [-1, -1]]), 1)
+    array([ True, False, False])
+    """
+    if column == 0:
+        return np.zeros(len(table), dtype=bool)
+    return (table[:, column] == table[:, column - 1]) & (table[:, column] >= 0)

@@ -1,0 +1,369 @@
+"""Sums over the records of a batch, in blocks through the processor's caches or all at once on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.columns import blocks
+from dpconvex.designs import LinearDesign, design_of
+from dpconvex.leaves import Label, LeafForm
+from dpconvex.lowering import Compiled, Lowered, LoweredTemplate, Outer, compiled, compiled_outer, double_precision
+from dpconvex.record import Batch
+from dpconvex.space import Space
+
+__all__ = ["BlockEngine", "DeviceEngine", "padded_size"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block
+# has at least so many records, because each costs some calls of compiled functions.
+BLOCK_BYTES = 2**22
+FEWEST, MOST = 4096, 2**18
+
+
+def padded_size(count: int) -> int:
+    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur.
+
+    >>> [padded_size(n) for n in (1, 9, 100, 583, 20000)]
+    [8, 16, 104, 640, 20480]
+    """
+    step = max(8, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Labels whose outer functions differ in their leaves only.
+
+    Attributes
+    ----------
+    members : ndarray of int
+        Numbers of the labels.
+    scale, shift : ndarray of shape (entries, labels) or None
+        If each entry of the leaves is a multiple of the form of the same number, plus a constant, for all these labels.
+    """
+
+    members: Indices
+    labels: tuple[Label, ...]
+    functions: Outer
+    scale: Array | None
+    shift: Array | None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that the outer function reads."""
+        return self.labels[0].lowered.fields
+
+    @property
+    def constants(self) -> tuple[Array, ...]:
+        """Numbers that the outer function reads."""
+        return self.labels[0].lowered.constants
+
+
+def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
+    """Group the labels that occur in the data."""
+    found: dict[Any, list[int]] = {}
+    for number in present.tolist():
+        lowered = form.labels[number].lowered
+        numbers = tuple((c.shape, c.tobytes()) for c in lowered.constants)
+        found.setdefault((lowered.tape, lowered.fields, numbers), []).append(number)
+    return [kind_of([form.labels[m] for m in members], np.array(members)) for members in found.values()]
+
+
+def kind_of(labels: list[Label], members: Indices) -> Kind:
+    """Return the kind of labels with equal outer functions."""
+    functions = compiled_outer(labels[0].lowered.tape)
+    shifts = [label.constant for label in labels]
+    entries, forms = labels[0].combine.shape
+    diagonal = entries == forms and all((label.combine == np.diag(np.diag(label.combine))).all() for label in labels)
+    scale = shift = None
+    if diagonal and all(s is not None for s in shifts):
+        scale = np.stack([np.diag(label.combine) for label in labels], axis=1)
+        shift = np.stack([s for s in shifts if s is not None], axis=1)
+    return Kind(members, tuple(labels), functions, scale, shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """The records of one kind in one block: which, in order of their labels, and where each label's begin."""
+
+    kind: Kind
+    rows: Indices | None
+    ends: tuple[int, ...]
+    size: int
+
+
+class BlockEngine:
+    """Sums over blocks of records that are read where they lie.
+
+    Parameters
+    ----------
+    form : LeafForm
+    batch : Batch
+    """
+
+    def __init__(self, form: LeafForm, batch: Batch) -> None:
+        self.form = form
+        self.batch = batch
+        self.design = design_of(form.monomials, form.fields)
+        self.step = self._step()
+        self._known_weights: dict[tuple[int, int], Any] = {}
+        self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
+        self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
+
+    def _step(self) -> int:
+        """Number of records in a block."""
+        width = sum(
+            12 * column.nnz / max(column.shape[0], 1)
+            if sp.issparse(column)
+            else 8 * int(np.prod(column.shape[1:], dtype=np.int64))
+            for column in self.batch.fields.values()
+        )
+        leaves = max(len(label.combine) for label in self.form.labels)
+        step = BLOCK_BYTES if isinstance(self.design, LinearDesign) else 8 * BLOCK_BYTES
+        rows = int(step / max(width, 16 * (leaves + self.form.forms), 1))
+        step = int(np.clip(rows, FEWEST, MOST))
+        # A batch that is little larger than a block is one.
+        return padded_size(self.batch.size) if self.batch.size <= 2 * step else step
+
+    def _shares(self, group: Indices) -> list[Share]:
+        found = []
+        one_block = self.batch.size <= self.step
+        for kind in self.kinds:
+            if kind.scale is not None and len(self.kinds) == 1:
+                found.append(Share(kind, None, (len(group),), self.step))
+                continue
+            chosen = [np.flatnonzero(group == member) for member in kind.members]
+            ends = tuple(np.cumsum([len(rows) for rows in chosen]).tolist())
+            size = self.step if len(self.kinds) == 1 and not one_block else padded_size(ends[-1])
+            if ends[-1]:
+                found.append(Share(kind, np.concatenate(chosen), ends, size))
+        return found
+
+    def _blocks(self) -> Iterator[tuple[dict[str, Any], Indices, list[Share]]]:
+        """Yield blocks of records, their labels, and who handles which."""
+        columns = [blocks(column, self.step) for column in self.batch.fields.values()]
+        names = list(self.batch.fields)
+        for number, shares in enumerate(self.plan):
+            block = {name: next(column) for name, column in zip(names, columns, strict=True)}
+            yield block, self.batch.group[number * self.step : (number + 1) * self.step], shares
+
+    def _coefficients(self, theta: Array) -> Array:
+        return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Sum of the losses and its gradient, shape (dim,)."""
+        coefficients, total = self._coefficients(theta), 0.0
+        slope = np.zeros_like(coefficients)
+        with double_precision():
+            for block, group, shares in self._blocks():
+                forms = self.design.forward(block, coefficients, len(group))
+                gradient = np.zeros_like(forms)
+                for share in shares:
+                    leaves = self._leaves(share, forms, block, group)
+                    value, part = share.kind.functions.value_and_gradient(leaves, *self._arguments(share, block, group))
+                    total += float(value)
+                    self._collect(share, np.asarray(part), group, gradient)
+                slope += self.design.backward(block, gradient)
+        return total, np.asarray(self.form.map.T @ slope.ravel())
+
+    def hessian_product(self, theta: Array, direction: Array) -> Array:
+        """Hessian of the sum of the losses times a direction, shape (dim,)."""
+        coefficients, along = self._coefficients(theta), self._coefficients(direction)
+        total = np.zeros_like(coefficients)
+        with double_precision():
+            for block, group, shares in self._blocks():
+                both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
+                forms, moves = both[: len(coefficients)], both[len(coefficients) :]
+                product = np.zeros_like(forms)
+                for share in shares:
+                    leaves = self._leaves(share, forms, block, group)
+                    change = self._leaves(share, moves, block, group, offset=False)
+                    part = share.kind.functions.hessian_product(leaves, change, *self._arguments(share, block, group))
+                    self._collect(share, np.asarray(part), group, product)
+                total += self.design.backward(block, product)
+        return np.asarray(self.form.map.T @ total.ravel())
+
+    def record_values(self, theta: Array) -> Array:
+        """Loss of each record, shape (n,)."""
+        coefficients, values, start = self._coefficients(theta), np.empty(self.batch.size), 0
+        with double_precision():
+            for block, group, shares in self._blocks():
+                forms = self.design.forward(block, coefficients, len(group))
+                for share in shares:
+                    leaves = self._leaves(share, forms, block, group)
+                    found = share.kind.functions.record_values(leaves, *self._arguments(share, block, group))
+                    rows = np.arange(len(group)) if share.rows is None else share.rows
+                    values[start + rows] = np.asarray(found)[: share.ends[-1]]
+                start += len(group)
+        return values
+
+    def _leaves(self, share: Share, forms: Array, block: dict[str, Any], group: Indices, offset: bool = True) -> Array:
+        """Leaves of a share's records from the forms of the block, padded, shape (entries, share.size)."""
+        kind, count = share.kind, share.ends[-1]
+        if share.rows is None:
+            assert kind.scale is not None
+            assert kind.shift is not None
+            leaves = forms * self._table(kind, kind.scale, group)
+            if offset and kind.shift.any():
+                leaves += self._table(kind, kind.shift, group)
+            return padded(leaves, share.size)
+        leaves = np.empty((len(kind.labels[0].combine), share.size))
+        start = 0
+        for label, end in zip(kind.labels, share.ends, strict=True):
+            if end > start:
+                rows = share.rows[start:end]
+                np.matmul(label.combine, forms[:, rows], out=leaves[:, start:end])
+                if offset and label.offset.nnz:
+                    constant = label.constant
+                    if constant is not None:
+                        leaves[:, start:end] += constant[:, None]
+                    else:
+                        leaves[:, start:end] += self.design.forward(block, label.offset.toarray(), len(group))[:, rows]
+            start = end
+        leaves[:, count:] = leaves[:, :1]
+        return leaves
+
+    @staticmethod
+    def _table(kind: Kind, table: Array, group: Indices) -> Array:
+        """Columns of a table with one for each label, for each record; one column if they are equal."""
+        if (table == table[:, :1]).all():
+            return table[:, :1]
+        place = np.zeros(int(kind.members.max()) + 1, dtype=np.int64)
+        place[kind.members] = np.arange(len(kind.members))
+        return np.asarray(np.take(table, place[group], axis=1))
+
+    def _collect(self, share: Share, part: Array, group: Indices, gradient: Array) -> None:
+        """Add the gradient with respect to the leaves to that with respect to the forms."""
+        kind = share.kind
+        if share.rows is None:
+            assert kind.scale is not None
+            np.multiply(part[:, : len(group)], self._table(kind, kind.scale, group), out=gradient)
+            return
+        start = 0
+        for label, end in zip(kind.labels, share.ends, strict=True):
+            if end > start:
+                gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
+            start = end
+
+    def _arguments(self, share: Share, block: dict[str, Any], group: Indices) -> tuple[Any, Any, Any]:
+        """Fields, weights and constants for the outer function of a share."""
+        count = share.ends[-1]
+        fields = []
+        for name in share.kind.fields:
+            column = block[name]
+            values = column.toarray() if sp.issparse(column) else np.asarray(column)
+            chosen = values if share.rows is None else values[share.rows]
+            fields.append(np.concatenate([chosen, np.repeat(chosen[:1], share.size - count, axis=0)]))
+        return tuple(fields), self._weights(count, share.size), share.kind.constants
+
+    def _weights(self, count: int, size: int) -> Any:
+        """Weights of records and padding, on the device; few different ones occur."""
+        if (count, size) not in self._known_weights:
+            import jax
+
+            self._known_weights[count, size] = jax.device_put(np.repeat([1.0, 0.0], [count, size - count]))
+        return self._known_weights[count, size]
+
+
+def padded(leaves: Array, size: int) -> Array:
+    """Repeat the first column until there are `size`: a value that occurs keeps every function finite."""
+    missing = size - leaves.shape[1]
+    return leaves if missing == 0 else np.concatenate([leaves, np.repeat(leaves[:, :1], missing, axis=1)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The records with one combination of discrete fields, on the device."""
+
+    rows: Indices
+    lowered: Lowered
+    functions: Compiled
+    arguments: tuple[Any, Any, Any]  # fields, weights, constants
+
+
+class DeviceEngine:
+    """Sums over records that lie on the device of the compiled functions.
+
+    Parameters
+    ----------
+    lowered : LoweredTemplate
+    space : Space
+    batch : Batch
+    """
+
+    def __init__(self, lowered: LoweredTemplate, space: Space, batch: Batch) -> None:
+        self.lift = lowered.lift
+        self.space = space
+        self.size = batch.size
+        self._groups = [
+            self._group(loss, batch, rows) for g, loss in enumerate(lowered.losses) if len(rows := batch.rows(g))
+        ]
+
+    @staticmethod
+    def _group(lowered: Lowered, batch: Batch, rows: Indices) -> Group:
+        import jax
+
+        size = padded_size(len(rows))
+        # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
+        filled = np.concatenate([rows, np.full(size - len(rows), rows[0])])
+        weights = np.concatenate([np.ones(len(rows)), np.zeros(size - len(rows))])
+        fields = (batch.fields[name] for name in lowered.fields)
+        dense = tuple(f[filled].toarray() if sp.issparse(f) else f[filled] for f in fields)
+        with double_precision():
+            arguments = jax.device_put((dense, weights, lowered.constants))
+        return Group(rows, lowered, compiled(lowered.tape), arguments)
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Sum of the losses and its gradient, shape (dim,)."""
+        entries = self._entries(theta)
+        with double_precision():
+            # All groups are dispatched before the first result is waited for.
+            results = [g.functions.value_and_gradient(entries[g.lowered.place], *g.arguments) for g in self._groups]
+            total, slope = 0.0, np.zeros(len(entries))
+            for group, (value, part) in zip(self._groups, results, strict=True):
+                total += float(value)
+                slope[group.lowered.place] += np.asarray(part)
+        return total, np.asarray(self.lift.T @ slope)
+
+    def hessian_product(self, theta: Array, direction: Array) -> Array:
+        """Hessian of the sum of the losses times a direction, shape (dim,)."""
+        entries, along = self._entries(theta), self._entries(direction)
+        total = np.zeros(len(entries))
+        with double_precision():
+            results = [
+                g.functions.hessian_product(entries[g.lowered.place], along[g.lowered.place], *g.arguments)
+                for g in self._groups
+            ]
+            for group, part in zip(self._groups, results, strict=True):
+                total[group.lowered.place] += np.asarray(part)
+        return np.asarray(self.lift.T @ total)
+
+    def record_values(self, theta: Array) -> Array:
+        """Loss of each record, shape (n,)."""
+        entries, values = self._entries(theta), np.empty(self.size)
+        with double_precision():
+            for group in self._groups:
+                found = group.functions.record_values(entries[group.lowered.place], *group.arguments)
+                values[group.rows] = np.asarray(found)[: len(group.rows)]
+        return values
+
+    def record_gradients(self, theta: Array) -> Array:
+        """Gradient of each record's loss, shape (n, dim)."""
+        entries, gradients = self._entries(theta), np.zeros((self.size, self.space.dim))
+        with double_precision():
+            for group in self._groups:
+                found = group.functions.record_gradients(entries[group.lowered.place], *group.arguments)
+                slopes = np.asarray(found)[: len(group.rows)]
+                gradients[group.rows] = slopes @ self.lift[group.lowered.place]
+        return gradients
+
+    def _entries(self, theta: Array) -> Array:
+        return np.asarray(self.lift @ theta)

@@ -1,0 +1,134 @@
+"""What can go wrong, and how it is said.
+
+Every error of the toolkit derives from `DPConvexError`.  The ones that a verifier raises carry the reason, the place
+and the remedy apart, so that a program can read them as well as a person.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "BudgetExceeded",
+    "DPConvexError",
+    "DomainError",
+    "MissingRule",
+    "NotConverged",
+    "NotPrivate",
+    "TemplateError",
+]
+
+
+class DPConvexError(Exception):
+    """Base class of every error that the toolkit raises on purpose."""
+
+
+class TemplateError(DPConvexError, ValueError):
+    """A declaration or an argument is malformed: a wrong type, name or shape, an unknown option."""
+
+
+class DomainError(DPConvexError, ValueError):
+    """A record lies outside its declared public domain, or the data are not a table of such records.
+
+    The message is for the owner of the data: it may name rows and values, and is not fit for release.
+    """
+
+
+class NotConverged(DPConvexError, RuntimeError):
+    """The solver did not reach the accuracy that the certificate promises; nothing is released."""
+
+
+class BudgetExceeded(DPConvexError):
+    """A release would spend more than what remains of a privacy budget."""
+
+
+class NotPrivate(DPConvexError):
+    """No proof of privacy was found for a template.
+
+    Parameters
+    ----------
+    reason : str
+        What is wrong.
+    expression : object, optional
+        The offending subexpression; its text is the *where* of the message.
+    remedy : str, optional
+        What the user can do about it.
+    """
+
+    def __init__(self, reason: str, expression: object = None, remedy: str | None = None) -> None:
+        self.reason = reason
+        self.expression = None if expression is None else shorten(readable(str(expression)))
+        self.remedy = remedy
+        lines = [reason]
+        if self.expression is not None:
+            lines.append(f"  where: {self.expression}")
+        if remedy is not None:
+            lines.append(f"  remedy: {remedy}")
+        super().__init__("\n".join(lines))
+
+
+class MissingRule(NotPrivate):
+    """The calculus has no rule for a subexpression, so nothing is claimed about it."""
+
+
+# CVXPY prints the names of its classes; users know those of its functions.
+FUNCTIONS = {
+    "PowerApprox": "power",
+    "Power": "power",
+    "PnormApprox": "pnorm",
+    "Pnorm": "pnorm",
+    "GeoMeanApprox": "geo_mean",
+    "QuadForm": "quad_form",
+    "MatrixFrac": "matrix_frac",
+    "Trace": "trace",
+    "Sum": "sum",
+    "Prod": "prod",
+    "normNuc": "norm_nuc",
+}
+
+
+def readable(text: str) -> str:
+    """Turn what CVXPY prints for an expression into what its user would have written.
+
+    >>> readable("PowerApprox(y + -x, 2.0) + --1.0 + quad_over_lin(w + -x, 1.0, None, False)")
+    'power(y - x, 2.0) + 1.0 + sum_squares(w - x)'
+    """
+    for printed, written in FUNCTIONS.items():
+        text = re.sub(rf"\b{printed}\(", f"{written}(", text)
+    text = re.sub(r"Promote\(([^(),]+), \([^()]*\)\)", r"\1", text)
+    text = text.replace(", None, False)", ")").replace(" + --", " + ").replace(" + -", " - ")
+    start = 0
+    while (start := text.find("quad_over_lin(", start)) >= 0:
+        end = closing(text, start + len("quad_over_lin("))
+        if text[:end].endswith(", 1.0"):
+            inner = text[start + len("quad_over_lin(") : end - len(", 1.0")]
+            text = f"{text[:start]}sum_squares({inner}{text[end:]}"
+        start += 1
+    return text
+
+
+def closing(text: str, start: int) -> int:
+    """Return the place of the parenthesis that closes the one before `start`, or the end.
+
+    >>> closing("f(a(b)c)d", 2)
+    7
+    """
+    depth = 1
+    for place in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def shorten(text: str, limit: int = 160) -> str:
+    """Cut a long text in the middle, so that both ends of an expression stay readable.
+
+    >>> shorten("abcdefghij", limit=7)
+    'ab...ij'
+    """
+    text = " ".join(text.split())
+    if len(text) <= limit:
+        return text
+    half = (limit - 3) // 2
+    return f"{text[:half]}...{text[-half:]}"

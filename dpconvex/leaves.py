@@ -1,0 +1,216 @@
+"""A template's losses as outer functions of few shared forms, which are polynomials of the record and linear in theta.
+
+A loss is ``phi_y(A_z theta + c_z)``.  All entries of the leaves ``A_z theta`` of all labels are linear combinations of few
+*forms* (the forms ``z' Phi_c z`` of C classes serve C(C-1) margins; one form ``x' w`` serves both signs of a label), and a form
+is a sum of monomials of the record with coefficients that are linear in theta.  So a pass over the records is
+
+    monomials @ coefficients(theta)  ->  forms  ->  leaves  ->  phi and its gradient  ->  monomials' @ gradient:
+
+two matrix products, whatever the labels, and compiled functions only for the cheap part between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.affine import Expander
+from dpconvex.bases import Bases
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.form import affine_leaves
+from dpconvex.lowering import Lowered
+from dpconvex.polynomial import Polynomial
+from dpconvex.space import Space
+from dpconvex.template import Template
+
+__all__ = ["Label", "LeafForm", "leaf_form"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# Monomials of a higher degree are left to the compiled functions of whole losses.
+LARGEST_DEGREE = 2
+# Relative size of a combination's error that passes for rounding, and of numbers that pass for integers.
+ROUNDING, INTEGER = 1e-14, 1e-9
+# Directions that find the rank of the leaves; with more forms than this none are shared.
+LARGEST_BASIS = 600
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """The outer function of one combination of discrete fields, and its leaves in terms of the forms.
+
+    Attributes
+    ----------
+    lowered : Lowered
+        The loss as a function of its leaves, which are slots of the kind "affine".
+    combine : ndarray, shape (entries of all leaves, forms)
+        The part of the leaves that depends on theta, from the forms.
+    offset : csr_array, shape (entries of all leaves, monomials)
+        The part that does not.
+    """
+
+    lowered: Lowered
+    combine: Array
+    offset: sp.csr_array
+
+    @property
+    def constant(self) -> Array | None:
+        """The offset, shape (entries,), if it is the same for all records; the constant monomial is the last one."""
+        last = self.offset.shape[1] - 1
+        if (self.offset.indices != last).any():
+            return None
+        return np.asarray(self.offset[:, [last]].toarray()).ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class LeafForm:
+    """All losses of a template, as outer functions of shared forms.
+
+    Attributes
+    ----------
+    labels : tuple of Label
+    monomials : ndarray of int, shape (monomials, degree)
+        Products of record scalars, -1 standing for 1; sorted, the constant one last.
+    map : csr_array, shape (forms * monomials, dim)
+        From theta to the coefficients of the forms, form by form.
+    fields : dict of str to slice
+        The record scalars of each continuous field, in column order.
+    """
+
+    labels: tuple[Label, ...]
+    monomials: Indices
+    map: sp.csr_array
+    fields: dict[str, slice]
+
+    @property
+    def forms(self) -> int:
+        """Number of forms."""
+        return self.labels[0].combine.shape[1]
+
+
+_FORMS: WeakKeyDictionary[Template, tuple[tuple[int, ...], LeafForm | None]] = WeakKeyDictionary()
+
+
+def leaf_form(template: Template, space: Space) -> LeafForm | None:
+    """Split the losses of a template, once; None if a leaf is not a polynomial of low degree in the record.
+
+    Parameters
+    ----------
+    template : Template
+    space : Space
+        Coordinates of its variables.
+    """
+    order = tuple(block.variable.id for block in space.blocks.values())
+    known = _FORMS.get(template)
+    if known is None or known[0] != order:
+        known = (order, split(template, space))
+        _FORMS[template] = known
+    return known[1]
+
+
+def split(template: Template, space: Space) -> LeafForm | None:
+    """Do the work of `leaf_form`."""
+    bases = Bases(template.record)
+    fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
+    scalars = bases.count
+    expander = Expander(space, bases)
+    leaves = [affine_leaves(loss) for loss in template.losses]
+    try:
+        polynomials = [[expander.expand(leaf) for leaf in group] for group in leaves]
+    except (MissingRule, NotPrivate):
+        return None
+    found = [p for group in polynomials for p in group]
+    if bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in found):
+        return None
+    monomials, places = numbered([p.monomial for p in found])
+    count, dim = len(monomials), space.dim
+    slopes, offsets = [], []
+    for polynomial, place in zip(found, places, strict=True):
+        moving = polynomial.coordinate >= 0
+        slopes.append(entries_matrix(polynomial, place * dim + polynomial.coordinate, moving, count * dim))
+        offsets.append(entries_matrix(polynomial, place, ~moving, count))
+    if not slopes:
+        return None
+    basis = row_basis(sp.csr_array(sp.vstack(slopes, format="csr")))
+    if basis is None:
+        return None
+    forms, combine = basis
+    symbols = tuple(template.record.parameters.values())
+    labels, start, row = [], 0, 0
+    for loss, group in zip(template.losses, leaves, strict=True):
+        size = sum(leaf.size for leaf in group)
+        parts = offsets[start : start + len(group)]
+        offset = sp.csr_array(sp.vstack(parts, format="csr")) if parts else sp.csr_array((0, count))
+        offset.eliminate_zeros()
+        lowered = Lowered.build(loss, space, symbols, {id(leaf): k for k, leaf in enumerate(group)})
+        # In order of the slots of the outer function.
+        ends = np.cumsum([0, *(leaf.size for leaf in group)])
+        slots = [np.arange(ends[k], ends[k + 1]) for k in lowered.given]
+        order = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
+        labels.append(Label(lowered, combine[row : row + size][order], sp.csr_array(offset[order])))
+        start, row = start + len(group), row + size
+    return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
+
+
+def numbered(tables: list[Indices]) -> tuple[Indices, list[Indices]]:
+    """Number the distinct monomials of several polynomials; the constant one is always there, and last."""
+    degree = max([table.shape[1] for table in tables], default=0)
+    padded = [np.pad(t, ((0, 0), (degree - t.shape[1], 0)), constant_values=-1) for t in tables]
+    everything = np.concatenate([*padded, np.full((1, degree), -1, dtype=np.int64)])
+    if degree == 0:
+        return everything[:1], [np.zeros(len(t), dtype=np.int64) for t in tables]
+    distinct, inverse = np.unique(everything, axis=0, return_inverse=True)
+    # -1 sorts first: the constant goes last, where it is easy to find.
+    number = (inverse.ravel() - 1) % len(distinct)
+    ends = np.cumsum([len(t) for t in tables])
+    return np.roll(distinct, -1, axis=0), np.split(number[:-1], ends[:-1])
+
+
+def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
+    """Put the coefficients of some terms of a polynomial into rows, one for each entry."""
+    data = (polynomial.coefficient[keep], (polynomial.entry[keep], column[keep]))
+    return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
+
+
+def row_basis(rows: sp.csr_array) -> tuple[sp.csr_array, Array] | None:
+    """Choose rows that all rows are combinations of.
+
+    Returns
+    -------
+    basis : csr_array, shape (forms, columns)
+    combine : ndarray, shape (rows, forms)
+        ``rows == combine @ basis`` but for rounding.
+    """
+    count = rows.shape[0]
+    scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    moving = np.flatnonzero(scale > 0)
+    if not len(moving):
+        return None
+    # Random combinations of the columns keep the rank, with probability one; what they claim is checked below.
+    width = min(len(moving), LARGEST_BASIS)
+    rng = np.random.default_rng(0)
+    used = np.unique(rows.indices)
+    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ rows[moving])
+    sketch = unit[:, used] @ rng.normal(size=(len(used), width))
+    _, triangle, order = scipy.linalg.qr(sketch.T, mode="economic", pivoting=True)
+    size = np.abs(np.diag(triangle))
+    rank = int((size > 1e-10 * size[0]).sum())
+    if rank == LARGEST_BASIS and len(moving) > LARGEST_BASIS:
+        return None
+    chosen = np.sort(order[:rank])
+    weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+    combine = np.zeros((count, rank))
+    combine[moving] = weights * scale[moving, None] / scale[moving[chosen]]
+    whole = np.round(combine)
+    combine = np.where(np.abs(combine - whole) <= INTEGER * np.maximum(1.0, np.abs(whole)), whole, combine)
+    basis = sp.csr_array(rows[moving[chosen]])
+    error = abs(sp.csr_array(combine) @ basis - rows)
+    allowed = ROUNDING * (np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale)
+    largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(count)
+    return (basis, combine) if (largest <= allowed).all() else None

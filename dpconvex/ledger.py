@@ -1,0 +1,165 @@
+"""A file of JSON lines that several processes append to and that loses nothing it has confirmed.
+
+Every line is written under an exclusive lock and forced to the disk before `append` returns.  A process that dies in
+the middle of a write leaves a torn last line, which `read` refuses and `mend` repairs.  `Budget` keeps its spends here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dpconvex.errors import DPConvexError
+
+__all__ = ["append", "create", "locked", "mend", "read"]
+
+
+def create(path: Path, first: Mapping[str, Any]) -> None:
+    """Make a ledger with its first line, unless there is one; the file appears whole or not at all.
+
+    Raises
+    ------
+    DPConvexError
+        If the file cannot be made.
+    """
+    file_locks()
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    except OSError as error:
+        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
+    try:
+        append(descriptor, first, draft)
+        os.link(draft, path)
+    except FileExistsError:
+        return  # another process was first
+    except OSError as error:
+        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
+    finally:
+        os.close(descriptor)
+        draft.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name has to last as well as the content
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Open an existing ledger for one process, and one thread of it, alone; yields the file descriptor.
+
+    A ledger that is not there is an error and not a new ledger: that would forget what it held.
+    """
+    fcntl = file_locks()
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+    except OSError as error:
+        raise DPConvexError(f"{path}: the ledger cannot be opened ({error.strerror}).") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)  # this also unlocks
+
+
+def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> None:
+    """Write one line at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
+    write(descriptor, json.dumps(fields).encode("ascii") + b"\n", path)
+
+
+def read(descriptor: int, path: Path) -> list[Any]:
+    """Return the values in the lines of an open ledger.
+
+    Raises
+    ------
+    DPConvexError
+        If the file is empty, the last line is torn, or a line is not JSON.
+    """
+    content = content_of(descriptor)
+    if not content.endswith(b"\n"):
+        state = "the last line is torn" if content else "the file is empty"
+        raise DPConvexError(
+            f"{path}: {state}, so lines may be missing. If a crash in the middle of a write is all that happened, "
+            "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
+        )
+    return parse(content, path)
+
+
+def mend(descriptor: int, path: Path) -> str:
+    """Repair the torn last line of an open ledger; return the fragment that was taken off, if one was.
+
+    A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
+
+    Raises
+    ------
+    DPConvexError
+        If anything but the last line is wrong.
+    """
+    content = content_of(descriptor)
+    whole, _, tail = content.rpartition(b"\n")
+    if not whole:
+        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
+    parse(whole + b"\n", path)
+    if not tail:
+        return ""
+    try:
+        json.loads(tail)
+    except ValueError:
+        os.ftruncate(descriptor, len(whole) + 1)
+        os.fsync(descriptor)
+        return tail.decode("utf-8", errors="backslashreplace")
+    write(descriptor, b"\n", path)
+    return ""
+
+
+def file_locks() -> ModuleType:
+    """Return the module of POSIX file locks, or say that there is none."""
+    try:
+        import fcntl
+    except ImportError as error:
+        raise DPConvexError("this platform has no POSIX file locks; keep the budget without a path.") from error
+    return fcntl
+
+
+def content_of(descriptor: int) -> bytes:
+    """Read an open file from its beginning to its end."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def parse(content: bytes, path: Path) -> list[Any]:
+    """Read whole lines, or say which of them is wrong."""
+    values = []
+    for position, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            values.append(json.loads(line))
+        except ValueError as error:
+            raise DPConvexError(f"{path}, line {position}: not the line of a ledger ({error}).") from error
+    return values
+
+
+def write(descriptor: int, data: bytes, path: Path) -> None:
+    """Write bytes at the end of an open file and force them to the disk."""
+    size = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, data)
+    except OSError as error:
+        os.ftruncate(descriptor, size)
+        raise DPConvexError(f"{path}: nothing could be recorded ({error.strerror}); release nothing.") from error
+    if written != len(data):  # the disk is full
+        os.ftruncate(descriptor, size)
+        raise DPConvexError(f"{path}: only a part of a line could be recorded, and was undone; release nothing.")
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise DPConvexError(
+            f"{path}: a line is written but perhaps not on the disk ({error.strerror}); it counts, but release nothing."
+        ) from error

@@ -1,0 +1,82 @@
+"""What every mechanism can do: prove itself private on an analysed template, or say why not."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.certificate import Certificate
+from dpconvex.privacy import Privacy
+from dpconvex.rules.analysis import Analysis
+
+__all__ = ["Engine", "Mechanism"]
+
+Array = NDArray[np.float64]
+
+
+class Engine(Protocol):
+    """What a mechanism may ask of the data: exact minimisers and gradients.  The answers are not private by themselves."""
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
+
+        The objective is the losses plus size times the regularizer plus ``(added/2) ||theta||^2 + <linear, theta>``.  With
+        `smoothing`, the losses are those of `dpconvex.smoothing.smooth_template` with that width.
+        """
+        ...
+
+    def gradient(self, theta: Array) -> Array:
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        ...
+
+    def project(self, theta: Array) -> Array:
+        """Project on the feasible set K."""
+        ...
+
+
+@runtime_checkable
+class Mechanism(Protocol):
+    """A recipe for a release that can be checked before any data are read.
+
+    A mechanism is a small frozen description of a theorem's noise.  `verify` accepts every object of this kind, one of
+    your own included; noise that leaves out a direction that the data can reach is refused with
+    `dpconvex.mechanisms.coverage.check_coverage`.
+    """
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Return the proof for a template's constants, or raise `NotPrivate`.
+
+        Parameters
+        ----------
+        analysis : Analysis
+            The constants of the template.
+        privacy : Privacy
+            The promise to be kept.
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+        """
+        ...
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Draw the noise and compute the private answer, in coordinates, shape (dim,).
+
+        Parameters
+        ----------
+        analysis : Analysis
+        certificate : Certificate
+            What `certify` returned.
+        engine : Engine
+            Access to the data.
+        rng : numpy.random.Generator
+            Where all noise comes from.
+        """
+        ...

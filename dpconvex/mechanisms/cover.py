@@ -1,0 +1,401 @@
+"""The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
+
+A theorem speaks of an exact minimiser and of real numbers; a program returns an answer within tau of that minimiser, made of
+floating-point numbers.  The difference depends on the data, so it is an output of its own, and is protected like one: the
+answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  By the triangle inequality the
+difference moves by at most 2 tau between neighbours, whatever it is.  Its share of the budget, tau and the grid are fixed
+before any data are read (docs/release.md has the proof).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.stats import chi, gamma
+
+from dpconvex.certificate import Certificate, CoverNoise
+from dpconvex.derivation import Derivation
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.rounding import SURPLUS, answer_radius, largest_floor, projection_error
+from dpconvex.privacy import Privacy
+from dpconvex.rules.analysis import Analysis
+from dpconvex.sets import UNIT
+
+__all__ = ["TAIL", "Cover", "calibrate_cover", "noise_cap", "perturb", "smallest_delta"]
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
+TAIL = 2.0**-100
+# The cover never needs more of epsilon than this, however large the promise.
+LARGEST_EPSILON = 0.1
+# Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
+RELATIVE_SIZE = 2.0**-23
+# The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
+ABOVE_FLOOR = 2.0
+# A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
+LOG_CONCAVE = 70.0
+# Relative error of everything computed below; sensitivities are rounded up by it.
+SLACK = 1 + 1e-12
+# Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
+LARGEST_INTEGER = 2**62
+
+LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
+SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
+COVER_SOURCE = {
+    LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
+    GAUSSIAN: "Canonne, Kamath & Steinke 2020, section 2; docs/release.md",
+}
+
+
+@dataclass(frozen=True)
+class Cover:
+    """How the distance between the computed answer and the exact one is covered.
+
+    Parameters
+    ----------
+    share : float
+        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.
+    tolerance : float, optional
+        Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
+        constants: as small as makes the cover negligible next to the mechanism's noise, but above what rounding allows to
+        certify for any data.  A mechanism that pays for that distance itself, as output perturbation does, keeps its own.
+
+    Raises
+    ------
+    TemplateError
+        If a number is out of range.
+    """
+
+    share: float = 0.01
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
+            raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
+        tolerance = self.tolerance
+        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
+            raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
+
+    def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
+        """Divide a promise between the mechanism and the cover; as real numbers the two do not exceed it.
+
+        Returns
+        -------
+        rest, spent : Privacy
+        """
+        epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
+        delta = self.share * privacy.delta
+        rest = Privacy(left(privacy.epsilon, epsilon), left(privacy.delta, delta), privacy.adjacency)
+        return rest, Privacy(epsilon, delta, privacy.adjacency)
+
+    def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Prove a mechanism private on what the cover leaves of a promise, and calibrate the cover.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+        analysis : Analysis
+        privacy : Privacy
+            The whole promise.
+        size : int
+
+        Returns
+        -------
+        Certificate
+            Of the whole: its `cover` says what is drawn, its `tolerance` what a solver has to reach.
+
+        Raises
+        ------
+        NotPrivate
+            If the mechanism has no proof.
+        TemplateError
+            If the tolerance lies below what rounding allows.
+        """
+        rest, spent = self.split(privacy)
+        bare = mechanism.certify(analysis, rest, size)
+        cap, dimension = noise_cap(mechanism, bare), analysis.form.space.dim
+        tolerance = self._tolerance(analysis, bare, cap, spent)
+        distance = drawing_error(analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
+        tail = (1 + math.exp(min(privacy.epsilon, 700.0))) * TAIL
+        noise = calibrate_cover(spent, distance, dimension, cap, tail)
+        step = Derivation(
+            "cover of the residual",
+            "",
+            {
+                "epsilon": noise.epsilon,
+                "delta": noise.delta,
+                "tau": noise.distance,
+                "grid step": noise.step,
+                "sensitivity in steps": noise.sensitivity,
+                "scale in steps": noise.scale,
+                "cap on the noise": cap,
+            },
+            COVER_SOURCE[noise.noise],
+        )
+        claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+        return replace(
+            bare,
+            privacy=privacy,
+            tolerance=tolerance,
+            cover=noise,
+            derivation=Derivation("covered release", "", claims, SOURCE, (bare.derivation, step)),
+            assumptions=bare.assumptions + assumptions(bare, noise, tail),
+        )
+
+    def _tolerance(self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy) -> float:
+        """Choose the distance that solvers must certify, from public numbers."""
+        if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
+            return certificate.tolerance
+        paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
+        least = ABOVE_FLOOR * largest_floor(analysis, certificate, 0.0 if paid else cap)
+        asked = certificate.tolerance if paid else self.tolerance
+        if asked is None:
+            unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
+            negligible = RELATIVE_SIZE * certificate.expected_shift / unit
+            return max(least, min(negligible, certificate.tolerance))
+        if asked < least:
+            raise TemplateError(
+                f"a tolerance of {asked:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
+                "Leave it out, or regularize more."
+            )
+        return asked
+
+
+def left(total: float, part: float) -> float:
+    """Return what a part leaves of a total, rounded down."""
+    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
+    """Return a bound on the norm of a mechanism's noise that holds but for a probability of 2^-100.
+
+    A mechanism with noise of its own kind says so with a method ``noise_bound(certificate, probability)``; else noise of an
+    unknown kind is taken to have a norm with a log-concave law and the certificate's mean.
+    """
+    own = getattr(mechanism, "noise_bound", None)
+    p, scale = certificate.noise_dimension, certificate.noise_scale
+    if callable(own):
+        return float(own(certificate, TAIL))
+    if p == 0:
+        return 0.0
+    if certificate.noise == "gamma":
+        return float(gamma.isf(TAIL, p)) * scale * (1 + 1e-9)
+    if certificate.noise == "gaussian":
+        return float(chi.isf(TAIL, p)) * scale * (1 + 1e-9)
+    return LOG_CONCAVE * certificate.expected_noise
+
+
+def drawing_error(analysis: Analysis, certificate: Certificate, cap: float) -> float:
+    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point."""
+    relative = (analysis.form.space.dim + 16) * UNIT
+    if certificate.perturbed == "objective":
+        return relative * cap / certificate.strong_convexity
+    if certificate.perturbed == "output":
+        reach = answer_radius(analysis, certificate, 0.0) + cap
+        return relative * (cap + reach) + projection_error(analysis.form, reach)
+    return 0.0
+
+
+def calibrate_cover(
+    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL
+) -> CoverNoise:
+    """Choose grid and noise for answers within a distance of the exact one.
+
+    Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
+    coordinate of each by half a step at most, so on the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1,
+    and ``2 tau/step + sqrt(dim)`` in l2.
+
+    Parameters
+    ----------
+    spent : Privacy
+        The cover's share.
+    distance : float
+        tau, positive.
+    dimension : int
+        Of the whole space: the distance can point anywhere.
+    noise_cap : float
+        Recorded, not used.
+    tail : float
+        Part of delta that is kept for the probability that the mechanism's noise exceeds its cap.
+
+    Returns
+    -------
+    CoverNoise
+        Of the discrete Laplace and, if there is a delta, the discrete Gaussian law, the smaller noise.
+    """
+    if not 1e-250 < distance < 1e250:
+        raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")
+    root = math.sqrt(dimension)
+    step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
+    total = math.floor((2 * distance * root / step + dimension) * SLACK)
+    scale = math.nextafter(total / spent.epsilon, math.inf)
+    laplace = CoverNoise(
+        noise=LAPLACE,
+        epsilon=spent.epsilon,
+        delta=spent.delta,
+        distance=distance,
+        step=step,
+        dimension=dimension,
+        sensitivity=float(total),
+        scale=scale,
+        noise_cap=noise_cap,
+    )
+    if spent.delta <= 2 * tail:  # too little for Gaussian noise
+        return laplace
+    euclidean = (2 * distance / step + root) * SLACK
+    sigma = euclidean / math.sqrt(2 * largest_rho(spent.epsilon, spent.delta - tail)) * SLACK
+    gaussian = replace(laplace, noise=GAUSSIAN, sensitivity=euclidean, scale=sigma)
+    return min(laplace, gaussian, key=lambda noise: noise.size)
+
+
+def smallest_delta(rho: float, epsilon: float) -> float:
+    """Return a delta for which rho-zero-concentrated privacy implies (epsilon, delta).
+
+    For every alpha > 1, ``delta = exp((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)`` will do (C. Canonne,
+    G. Kamath, T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; proof in docs/release.md).  The
+    best alpha is searched for, and any other would be valid too.
+
+    Parameters
+    ----------
+    rho : float
+        Half the squared ratio of sensitivity and standard deviation, for Gaussian noise, discrete or not.
+    epsilon : float
+
+    Returns
+    -------
+    float
+    """
+
+    def log_delta(log_order: float) -> float:
+        order = 1 + math.exp(log_order)
+        return (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - log_order
+
+    middle = math.log(max(epsilon, 1e-300) / rho) if rho > 0 else 0.0
+    best = minimize_scalar(log_delta, bounds=(min(middle, 0.0) - 20, max(middle, 0.0) + 5), method="bounded")
+    return float(min(math.exp(min(best.fun, 0.0)) * (1 + 1e-9), 1.0))
+
+
+@lru_cache(maxsize=256)
+def largest_rho(epsilon: float, delta: float) -> float:
+    """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
+    low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
+    low -= math.log(max(-math.log(delta), 1.0))
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if smallest_delta(math.exp(middle), epsilon) <= delta else (low, middle)
+    return math.exp(low)
+
+
+def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tuple[str, ...]:
+    """Say what the proof about the released numbers takes for granted."""
+    counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
+    drawn = (
+        "Drawing the mechanism's noise in floating point moves an ideal draw by at most (dim + 16) 2^-52 of its norm, which is "
+        "covered."
+    )
+    if certificate.perturbed == "gradients":
+        drawn = (
+            "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
+            "are the digits of the answer."
+        )
+    said = [
+        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
+        f"{counted}.",
+        drawn,
+        f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
+    ]
+    if certificate.privacy.adjacency == "add-remove":
+        said.append(
+            f"There are at most {SURPLUS} times as many records as the nominal number; more of them may make a fit fail for "
+            "rounding, which would be seen."
+        )
+    return tuple(said)
+
+
+def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
+    """Round an answer to the grid and add the cover.
+
+    Parameters
+    ----------
+    theta : ndarray, shape (dim,)
+        Within ``noise.distance`` of the exact answer.
+    noise : CoverNoise
+    rng : numpy.random.Generator, optional
+        For tests: draws from it instead of OpenDP.  The result is then not private.
+
+    Returns
+    -------
+    ndarray, shape (dim,)
+        Multiples of ``noise.step``.
+
+    Raises
+    ------
+    DPConvexError
+        If the answer is not finite, or OpenDP does not confirm the privacy of its own noise.
+    """
+    theta = np.asarray(theta, dtype=float)
+    if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
+        raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
+    # Dividing by a power of two is exact, so the only rounding is the one to the grid.
+    with np.errstate(over="ignore"):
+        steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
+    drawn = (
+        steps + seeded(noise, rng) if rng is not None else np.array(measurement(noise)(steps.tolist()), dtype=np.int64)
+    )
+    # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
+    return np.asarray(drawn.astype(float) * noise.step)
+
+
+def measurement(noise: CoverNoise) -> Any:
+    """Return OpenDP's mechanism on vectors of integers, after asking it what it costs."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian, make_laplace
+    from opendp.metrics import l1_distance, l2_distance
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    domain = vector_domain(atom_domain(T="i64"))
+    if noise.noise == LAPLACE:
+        found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
+        within = found.map(int(noise.sensitivity)) <= noise.epsilon
+    else:
+        found = make_gaussian(domain, l2_distance(T="f64"), scale=noise.scale)
+        within = smallest_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
+    if not within:
+        raise DPConvexError("cover: OpenDP does not confirm the privacy of the calibrated noise; nothing is released.")
+    return found
+
+
+def seeded(noise: CoverNoise, rng: np.random.Generator) -> Integers:
+    """Draw the same law from a generator, for releases that are not private.
+
+    The difference of two geometric variables has the discrete Laplace law; the discrete Gaussian is drawn from it by rejection
+    (Canonne, Kamath & Steinke 2020, section 5).
+    """
+    if noise.noise == LAPLACE:
+        return two_sided(noise.scale, noise.dimension, rng)
+    width = math.floor(noise.scale) + 1
+    result = np.zeros(noise.dimension, dtype=np.int64)
+    missing = np.arange(noise.dimension)
+    while len(missing):
+        draw = two_sided(width, len(missing), rng)
+        excess = np.abs(draw) - noise.scale**2 / width
+        accepted = rng.random(len(missing)) < np.exp(-((excess / noise.scale) ** 2) / 2)
+        result[missing[accepted]] = draw[accepted]
+        missing = missing[~accepted]
+    return result
+
+
+def two_sided(scale: float, count: int, rng: np.random.Generator) -> Integers:
+    """Draw integers k with probability proportional to exp(-|k|/scale), shape (count,)."""
+    stop = -math.expm1(-1 / scale)
+    return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

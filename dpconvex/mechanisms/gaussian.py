@@ -1,0 +1,237 @@
+"""Privacy profiles of Gaussian noise: the smallest delta for each epsilon, and the noise that a promise needs.
+
+A mechanism whose privacy loss is at most L(t) for a random t is (epsilon, delta)-private with
+``delta = E[(1 - exp(epsilon - L(t)))_+]``.  Three laws of L occur, and each is bounded from above, quadrature and rounding
+included:
+
+- *Gaussian*, when the difference of two neighbours is one fixed vector v: the exact profile of the Gaussian mechanism
+  (Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8);
+- *chi*, when the difference depends on the noise but stays in a subspace of dimension s: L = a t + a^2/2 with t the norm of s
+  normal variates;
+- *logistic*, when it moves along one line and the curvature of the loss moves with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
+
+__all__ = ["chi_delta", "gaussian_delta", "gaussian_sigma", "logistic_delta", "mean_norm", "smallest_scale"]
+
+Array = NDArray[np.float64]
+
+# Cells of the quadratures; both are upper bounds for any number, and closer with more.
+CELLS = 240
+# Where the tail is cut, as a fraction of the mass that is left; all of the rest is counted.
+TAIL = 1e-9
+# Relative slack that covers rounding in the special functions and in sums.
+SLACK = 1e-13
+# The slope of a logistic loss runs over a grid; what lies between its points is covered by this much of privacy loss.
+GRID_SLACK = 1e-7
+LARGEST_GRID = 4000
+# Logarithm of the largest multiple of a guessed scale that is tried.
+REACH = 25.0
+
+
+def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
+    """Return the exact delta of a Gaussian mechanism, rounded up.
+
+    Parameters
+    ----------
+    epsilon : float
+    shift : array_like
+        Sensitivity over standard deviation; not negative.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `shift`: ``Phi(a/2 - epsilon/a) - exp(epsilon) Phi(-a/2 - epsilon/a)``.
+
+    Examples
+    --------
+    >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
+    0.682689
+    """
+    a = np.asarray(shift, dtype=float)
+    safe = np.where(a > 0, a, 1.0)
+    first, second = log_ndtr(safe / 2 - epsilon / safe), log_ndtr(-safe / 2 - epsilon / safe)
+    pad = SLACK + 1e-15 * (np.abs(first) + np.abs(second) + abs(epsilon))
+    with np.errstate(over="ignore"):
+        delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
+    still = max(-math.expm1(epsilon), 0.0)  # without any shift
+    return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
+
+
+def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
+    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates.
+
+    Parameters
+    ----------
+    epsilon : float
+    dimension : int
+        Positive.
+    shift : float
+        a: sensitivity over standard deviation.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Integration by parts turns the mean into an integral of the survival function, which is log-concave; on each cell it is
+    below its exponential tangent, and the integral of that is elementary.  So the sum is an upper bound.
+    """
+    if shift <= 0:
+        return max(-math.expm1(epsilon), 0.0)
+    a, c = shift, epsilon - shift**2 / 2
+    start = max(c / a, 0.0)
+    mass = float(gammaincc(dimension / 2, start**2 / 2))
+    if mass <= 0:
+        return 1e-300
+    end = math.sqrt(2 * float(gammainccinv(dimension / 2, max(mass * TAIL, 1e-300))))
+    if end <= start:
+        return min(mass * (1 + SLACK), 1.0)
+    points = np.linspace(start, end, CELLS + 1)
+    survival = gammaincc(dimension / 2, points**2 / 2)
+    left, width = points[:-1], np.diff(points)
+    with np.errstate(divide="ignore"):
+        logarithm = (dimension - 1) * np.log(left) if dimension > 1 else np.zeros(CELLS)
+        density = np.exp(logarithm - left**2 / 2 - (dimension / 2 - 1) * math.log(2) - gammaln(dimension / 2))
+    hazard = density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
+    rate = a + hazard
+    cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
+    total = float(cells.sum()) + float(survival[-1]) + max(-math.expm1(c), 0.0)
+    return min(total * (1 + 1e-9), 1.0)
+
+
+def logistic_delta(epsilon: float, shift: float, ratio: float) -> float:
+    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
+
+    Parameters
+    ----------
+    epsilon : float
+        Positive.
+    shift : float
+        a: length of the longest gradient over the standard deviation.
+    ratio : float
+        q: (length times length over mu) of a slope of 1; the curvature at slope s is ``q s (1 - s)``.
+
+    Returns
+    -------
+    float
+        A bound on ``E[(1 - exp(epsilon - L(t)))_+]`` with t standard normal and
+        ``L(t) = max over s in [0, 1] of s a t + s^2 a^2 / 2 + log(1 + q s (1 - s))``.
+
+    Notes
+    -----
+    The slope s depends on the noise, but its direction does not.  L is convex in t, so it is below its chord on each cell.
+    """
+    bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
+    count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
+    slack = bend / (8 * count**2)
+    s = np.linspace(0.0, 1.0, count + 1)
+    base = (s * shift) ** 2 / 2 + np.log1p(ratio * s * (1 - s)) + slack
+
+    def loss(t: Array) -> Array:
+        return np.asarray((s * shift * t[:, None] + base).max(axis=1))
+
+    low, high = -40.0, 40.0
+    if loss(np.array([low]))[0] > epsilon:
+        return 1.0
+    if loss(np.array([high]))[0] <= epsilon:
+        return 1e-300
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if loss(np.array([middle]))[0] > epsilon else (middle, high)
+    start = low
+    mass = float(ndtr(-start))
+    end = float(-ndtri(max(mass * TAIL, 1e-300)))
+    points = np.linspace(start, max(end, start + 1e-3), CELLS + 1)
+    values = np.maximum(loss(points), epsilon)
+    slope = np.diff(values) / np.diff(points)
+    offset = values[:-1] - slope * points[:-1]
+    survival = ndtr(-points)
+    shifted = ndtr(-(points[:-1] + slope)) - ndtr(-(points[1:] + slope))
+    cells = (survival[:-1] - survival[1:]) - np.exp(epsilon - offset + slope**2 / 2) * shifted
+    total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + 1e-14 * mass
+    return min(total * (1 + 1e-9), 1.0)
+
+
+def smallest_scale(
+    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10
+) -> float | None:
+    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for.
+
+    Parameters
+    ----------
+    delta_of : callable
+        A valid delta for each scale; falling, as a rule.  The answer is checked, not trusted to be a root.
+    delta : float
+        In (0, 1).
+    start : float
+        A guess.
+    accuracy : float
+        How far above the smallest scale the answer may lie, relatively.
+
+    Returns
+    -------
+    float or None
+        None if no scale up to a large multiple of the guess is enough.
+    """
+
+    def excess(log_scale: float) -> float:
+        return math.log(max(delta_of(math.exp(log_scale)), 1e-300)) - math.log(delta)
+
+    high = math.log(start)
+    while excess(high) > 0:
+        high += 0.7
+        if high > math.log(start) + REACH:
+            return None
+    low = high - 0.7
+    while excess(low) <= 0:
+        high, low = low, low - 0.7
+        if low < -300:
+            return math.exp(high)
+    root = float(brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
+    step = accuracy
+    while excess(root) > 0:
+        root, step = min(root + step, high), 4 * step
+    return math.exp(root)
+
+
+def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
+    """Return the smallest standard deviation of Gaussian noise for a promise, rounded up.
+
+    Parameters
+    ----------
+    epsilon : float
+    delta : float
+        In (0, 1).
+    sensitivity : float
+        In the Euclidean norm.
+
+    Examples
+    --------
+    >>> round(gaussian_sigma(1.0, 1e-6, 1.0), 3)
+    4.225
+    """
+    found = smallest_scale(lambda sigma: float(gaussian_delta(epsilon, sensitivity / sigma)), delta, sensitivity)
+    assert found is not None  # the profile falls to 0
+    return found
+
+
+def mean_norm(dimension: int, sigma: float) -> float:
+    """Return the mean norm of Gaussian noise with independent coordinates.
+
+    >>> round(mean_norm(2, 1.0), 6)  # the Rayleigh law
+    1.253314
+    """
+    if dimension == 0:
+        return 0.0
+    return sigma * math.sqrt(2) * math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))

@@ -1,0 +1,228 @@
+"""Noisy projected gradient descent: every gradient is perturbed, and the average of the iterates is released.
+
+From theta_0 in K, ``theta_{t+1} = P_K(theta_t - eta (grad F(theta_t) + w_t))`` with Gaussian w_t of deviation sigma on the
+sensitive subspace, T steps.  The data enter through the gradients alone: T adaptive Gaussian releases of sensitivity G_adj,
+which together are exactly as private as one of sensitivity ``sqrt(T) G_adj`` (Dong, Roth & Su 2022, "Gaussian differential
+privacy", corollary 3.3).  Losses need not be differentiable, and nothing has to be strongly convex.
+
+With R at least the distance from theta_0 to the minimiser, ``B^2 >= E ||grad F + w||^2`` and ``eta = R / (B sqrt(T))``, the
+expected excess risk of the average is at most ``R B / sqrt(T)`` (docs/theory.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi
+
+from dpconvex.certificate import Certificate
+from dpconvex.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.gaussian import gaussian_sigma, mean_norm
+from dpconvex.mechanisms.modulus import check_options
+from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.noise import gaussian, in_subspace
+from dpconvex.privacy import Privacy
+from dpconvex.rules.analysis import Analysis
+from dpconvex.rules.slopes import regularizer_slope
+from dpconvex.sets import UNIT
+
+__all__ = ["NoisyGradientDescent"]
+
+Array = NDArray[np.float64]
+
+# Numbers of steps that are chosen automatically.
+FEWEST, MOST = 10, 1000
+SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
+ASSUMPTIONS = (
+    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+    "Gradients are computed in floating point; an estimate of what rounding does to them is part of the sensitivity.",
+    "Nobody observes how long a fit takes.",
+)
+
+
+@dataclass(frozen=True)
+class NoisyGradientDescent:
+    """Projected full-batch gradient descent with Gaussian noise; releases the average iterate.
+
+    Needs a bounded set K with a projection, and a promise with delta.  The loss may have kinks, the regularizer may be none.
+
+    Parameters
+    ----------
+    steps : int or None
+        Number T of steps.  None picks the number from which on more steps would not help much, at most 1000.
+    radius : float or None
+        A public bound on the distance from the start (the point of K next to 0) to the minimiser; None takes it from K.  It
+        only sets the step size: every choice is private.
+    step_size : float or None
+        In sum form; None is ``R / (B sqrt(T))``.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+    """
+
+    steps: int | None = None
+    radius: float | None = None
+    step_size: float | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.steps, int | np.integer) and not isinstance(self.steps, bool)
+        if self.steps is not None and not (whole and self.steps >= 1):
+            raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
+        check_options("NoisyGradientDescent", self, (), ("radius", "step_size"))
+
+    @property
+    def name(self) -> str:
+        """What certificates call the mechanism."""
+        return "noisy gradient descent"
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Check the conditions and calibrate the noise of all steps together.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        NotPrivate
+            If the promise is pure, or K is unbounded or has no projection.
+        TemplateError
+            If no bound on the regularizer's gradient is found and no step size is given.
+        """
+        check_conditions(analysis, privacy)
+        rounding = gradient_rounding(analysis, size)
+        sensitivity = sensitivity_of(analysis, privacy) + 2 * rounding
+        p = analysis.form.noise_dimension
+        once = gaussian_sigma(privacy.epsilon, privacy.delta, sensitivity)
+        steepest = size * (analysis.gradient_bound + regularizer_slope(analysis))
+        steps = self.steps if self.steps is not None else enough_steps(steepest, math.sqrt(p) * once)
+        sigma = once * math.sqrt(steps) * (1 + 1e-12)
+        radius = self.radius if self.radius is not None else analysis.form.feasible.norm_bound
+        largest = math.hypot(steepest, math.sqrt(p) * sigma)
+        if self.step_size is None and not math.isfinite(largest):
+            raise TemplateError(
+                "NoisyGradientDescent: no bound on the regularizer's gradient over K is known, so there is no step size; give "
+                "one as `step_size`, in sum form."
+            )
+        size_of_step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
+        risk = radius**2 / (2 * size_of_step * steps) + size_of_step * largest**2 / 2
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name,
+            size=size,
+            gradient_bound=analysis.gradient_bound,
+            sensitivity=sensitivity,
+            strong_convexity=0.0,
+            added=0.0,
+            hessian_bound=0.0 if analysis.kink is not None else analysis.hessian_bound,
+            jacobian_epsilon=0.0,
+            noise_epsilon=privacy.epsilon,
+            noise_dimension=p,
+            noise_scale=sigma,
+            tolerance=max(steps * size_of_step * rounding, 1e-200),
+            derivation=derive(analysis, privacy, sensitivity, steps, sigma),
+            assumptions=ASSUMPTIONS + declared_constants(analysis),
+            advice=advise(radius, steepest, math.sqrt(p) * sigma, steps, size),
+            perturbed="gradients",
+            noise="gaussian",
+            mean_noise=mean_norm(p, sigma),
+            predicted_risk=risk if math.isfinite(risk) else None,
+            settings={"steps": float(steps), "step_size": float(size_of_step), "radius": float(radius)},
+        )
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Descend, and average the iterates; returns coordinates, shape (dim,)."""
+        basis, p = analysis.form.basis, certificate.noise_dimension
+        step = certificate.settings["step_size"]
+        theta = engine.project(np.zeros(analysis.form.space.dim))
+        steps = int(certificate.settings["steps"])
+        total = theta.copy()
+        for _ in range(steps):
+            noise = in_subspace(basis, gaussian(p, certificate.noise_scale, rng))
+            theta = engine.project(theta - step * (engine.gradient(theta) + noise))
+            total += theta
+        return total / (steps + 1)
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of every step's noise that fails with at most the given probability."""
+        p = certificate.noise_dimension
+        each = probability / certificate.settings["steps"]
+        return float(chi.isf(each, p)) * certificate.noise_scale * (1 + 1e-9) if p else 0.0
+
+
+def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
+    """Refuse what noisy gradient descent cannot do."""
+    feasible = analysis.form.feasible
+    if privacy.pure:
+        raise NotPrivate(
+            "noisy gradient descent keeps no promise with delta = 0: its noise is Gaussian",
+            f"delta = {privacy.delta:g}",
+            "promise a small delta, or use ObjectivePerturbation or OutputPerturbation",
+        )
+    if not feasible.bounded:
+        raise NotPrivate(
+            "noisy gradient descent needs bounded parameters: its steps and its risk scale with their size",
+            feasible.describe(),
+            "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds",
+        )
+    if not feasible.has_projection:
+        raise NotPrivate(
+            "noisy gradient descent needs a projection on the feasible set", feasible.describe(), feasible.reason
+        )
+
+
+def gradient_rounding(analysis: Analysis, size: int) -> float:
+    """Estimate how far the computed sum of gradients can be from the exact one (Higham & Mary 2019, theorem 2.4)."""
+    spread = math.sqrt(size) + math.sqrt(analysis.form.space.dim)
+    return 8.0 * spread * UNIT / 2 * size * analysis.gradient_bound
+
+
+def enough_steps(steepest: float, noise: float) -> int:
+    """Return the number of steps at which the error without noise is as large as that of the noise.
+
+    Parameters
+    ----------
+    steepest : float
+        Bound on the gradient of the objective.
+    noise : float
+        Root mean square of the noise of a single step, if there were but one.
+    """
+    if not math.isfinite(steepest):
+        return MOST
+    return int(min(max(math.ceil((steepest / noise) ** 2), FEWEST), MOST)) if noise > 0 else MOST
+
+
+def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int, sigma: float) -> Derivation:
+    """Assemble the derivation tree of a certificate."""
+    composed = Derivation(
+        "composition of all steps",
+        "",
+        {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma},
+        "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
+    )
+    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
+    return Derivation("noisy descent", "", {"epsilon": privacy.epsilon, "delta": privacy.delta}, SOURCE, children)
+
+
+def advise(radius: float, steepest: float, noise: float, steps: int, size: int) -> tuple[str, ...]:
+    """Say what the risk is made of."""
+    without, with_noise = radius * steepest / math.sqrt(steps), radius * noise / math.sqrt(steps)
+    return (
+        f"The expected excess risk is at most R B / sqrt(T): {math.hypot(without, with_noise):.4g} on the sum of the losses, "
+        f"{math.hypot(without, with_noise) / size:.4g} on their mean. More steps lower only the share of the gradients "
+        f"themselves ({without:.4g}), not that of the noise ({with_noise:.4g}).",
+    )

@@ -1,0 +1,162 @@
+"""How exact a computed answer can be: bounds from public constants alone, known before any data are read.
+
+A solver's answer is certified to lie within a distance of the minimiser.  Rounding sets a floor under what can be certified,
+and the tolerance that a release promises must lie above the floor of every data set and of every draw of the noise: else the
+refusal of a fit would say something about the data.  Everything here follows from a certificate's constants, the public
+part of the objective and a bound on the noise.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.certificate import Certificate
+from dpconvex.form import LossForm
+from dpconvex.polynomial import Polynomial
+from dpconvex.rules.analysis import Analysis
+from dpconvex.rules.forms import Interval
+from dpconvex.rules.walk import Walker
+from dpconvex.sets import UNIT
+
+__all__ = ["SURPLUS", "answer_radius", "largest_floor", "loss_drop", "projection_error"]
+
+Array = NDArray[np.float64]
+
+# Under add-remove the number of records is private; the floor holds for up to so many times the nominal one.
+SURPLUS = 2
+
+_DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
+
+
+def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+    """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
+
+    The terms are those that `dpconvex.backends.exactness` adds up at one answer, each at its largest.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    certificate : Certificate
+        With strong convexity mu > 0.
+    noise_bound : float
+        Bound on the norm of the linear term b.
+
+    Returns
+    -------
+    float
+        A distance; infinite if mu is 0.
+    """
+    mu, dim = certificate.strong_convexity, analysis.form.space.dim
+    if mu <= 0:
+        return float(np.inf)
+    records = largest_count(certificate)
+    start, slope = public_start(analysis, certificate)
+    radius = answer_radius(analysis, certificate, noise_bound)
+    stiffness = certificate.size * largest_eigenvalue(analysis) + certificate.added
+    data = records * certificate.gradient_bound
+    gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
+    everything = data + gradient + 2 * noise_bound + (certificate.added + mu) * radius
+    error = 8 * (np.sqrt(records) + np.sqrt(dim)) * UNIT / 2 * everything
+    if analysis.form.feasible.is_space:
+        return float(error / mu)
+    bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
+    lipschitz = max(records * bend + stiffness, mu)
+    proximal = projection_error(analysis.form, radius + gradient / lipschitz)
+    return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
+
+
+def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+    """Bound the norm of the minimiser, over all data sets and all noise up to a bound.
+
+    Let F be the objective, h its public part, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
+    the minimiser from theta_0.  Gradients of the data are at most nG, so ``mu r <= nG + s + ||b||`` by strong convexity.  And
+    F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
+    ``(mu/2) r^2 - (s + ||b||) r <= nW``.
+    """
+    mu, records = certificate.strong_convexity, largest_count(certificate)
+    start, slope = public_start(analysis, certificate)
+    pull = slope + noise_bound
+    steps = [(records * certificate.gradient_bound + pull) / mu]
+    drop = loss_drop(analysis)
+    if np.isfinite(drop):
+        steps.append((pull + float(np.sqrt(pull**2 + 2 * mu * records * drop))) / mu)
+    return min(float(np.linalg.norm(start)) + min(steps), analysis.form.feasible.norm_bound)
+
+
+def loss_drop(analysis: Analysis) -> float:
+    """Bound how far one record's loss at the point of K next to 0 lies above its least value; infinite if unknown."""
+    if analysis not in _DROPS:
+        form = analysis.form
+        length = float(np.linalg.norm(nearest_to_zero(form)))
+
+        def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
+            low, high = form.bases.range(polynomial.part(with_theta=False))
+            move = np.sqrt(analysis.gram.squared_norms(rows)) * length
+            return [Interval(float(a), float(b)) for a, b in zip(low - move, high + move, strict=True)]
+
+        leaves = [leaf for group in form.leaves for leaf in group]
+        rows = {id(leaf): row for leaf, row in zip(leaves, analysis.gram.rows, strict=True)}
+        walker = Walker(form.expander, rows, reach)
+        at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
+        least = [loss.scalar.value.low for loss in analysis.losses]
+        _DROPS[analysis] = max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
+    return _DROPS[analysis]
+
+
+def largest_count(certificate: Certificate) -> int:
+    """Return the largest number of records that the bounds are meant for."""
+    return certificate.size * (SURPLUS if certificate.privacy.adjacency == "add-remove" else 1)
+
+
+def nearest_to_zero(form: LossForm) -> Array:
+    """Return the point of K next to 0, shape (dim,); 0 itself if K has no projection."""
+    zero = np.zeros(form.space.dim)
+    return form.feasible.project(zero) if form.feasible.has_projection else zero
+
+
+def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, float]:
+    """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
+
+    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and the bounds are rough guesses.
+    """
+    form = analysis.form
+    start = nearest_to_zero(form)
+    fresh = {name: cp.Variable(block.variable.shape, name=name) for name, block in form.space.blocks.items()}
+    for name, value in form.space.unpack(start).items():
+        fresh[name].value = value
+    # A copy: the user's own variables keep the values that they have.
+    copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
+    slopes = form.template.regularizer.tree_copy(copies).grad
+    gradient = np.zeros(form.space.dim)
+    for name, block in form.space.blocks.items():
+        slope = slopes.get(fresh[name], 0.0)
+        if slope is None:
+            return start, 0.0
+        entries = np.asarray(slope.toarray() if hasattr(slope, "toarray") else slope, dtype=float).ravel()
+        gradient[block.slice] = block.lift.T @ np.broadcast_to(entries, (block.lift.shape[0],))
+    total = certificate.size * gradient + certificate.added * start
+    return start, float(np.linalg.norm(total))
+
+
+def largest_eigenvalue(analysis: Analysis) -> float:
+    """Bound the largest eigenvalue of the regularizer's constant curvature by its largest absolute row sum."""
+    matrix, _ = analysis.regularizer
+    return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
+
+
+def projection_error(form: LossForm, norm: float) -> float:
+    """Bound the error of a computed proximal step from a point of a given norm.
+
+    Every piece of K bounds the error of its projection by a multiple of the norm of its own coordinates plus a constant.
+    """
+    multiples, constants = [0.0], [0.0]
+    for piece in form.feasible.pieces:
+        point = np.zeros(len(piece.coordinates))
+        constants.append(piece.error(point))
+        point[0] = norm
+        multiples.append(max(piece.error(point) - constants[-1], 0.0))
+    return max(multiples) + float(np.linalg.norm(constants)) + 4 * UNIT * norm

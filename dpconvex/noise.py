@@ -1,0 +1,196 @@
+"""Draws the noise that privacy rests on, from a cryptographic generator seeded by the operating system.
+
+The proof of privacy assumes noise that nobody can predict, and the generators made for simulation can be predicted: the
+state of NumPy's default one follows from a few of its outputs.  Here the words come from ChaCha with its full 20 rounds
+and a 256-bit key fresh from the operating system (`secrets`), so that telling them from true randomness means breaking
+the cipher.  The key is set directly: the usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own
+well-tested samplers turn the words into normal and gamma variates, in double precision; the distance that rounding
+moves an answer is for the backend's bound on exactness to cover, not for this file.
+
+Why a library (`randomgen`, by a co-author of ``numpy.random``) and not the system's own words: a NumPy generator needs
+compiled code behind it, and the alternative is to write the samplers for gamma and normal variates anew.  A test holds
+the words against the published ChaCha20 vectors.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from randomgen import ChaCha
+
+from dpconvex.errors import DPConvexError, TemplateError
+
+__all__ = ["gamma_direction", "gaussian", "in_subspace", "seeded_generator", "system_generator"]
+
+Array = NDArray[np.float64]
+
+ROUNDS = 20
+# Orthonormal columns keep the length of a vector up to rounding; a basis that changes it by more is not one.
+ROUNDING = 1e-9
+
+
+class SystemChaCha(ChaCha):
+    """ChaCha under a key that no one chose and that never leaves the process.
+
+    It cannot be copied or pickled: a copy would repeat its words, and the difference of two answers with the same noise
+    is exact.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(key=secrets.randbits(256), rounds=ROUNDS)
+
+    def __reduce__(self) -> NoReturn:
+        raise DPConvexError(
+            "a generator of privacy noise cannot be copied, pickled or sent to a worker: its copy would draw the same "
+            "noise again. Draw where the generator was made, or make a new one with system_generator()."
+        )
+
+
+def system_generator() -> np.random.Generator:
+    """Return a fresh generator for one release: ChaCha20 under a 256-bit key from the operating system.
+
+    Make a new one for every release, in the process that draws from it: after a fork, parent and child draw alike.
+    """
+    return np.random.Generator(SystemChaCha())
+
+
+def seeded_generator(seed: int) -> np.random.Generator:
+    """Return a reproducible generator, for tests and figures only.
+
+    Whoever knows the seed can take the noise off again, so a release that is drawn from it is not private, and must
+    say so.
+
+    Parameters
+    ----------
+    seed : int
+        Not negative.
+
+    Raises
+    ------
+    TemplateError
+        If the seed is no such integer.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise TemplateError(f"seed must be an integer, 0 or above, not {seed!r}.")
+    return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
+
+
+def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:
+    """Draw a vector with density proportional to exp(-||b|| / scale).
+
+    Its norm has the Gamma law of shape `dimension` and the given scale (in polar coordinates the volume element adds
+    the factor r^(dimension - 1)), its direction is uniform and independent of the norm: Chaudhuri, Monteleoni and
+    Sarwate (2011), Algorithms 1 and 2.  In one dimension this is the Laplace law.
+
+    Parameters
+    ----------
+    dimension : int
+        Number of coordinates, 0 or above.
+    scale : float
+        Positive and finite; the mean norm is ``dimension * scale``.
+    rng : numpy.random.Generator
+        From `system_generator` unless the answer is not to be private.
+
+    Returns
+    -------
+    ndarray, shape (dimension,)
+
+    Raises
+    ------
+    TemplateError
+        If an argument is not of this kind.
+    DPConvexError
+        If the noise exceeds what a float can hold.
+    """
+    check(dimension, "scale", scale, rng)
+    direction = rng.standard_normal(dimension)
+    length = float(np.linalg.norm(direction))
+    while dimension and length == 0:  # no direction; happens about never
+        direction = rng.standard_normal(dimension)
+        length = float(np.linalg.norm(direction))
+    norm = rng.standard_gamma(dimension) * float(scale)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return finite(direction / (length or 1.0) * norm)
+
+
+def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
+    """Draw a vector of independent normal coordinates of mean 0 and standard deviation `sigma`.
+
+    Parameters
+    ----------
+    dimension : int
+        Number of coordinates, 0 or above.
+    sigma : float
+        Positive and finite.
+    rng : numpy.random.Generator
+        From `system_generator` unless the answer is not to be private.
+
+    Returns
+    -------
+    ndarray, shape (dimension,)
+
+    Raises
+    ------
+    TemplateError
+        If an argument is not of this kind.
+    DPConvexError
+        If the noise exceeds what a float can hold.
+    """
+    check(dimension, "sigma", sigma, rng)
+    with np.errstate(over="ignore"):
+        return finite(rng.standard_normal(dimension) * float(sigma))
+
+
+def in_subspace(basis: Any, b: Array) -> Array:
+    """Carry noise, drawn in the coordinates of a subspace, into the whole space.
+
+    Parameters
+    ----------
+    basis : ndarray or scipy.sparse array, shape (dim, p)
+        Orthonormal columns that span the subspace.
+    b : ndarray, shape (p,)
+        Noise with a rotation-invariant law, so that the choice of the basis does not matter.
+
+    Returns
+    -------
+    ndarray, shape (dim,)
+
+    Raises
+    ------
+    TemplateError
+        If the shapes disagree, or the columns are not orthonormal: ``basis @ b`` must be as long as `b`, and on any
+        other basis it is not, for almost every draw of a continuous law.
+    """
+    if getattr(basis, "ndim", None) != 2 or np.shape(b) != (basis.shape[1],):
+        shapes = f"{getattr(basis, 'shape', None)} and {np.shape(b)}"
+        raise TemplateError(f"in_subspace: a basis (dim, p) and a vector (p,) do not go with the shapes {shapes}.")
+    result = np.asarray(basis @ b, dtype=float)
+    before, after = float(np.linalg.norm(b)), float(np.linalg.norm(result))
+    if not abs(after - before) <= ROUNDING * before:
+        raise TemplateError("in_subspace: the columns of the basis are not orthonormal, so the noise changed its size.")
+    return result
+
+
+def check(dimension: int, name: str, value: float, rng: np.random.Generator) -> None:
+    """Raise unless the arguments of a draw make sense."""
+    if isinstance(dimension, bool) or not isinstance(dimension, int | np.integer) or dimension < 0:
+        raise TemplateError(f"noise: the dimension must be an integer, 0 or above, not {dimension!r}.")
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    # Below the smallest normal float, products lose their digits, and the noise its law.
+    if not real or not np.finfo(float).tiny <= value < math.inf:
+        raise TemplateError(f"noise: {name} must be a positive, finite number, not {value!r}.")
+    if not isinstance(rng, np.random.Generator):
+        raise TemplateError(
+            f"noise: rng must be a numpy.random.Generator, not {rng!r}; the global state is never used."
+        )
+
+
+def finite(noise: Array) -> Array:
+    """Return the noise, or say that it overflowed; its size does not depend on any data."""
+    if not np.isfinite(noise).all():
+        raise DPConvexError("noise: the draw exceeds what a float can hold; the scale is far too large for any use.")
+    return noise

@@ -1,0 +1,223 @@
+"""Arrays that are affine in the parameters and polynomial in one record.
+
+Every leaf of a loss, ``A_z theta + c_z``, is such an array: its entries are sums of terms
+
+    coefficient * (a monomial in the record's scalars) * (one coordinate of theta, or 1).
+
+Keeping the terms explicitly makes `A_z` exact and independent of how the user wrote it; the norms of `A_z` over the
+record's domain and the subspace that its rows span are then read off the coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["Polynomial", "concatenate"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """An array whose entries are polynomials in the record, times at most one coordinate of theta.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array; entries are numbered in column order.
+    entry : ndarray of int, shape (terms,)
+        Which entry a term belongs to.
+    coordinate : ndarray of int, shape (terms,)
+        Which coordinate of theta it multiplies, or -1 for none.
+    monomial : ndarray of int, shape (terms, degree)
+        The record scalars it multiplies, sorted, padded in front with -1.
+    coefficient : ndarray of float, shape (terms,)
+    """
+
+    shape: tuple[int, ...]
+    entry: Index
+    coordinate: Index
+    monomial: Index
+    coefficient: Array
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def is_record_only(self) -> bool:
+        """Whether no coordinate of theta occurs."""
+        return bool((self.coordinate < 0).all())
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether neither theta nor the record occurs."""
+        return self.is_record_only and bool((self.monomial < 0).all())
+
+    @classmethod
+    def constant(cls, value: Any) -> Polynomial:
+        """Return a numeric array as a polynomial."""
+        array = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+        flat = array.reshape(-1, order="F")
+        entry = np.flatnonzero(flat)
+        return cls(array.shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), flat[entry])
+
+    @classmethod
+    def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
+        """Return the array of consecutive record scalars that starts with scalar number `first`."""
+        size = int(np.prod(shape, dtype=np.int64))
+        index = np.arange(size)
+        return cls(shape, index, np.full(size, -1), (first + index)[:, None], np.ones(size))
+
+    @classmethod
+    def coordinates(cls, shape: tuple[int, ...], start: int, lift: sp.csr_array) -> Polynomial:
+        """Return a variable, whose entries are ``lift @ theta[start:start + lift.shape[1]]``."""
+        table = lift.tocoo()
+        entry, coordinate = table.coords
+        return cls(
+            shape,
+            entry.astype(np.int64),
+            coordinate.astype(np.int64) + start,
+            np.empty((len(entry), 0), dtype=np.int64),
+            np.asarray(table.data, dtype=float),
+        )
+
+    def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
+        """Return the same entries, in column order, under another shape."""
+        return Polynomial(shape, self.entry, self.coordinate, self.monomial, self.coefficient)
+
+    def scaled(self, factor: float) -> Polynomial:
+        """Multiply every entry by a number."""
+        return Polynomial(self.shape, self.entry, self.coordinate, self.monomial, factor * self.coefficient)
+
+    def __add__(self, other: Polynomial) -> Polynomial:
+        """Add two arrays of equal shape."""
+        return concatenate([self, other], self.shape, [self.entry, other.entry]).collected()
+
+    def linear(self, matrix: Any, shape: tuple[int, ...]) -> Polynomial:
+        """Apply a constant linear map: entry k becomes ``sum_j matrix[k, j] * entry j``."""
+        columns = sp.csc_array(matrix)
+        count = np.diff(columns.indptr)[self.entry]
+        source = np.repeat(np.arange(len(self.entry)), count)
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        place = np.repeat(columns.indptr[:-1][self.entry], count) + within
+        return Polynomial(
+            shape,
+            columns.indices[place].astype(np.int64),
+            self.coordinate[source],
+            self.monomial[source],
+            self.coefficient[source] * columns.data[place],
+        ).collected()
+
+    def gathered(self, index: NDArray[Any]) -> Polynomial:
+        """Return the array whose entries are those of this one at `index` (entry numbers; -1 gives zero)."""
+        index = np.asarray(index, dtype=np.int64)
+        flat = index.reshape(-1, order="F")
+        out = np.flatnonzero(flat >= 0)
+        matrix = sp.csc_array((np.ones(len(out)), (out, flat[out])), shape=(flat.size, self.size))
+        return self.linear(matrix, index.shape)
+
+    def numbers(self) -> Index:
+        """Entry numbers laid out as the array is, for `gathered`: apply any rearrangement to them first."""
+        return np.arange(self.size).reshape(self.shape, order="F")
+
+    def product(
+        self, other: Polynomial, pairs: tuple[Index, Index], entry: Index, shape: tuple[int, ...]
+    ) -> Polynomial:
+        """Multiply term `i` with term `j` for each pair, and add the products up in the given entries.
+
+        At most one factor may contain theta.
+        """
+        i, j = pairs
+        if (np.minimum(self.coordinate[i], other.coordinate[j]) >= 0).any():
+            raise ValueError("a product of two parameters is not affine in them")
+        monomial = np.concatenate([self.monomial[i], other.monomial[j]], axis=1)
+        return Polynomial(
+            shape,
+            entry,
+            np.maximum(self.coordinate[i], other.coordinate[j]),
+            np.sort(monomial, axis=1),
+            self.coefficient[i] * other.coefficient[j],
+        ).collected()
+
+    def times(self, other: Polynomial) -> Polynomial:
+        """Multiply two arrays of equal shape entry by entry."""
+        pairs = join(self.entry, other.entry)
+        return self.product(other, pairs, self.entry[pairs[0]], self.shape)
+
+    def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
+        """Matrix product ``self @ other`` of one- or two-dimensional arrays, with the result's shape given."""
+        rows = 1 if len(self.shape) == 1 else self.shape[0]
+        inner = other.shape[0]
+        pairs = join(self.entry // rows, other.entry % inner)
+        entry = self.entry[pairs[0]] % rows + rows * (other.entry[pairs[1]] // inner)
+        return self.product(other, pairs, entry, shape)
+
+    def collected(self) -> Polynomial:
+        """Add up equal terms, drop zeros and unused degrees."""
+        monomial = self.monomial
+        while monomial.shape[1] and (monomial[:, 0] < 0).all():
+            monomial = monomial[:, 1:]
+        if len(self.entry) == 0:
+            return Polynomial(self.shape, self.entry, self.coordinate, monomial, self.coefficient)
+        keys = [*monomial.T, self.coordinate, self.entry]
+        order = np.lexsort(keys)
+        new = np.zeros(len(order), dtype=bool)
+        new[0] = True
+        for key in keys:
+            new[1:] |= np.diff(key[order]) != 0
+        total = np.bincount(np.cumsum(new) - 1, weights=self.coefficient[order])
+        first = order[new]
+        keep = total != 0
+        first = first[keep]
+        return Polynomial(self.shape, self.entry[first], self.coordinate[first], monomial[first], total[keep])
+
+    def part(self, with_theta: bool) -> Polynomial:
+        """Return the terms that contain a coordinate of theta, or those that do not."""
+        keep = (self.coordinate >= 0) == with_theta
+        return Polynomial(
+            self.shape, self.entry[keep], self.coordinate[keep], self.monomial[keep], self.coefficient[keep]
+        )
+
+    def evaluate(self, scalars: Array, theta: Array) -> Array:
+        """Evaluate at record scalars, shape (scalars,), and coordinates, shape (dim,); for tests and attacks."""
+        padded = np.append(scalars, 1.0)
+        value = self.coefficient * np.append(theta, 1.0)[self.coordinate] * padded[self.monomial].prod(axis=1)
+        flat = np.bincount(self.entry, weights=value, minlength=self.size)
+        return np.asarray(flat.reshape(self.shape, order="F"), dtype=float)
+
+
+def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Index]) -> Polynomial:
+    """Put the terms of several arrays into one, each with the entry numbers given for it."""
+    degree = max((part.monomial.shape[1] for part in parts), default=0)
+    pad: Callable[[Index], Index] = lambda m: np.pad(m, ((0, 0), (degree - m.shape[1], 0)), constant_values=-1)  # noqa: E731
+    return Polynomial(
+        shape,
+        np.concatenate(entries),
+        np.concatenate([part.coordinate for part in parts]),
+        np.concatenate([pad(part.monomial) for part in parts]),
+        np.concatenate([part.coefficient for part in parts]),
+    )
+
+
+def join(left: Index, right: Index) -> tuple[Index, Index]:
+    """Return all pairs (i, j) with ``left[i] == right[j]``.
+
+    >>> join(np.array([1, 2]), np.array([2, 1, 2]))
+    (array([0, 1, 1]), array([1, 0, 2]))
+    """
+    order = np.argsort(right, kind="stable")
+    ordered = right[order]
+    low, high = np.searchsorted(ordered, left, "left"), np.searchsorted(ordered, left, "right")
+    count = high - low
+    i = np.repeat(np.arange(len(left)), count)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return i, order[np.repeat(low, count) + within]

@@ -1,0 +1,268 @@
+"""Everything the calculus proves about a template, before any privacy parameter is chosen.
+
+The constants hold for one record of the declared domain: gradient bounds, pairwise sensitivities, Hessian bounds and the
+curvature of the regularizer.  Mechanisms turn them into noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from dpconvex.derivation import Derivation
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.form import LossForm
+from dpconvex.polynomial import Polynomial
+from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
+from dpconvex.rules.abstract import Kink, Scalar
+from dpconvex.rules.convexity import curvature_of, smallest_eigenvalue
+from dpconvex.rules.curvature import Curvature, curvature_bound
+from dpconvex.rules.forms import Interval
+from dpconvex.rules.gradients import gradient_bound, replacement_bound
+from dpconvex.rules.gram import Gram
+from dpconvex.rules.joint import Joint, joint_form
+from dpconvex.rules.walk import Walker
+
+__all__ = ["Analysis", "LossBounds", "Moduli"]
+
+# Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
+ROUNDING_SLACK = 1e-11
+
+
+@dataclass(frozen=True, eq=False)
+class LossBounds:
+    """What is proved about the loss of one combination of discrete fields.
+
+    Attributes
+    ----------
+    values : str
+        The combination.
+    scalar : Scalar
+        Abstract value of the loss.
+    gradient_bound : float
+    curvature : Curvature
+        Meaningful if the loss has no kink.
+    derivation : Derivation
+    joint : Joint or None
+        A bound of gradient and curvature together, if the loss has a shape that allows one.
+    """
+
+    values: str
+    scalar: Scalar
+    gradient_bound: float
+    curvature: Curvature
+    derivation: Derivation
+    joint: Joint | None
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """Strong convexity of the public part of an objective, in sum form.
+
+    Attributes
+    ----------
+    least : float
+        mu: the modulus over the whole space.
+    ratios : tuple of float
+        For each variable, `least` over its own modulus; 1 or less.  A variable with a larger modulus feels less curvature.
+    """
+
+    least: float
+    ratios: tuple[float, ...]
+
+
+class Analysis:
+    """All constants of a template.
+
+    Parameters
+    ----------
+    form : LossForm
+
+    Attributes
+    ----------
+    losses : tuple of LossBounds
+        One for each combination of discrete fields.
+    """
+
+    def __init__(self, form: LossForm) -> None:
+        self.form = form
+        everything = [leaf for group in form.leaves for leaf in group]
+        self.gram = Gram([form.polynomial(leaf) for leaf in everything], form.space, form.bases)
+        rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
+        walker = Walker(form.expander, rows, self._reach)
+        self._weighted: dict[tuple[float, ...], list[Curvature]] = {}
+        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
+
+    def _bounds(self, walker: Walker, k: int) -> LossBounds:
+        loss = self.form.template.losses[k]
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
+        entries, step = walker.walk(loss)
+        (scalar,) = entries
+        if scalar.sign < 0 and not scalar.is_affine:
+            raise MissingRule("the loss is concave", loss, "minimise a convex loss")
+        bound = gradient_bound(scalar.terms, self.gram) * (1 + ROUNDING_SLACK)
+        curvature = curvature_bound(scalar.pieces, self.gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
+        if not np.isfinite([bound, curvature.eigenvalue, curvature.trace]).all():
+            raise NotPrivate(
+                "the loss is so steep that its constants overflow", loss, "scale the loss or the fields down"
+            )
+        claims = {"gradient bound": bound}
+        if scalar.kink is None:
+            claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
+        derivation = Derivation(f"loss for {values}" if values else "loss", str(loss), claims, "", (step,))
+        return LossBounds(values, scalar, bound, curvature, derivation, joint_form(scalar, self.gram))
+
+    def _reach(self, polynomial: Polynomial, rows: np.ndarray) -> list[Interval]:
+        """Bound the entries of an affine leaf over the record's domain and K."""
+        low, high = self.form.bases.range(polynomial.part(with_theta=False))
+        part = polynomial.part(with_theta=True)
+        size = np.full(polynomial.size, np.inf)
+        touched = np.unique(part.coordinate)
+        radius = self.form.feasible.norm_on(touched)
+        if np.isfinite(radius):
+            size = np.sqrt(self.gram.squared_norms(rows)) * radius
+        size[np.bincount(part.entry, minlength=polynomial.size) == 0] = (
+            0.0  # entries without parameters stay where they are
+        )
+        below, above = self.form.bases.monomial_range(part.monomial)
+        ends = [bound[part.coordinate] for bound in (self.form.feasible.lower, self.form.feasible.upper)]
+        with np.errstate(invalid="ignore"):  # where a factor 0 meets an infinite bound, the product is 0
+            corners = [
+                np.where(factor == 0, 0.0, factor * end)
+                for factor in (part.coefficient * below, part.coefficient * above)
+                for end in ends
+            ]
+        box_low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=polynomial.size)
+        box_high = np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=polynomial.size)
+        return [
+            Interval(float(a + max(-s, b)), float(c + min(s, d)))
+            for a, b, c, d, s in zip(low, box_low, high, box_high, size, strict=True)
+        ]
+
+    @cached_property
+    def gradient_bound(self) -> float:
+        """Largest norm of one record's gradient, G."""
+        bound = max(loss.gradient_bound for loss in self.losses)
+        if bound == 0:
+            raise NotPrivate(
+                "the loss has slope 0 everywhere, so nothing would be learnt from the data",
+                self.form.template.losses[0],
+                "check the factors of its terms: one of them is 0",
+            )
+        return bound
+
+    @cached_property
+    def replacement_bound(self) -> float:
+        """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
+        bound = 0.0
+        for k, first in enumerate(self.losses):
+            for second in self.losses[k:]:
+                pair = replacement_bound(first.scalar.terms, second.scalar.terms, self.gram)
+                bound = max(bound, pair * (1 + ROUNDING_SLACK))
+        if bound == 0:
+            raise NotPrivate(
+                "every record has the same gradient, so nothing would be learnt from the data",
+                self.form.template.losses[0],
+                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
+            )
+        return min(bound, 2 * self.gradient_bound)
+
+    @cached_property
+    def kink(self) -> Kink | None:
+        """Why the loss has no Lipschitz gradient, if it has none."""
+        return next((loss.scalar.kink for loss in self.losses if loss.scalar.kink is not None), None)
+
+    @cached_property
+    def hessian_bound(self) -> float:
+        """Largest eigenvalue of one record's Hessian."""
+        return max(loss.curvature.eigenvalue for loss in self.losses)
+
+    def log_det(self, moduli: Moduli) -> tuple[float, LossBounds]:
+        """Bound J = sup log det(I + M^(-1/2) H M^(-1/2)) over records and theta, with the loss that attains it.
+
+        M is the constant curvature of the rest of the objective, bounded below variable by variable.
+        """
+        curvatures = self._curvatures(moduli.ratios)
+        values = [curvature.log_det(moduli.least) for curvature in curvatures]
+        worst = int(np.argmax(values))
+        return values[worst], self.losses[worst]
+
+    def _curvatures(self, ratios: tuple[float, ...]) -> list[Curvature]:
+        """Return the curvature of each loss, in coordinates where every variable has the smallest modulus."""
+        if min(ratios, default=1.0) == 1.0:
+            return [loss.curvature for loss in self.losses]
+        if ratios not in self._weighted:
+            gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
+            self._weighted[ratios] = [
+                curvature_bound(loss.scalar.pieces, gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
+                for loss in self.losses
+            ]
+        return self._weighted[ratios]
+
+    def moduli(self, size: float, added: float) -> Moduli:
+        """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
+        values = [size * modulus + added for modulus in self.block_moduli]
+        least = min(values, default=added)
+        return Moduli(least, tuple(float(min(1.0, least / value)) if value > 0 else 1.0 for value in values))
+
+    def perturbation_cost(self, beta: float, moduli: Moduli, adjacency: str) -> tuple[float, str]:
+        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta.
+
+        Parameters
+        ----------
+        beta : float
+            Inverse scale of the noise.
+        moduli : Moduli
+            Strong convexity in sum form.
+        adjacency : str
+
+        Returns
+        -------
+        epsilon : float
+        how : str
+            Which of the two valid bounds is the smaller: the suprema apart, or joined.
+        """
+        mu = moduli.least
+        replace = adjacency == "replace-one"
+        sensitivity = self.replacement_bound if replace else self.gradient_bound
+        apart = beta * sensitivity + self.log_det(moduli)[0]
+        if all(loss.joint is None for loss in self.losses):
+            return apart, "suprema of gradient and curvature apart"
+        other = beta * self.gradient_bound if replace else 0.0
+        joint = 0.0
+        for loss in self.losses:
+            separate = beta * loss.gradient_bound + loss.curvature.log_det(mu)
+            together = separate if loss.joint is None else min(separate, loss.joint.loss(beta, mu))
+            joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
+        if joint >= apart:
+            return apart, "suprema of gradient and curvature apart"
+        names = sorted({loss.joint.name for loss in self.losses if loss.joint is not None})
+        return joint, "; ".join(names)
+
+    @cached_property
+    def regularizer(self) -> tuple[sp.csr_array, Derivation]:
+        """Constant curvature M of the regularizer (mean form), and its derivation."""
+        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+
+    @cached_property
+    def block_moduli(self) -> tuple[float, ...]:
+        """Strong convexity of the regularizer in each variable, mean form.
+
+        If the quadratic terms couple variables, all get the modulus of the whole.
+        """
+        matrix, _ = self.regularizer
+        blocks = list(self.form.space.blocks.values())
+        table = matrix.tocoo()
+        starts = np.array([block.start for block in blocks])
+        row, column = (np.searchsorted(starts, index, side="right") for index in table.coords)
+        if (row != column).any():
+            return (self.modulus,) * len(blocks)
+        return tuple(smallest_eigenvalue(matrix[block.slice][:, block.slice]) for block in blocks)
+
+    @cached_property
+    def modulus(self) -> float:
+        """Strong convexity of the regularizer over the whole space, mean form."""
+        return smallest_eigenvalue(self.regularizer[0])

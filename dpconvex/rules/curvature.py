@@ -1,0 +1,227 @@
+"""Bounds on one record's Hessian: its largest eigenvalue, its trace, its rank, and log det(I + H/mu).
+
+A Hessian is a sum of pieces (see `abstract`).  In the Loewner order it grows with the Gram matrix of the rows of `A_z`, so it
+is bounded where that matrix is largest, and there it is an ordinary finite-dimensional matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.rules.abstract import Piece
+from dpconvex.rules.gradients import gradient_bound
+from dpconvex.rules.gram import Gram
+
+__all__ = ["Curvature", "curvature_bound"]
+
+Array = NDArray[np.float64]
+
+# Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
+FRANK_WOLFE_STEPS = 500
+FRANK_WOLFE_GAP = 1e-10
+# Error of a computed eigenvalue, relative to the largest one and to the side of the matrix.
+ROUNDING = 1e-15
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Bounds on the Hessian of one record's loss.
+
+    Attributes
+    ----------
+    eigenvalue : float
+        Largest eigenvalue.
+    trace : float
+    rank : int
+    parts : tuple of (float, int)
+        Trace and rank of each piece.
+    spectrum : tuple of float or None
+        A spectrum that dominates the Hessian's, largest first, where one matrix dominates all Hessians.
+    """
+
+    eigenvalue: float
+    trace: float
+    rank: int
+    parts: tuple[tuple[float, int], ...] = ()
+    spectrum: tuple[float, ...] | None = None
+
+    def padded(self, factor: float) -> Curvature:
+        """Return the same bounds, all multiplied by a factor that covers rounding."""
+        return Curvature(
+            self.eigenvalue * factor,
+            self.trace * factor,
+            self.rank,
+            tuple((trace * factor, rank) for trace, rank in self.parts),
+            None if self.spectrum is None else tuple(value * factor for value in self.spectrum),
+        )
+
+    def log_det(self, strong_convexity: float) -> float:
+        """Bound ``log det(I + H/mu)``: the smallest of the bounds that hold.
+
+        Parameters
+        ----------
+        strong_convexity : float
+            mu, in sum form; positive.
+
+        Notes
+        -----
+        Concavity of the logarithm gives ``r log(1 + T/(r mu))``; ``det(I + A + B) <= det(I + A) det(I + B)`` for A, B >= 0
+        lets pieces be bounded one by one; and a dominating matrix gives the sum over its spectrum.
+        """
+        mu = strong_convexity
+        if self.rank == 0 or self.trace == 0:
+            return 0.0
+        bounds = [self.rank * np.log1p(self.trace / (self.rank * mu))]
+        if self.parts:
+            bounds.append(sum(r * np.log1p(t / (r * mu)) for t, r in self.parts if r > 0))
+        if self.spectrum is not None:
+            bounds.append(float(np.log1p(np.array(self.spectrum) / mu).sum()))
+        return float(min(bounds))
+
+
+def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
+    """Bound the Hessian that is the sum of `pieces`, for every record.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+    gram : Gram
+    dimension : int
+        Dimension of the sensitive subspace, which no rank exceeds.
+
+    Returns
+    -------
+    Curvature
+    """
+    pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
+    if not pieces:
+        return Curvature(0.0, 0.0, 0)
+    traces = [trace_bound(piece, gram) for piece in pieces]
+    ranks = [min(rank_bound(piece, gram), dimension) for piece in pieces]
+    values = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
+    eigenvalue = min(sum(values), sum(traces))
+    if all(hull(piece) is not None for piece in pieces):
+        eigenvalue = min(eigenvalue, joint_eigenvalue(pieces, gram))
+    spectrum = dominating_spectrum(pieces, gram)
+    if spectrum is not None:
+        eigenvalue = min(eigenvalue, spectrum[0])
+    return Curvature(
+        eigenvalue=float(eigenvalue),
+        trace=float(sum(traces)),
+        rank=int(min(sum(ranks), dimension)),
+        parts=tuple(zip([float(t) for t in traces], ranks, strict=True)),
+        spectrum=spectrum,
+    )
+
+
+def hull(piece: Piece) -> Array | None:
+    """Return the vertices of a piece's only term, if that is a hull."""
+    if len(piece.terms) == 1 and not piece.terms[0].ball:
+        return piece.terms[0].rows
+    return None
+
+
+def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float:
+    """Bound the trace of ``outer g g' + spread Cov(a)``; `longest` is a bound on ``||g||``, found if not given.
+
+    With weights p the trace is ``spread E|a|^2 + (outer - spread) |E a|^2``.  If outer >= spread this is at most
+    ``outer max |a|^2``, reached at a vertex; otherwise it is concave in p, and is maximised over the simplex by Frank-Wolfe
+    steps, whose linearisation is an upper bound wherever one stops.
+    """
+    largest = (gradient_bound(piece.terms, gram) if longest is None else longest) ** 2
+    rows = hull(piece)
+    if piece.spread <= piece.outer or rows is None:
+        return piece.outer * largest
+    inner = rows @ gram.upper @ rows.T
+    squares = np.diag(inner)
+    excess = piece.spread - piece.outer
+    weights = np.full(len(rows), 1.0 / len(rows))
+    best = np.inf
+    for _ in range(FRANK_WOLFE_STEPS):
+        image = inner @ weights
+        value = piece.spread * squares @ weights - excess * weights @ image
+        slope = piece.spread * squares - 2 * excess * image
+        best = min(best, value + float(slope.max() - slope @ weights))
+        if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
+            break
+        weights = pairwise_step(weights, slope, inner, excess)
+    return float(min(best, piece.spread * largest))
+
+
+def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> Array:
+    """Move weight from the worst used vertex to the best one, by exact line search."""
+    to = int(np.argmax(slope))
+    used = np.where(weights > 0, slope, np.inf)
+    source = int(np.argmin(used))
+    if to == source:
+        return weights
+    bend = 2 * excess * (inner[to, to] - 2 * inner[to, source] + inner[source, source])
+    step = weights[source] if bend <= 0 else min(weights[source], (slope[to] - slope[source]) / bend)
+    moved = weights.copy()
+    moved[to] += step
+    moved[source] -= step
+    return moved
+
+
+def rank_bound(piece: Piece, gram: Gram) -> int:
+    """Bound the rank: one for a rank-one part, affine dimension for a covariance."""
+    rows = hull(piece)
+    if piece.spread == 0 or rows is None:
+        return 1
+    # In units of the generators' lengths; a rank that is too large is only less sharp, so nothing but rounding is dropped.
+    spread = np.linalg.matrix_rank((rows - rows[0]) * np.sqrt(np.diag(gram.upper)))
+    return int(spread) + (1 if piece.outer > 0 else 0)
+
+
+def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
+    """Bound the largest eigenvalue of one piece.
+
+    A covariance of points in a set of diameter D has eigenvalues at most D^2/4 (Popoviciu's inequality, in each direction).
+    """
+    rows = hull(piece)
+    if piece.spread == 0 or rows is None:
+        return trace
+    inner = rows @ gram.upper @ rows.T
+    squares = np.diag(inner)
+    distances = squares[:, None] + squares[None, :] - 2 * inner
+    largest = float(squares.max())
+    common = min(piece.outer, piece.spread)
+    rest = max(piece.spread - common, 0.0) * float(distances.max()) / 4 + max(piece.outer - common, 0.0) * largest
+    return min(trace, common * largest + rest)
+
+
+def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
+    """Bound the largest eigenvalue of a sum of pieces, each at most ``max(outer, spread) E[a a']``.
+
+    That bound is convex in the weights, hence largest at vertices, where it is the norm of a weighted Gram matrix; an
+    entrywise bound on the Gram matrices of all choices of vertices bounds them all.
+    """
+    points = [rows for rows in map(hull, pieces) if rows is not None]
+    weight = np.sqrt([max(piece.outer, piece.spread) for piece in pieces])
+    matrix = np.zeros((len(pieces), len(pieces)))
+    for i, left in enumerate(points):
+        image = left @ gram.upper
+        matrix[i, i] = weight[i] ** 2 * float(np.sum(image * left, axis=1).max())
+        for j in range(i):
+            entry = weight[i] * weight[j] * float(np.abs(image @ points[j].T).max())
+            matrix[i, j] = matrix[j, i] = entry
+    return float(np.linalg.eigvalsh(matrix)[-1])
+
+
+def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...] | None:
+    """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix, else None."""
+    rows = []
+    for piece in pieces:
+        vertices = hull(piece)
+        if vertices is None or len(vertices) != 1:
+            return None
+        rows.append(np.sqrt(piece.outer) * vertices[0])
+    matrix = np.stack(rows)
+    values = np.linalg.eigvalsh(matrix @ gram.upper @ matrix.T)[::-1]
+    # Small eigenvalues carry rounding errors relative to the largest one.
+    rounding = ROUNDING * len(values) * values[0] if len(values) > 1 else 0.0
+    return tuple(float(max(value, 0.0) + rounding) for value in values)

@@ -1,0 +1,225 @@
+"""Ranges of bilinear forms ``m(z)' P m(z')`` in the monomials of one record, or of two.
+
+Gradients of a loss are combinations of rows of `A_z`, so every inner product of two gradients is such a form.  Here it is
+bounded over the record's domain, for one record (z = z') and for two records that are chosen independently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.bases import Bases
+
+__all__ = ["Interval", "form_range"]
+
+Array = NDArray[np.float64]
+Kinds = dict[tuple[int, ...], NDArray[np.int64]]
+
+LARGEST_DENSE = 1500
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval.
+
+    Examples
+    --------
+    >>> Interval(-1.0, 2.0) * Interval(3.0, 3.0)
+    Interval(low=-3.0, high=6.0)
+    """
+
+    low: float
+    high: float
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, other: Interval) -> Interval:
+        corners = [times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
+        return Interval(min(corners), max(corners))
+
+    def __and__(self, other: Interval) -> Interval:
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Interval(min(low, high), max(low, high))
+
+    def power(self, exponent: int) -> Interval:
+        """Raise to a whole power."""
+        ends = (self.low**exponent, self.high**exponent)
+        least = 0.0 if exponent % 2 == 0 and self.low < 0 < self.high else min(ends)
+        return Interval(least, max(ends))
+
+
+def times(a: float, b: float) -> float:
+    """Multiply ends of intervals, where zero times an infinite end is zero."""
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:
+    """Bound ``m(z)' P m(z')`` over the record's domain.
+
+    Parameters
+    ----------
+    form : sparse array P, shape (monomials, monomials)
+    monomial : ndarray of int, shape (monomials, degree)
+        The monomials m, one per row.
+    bases : Bases
+    same : bool
+        Whether z and z' are one record, or two independent ones.
+
+    Returns
+    -------
+    Interval
+
+    Notes
+    -----
+    Three bounds are intersected, each valid by itself.  *Isotropic*: if P acts as a multiple of the identity on each tensor
+    power of the record, the form is a polynomial in the inner products of the bases, ``t = <z, z'>``, whose range is exact
+    for one base; this is what knows that ``(z'z)**2`` is never negative.  *Spectral*: blocks of P between tensor powers are
+    bounded by their extreme eigenvalues or singular values (Cauchy-Schwarz).  *Box*: interval arithmetic, term by term.
+    """
+    table = sp.coo_array(form)
+    used = np.unique(np.concatenate(table.coords)) if table.nnz else np.empty(0, dtype=np.int64)
+    if len(used) == 0:
+        return Interval(0.0, 0.0)
+    position = np.zeros(form.shape[0], dtype=np.int64)
+    position[used] = np.arange(len(used))
+    row, column = position[table.coords[0]], position[table.coords[1]]
+    monomial = monomial[used]
+    weight = np.sqrt(bases.multiplicity(monomial))
+    scaled = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
+    kinds = bases.kinds(monomial)
+    result = spectral_range(scaled, kinds, bases, same) & box_range(table.data, row, column, monomial, bases, same)
+    isotropic = isotropic_coefficients(scaled, kinds, bases)
+    if isotropic is not None:
+        result = result & polynomial_range(isotropic, bases, same)
+    return result
+
+
+def isotropic_coefficients(scaled: sp.csr_array, kinds: Kinds, bases: Bases) -> dict[tuple[int, ...], float] | None:
+    """Return the multiple of the identity that P is on each tensor power, or None if it is something else."""
+    table = sp.coo_array(scaled)
+    if (table.coords[0] != table.coords[1]).any():
+        return None
+    diagonal = scaled.diagonal()
+    coefficients = {}
+    for kind, members in kinds.items():
+        values = diagonal[members]
+        if len(members) != tensor_size(kind, bases) or np.ptp(values) > 1e-12 * np.abs(values).max():
+            return None
+        coefficients[kind] = float(values.mean())
+    return coefficients
+
+
+def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
+    """Count the distinct monomials of a type."""
+    from math import comb
+
+    size = 1
+    for base in set(kind):
+        power = kind.count(base)
+        size *= comb(bases.bases[base].size + power - 1, power)
+    return size
+
+
+def polynomial_range(coefficients: dict[tuple[int, ...], float], bases: Bases, same: bool) -> Interval:
+    """Bound a polynomial in the inner products of the bases."""
+    involved = {base for kind in coefficients for base in kind}
+    ranges = {b: Interval(*(bases.bases[b].squared if same else bases.bases[b].paired)) for b in involved}
+    total = Interval(0.0, 0.0)
+    for kind, c in coefficients.items():
+        term = Interval(c, c)
+        for base in set(kind):
+            term = term * ranges[base].power(kind.count(base))
+        total = total + term
+    if len(involved) == 1:
+        (base,) = involved
+        degree = max(len(kind) for kind in coefficients)
+        poly = np.zeros(degree + 1)
+        for kind, c in coefficients.items():
+            poly[degree - len(kind)] += c
+        critical = np.roots(np.polyder(poly)) if degree > 1 else np.empty(0)
+        inside = [float(t.real) for t in critical if abs(t.imag) <= 1e-6 * (1 + abs(t.real))]
+        points = [t for t in inside if ranges[base].low < t < ranges[base].high]
+        values = np.polyval(poly, [ranges[base].low, ranges[base].high, *points])
+        slack = 1e-14 * float(np.abs(poly) @ np.maximum(1.0, abs(ranges[base].high)) ** np.arange(degree, -1, -1))
+        total = total & Interval(float(values.min()) - slack, float(values.max()))
+    return total
+
+
+def spectral_range(scaled: sp.csr_array, kinds: Kinds, bases: Bases, same: bool) -> Interval:
+    """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers."""
+    total = Interval(0.0, 0.0)
+    norms = {kind: float(np.prod([bases.bases[b].norm for b in kind])) for kind in kinds}
+    # A tensor power of the record is at least so long, but a part of it can vanish.
+    least = {
+        kind: float(np.prod([np.sqrt(bases.bases[b].squared[0]) for b in kind]))
+        if len(members) == tensor_size(kind, bases)
+        else 0.0
+        for kind, members in kinds.items()
+    }
+    for first, rows in kinds.items():
+        for second, columns in kinds.items():
+            block = scaled[rows][:, columns]
+            if block.nnz == 0:
+                continue
+            if first == second and (same or not first):
+                low, high = eigenvalue_range(block)
+                square = Interval(least[first] ** 2, norms[first] ** 2)
+                total = total + Interval((Interval(low, low) * square).low, (Interval(high, high) * square).high)
+            else:
+                size = singular_bound(block) * norms[first] * norms[second]
+                total = total + Interval(-size, size)
+    return total
+
+
+def box_range(
+    value: Array,
+    row: NDArray[np.int64],
+    column: NDArray[np.int64],
+    monomial: NDArray[np.int64],
+    bases: Bases,
+    same: bool,
+) -> Interval:
+    """Bound the form term by term, by interval arithmetic on the scalars' bounds."""
+    if same:
+        pairs = np.sort(np.concatenate([monomial[row], monomial[column]], axis=1), axis=1)
+        low, high = bases.monomial_range(pairs)
+    else:
+        left, right = bases.monomial_range(monomial[row]), bases.monomial_range(monomial[column])
+        corners = np.stack([a * b for a in left for b in right])
+        low, high = corners.min(axis=0), corners.max(axis=0)
+    ends = np.stack([value * low, value * high])
+    return Interval(float(ends.min(axis=0).sum()), float(ends.max(axis=0).sum()))
+
+
+def eigenvalue_range(block: sp.csr_array) -> tuple[float, float]:
+    """Bound the eigenvalues of the symmetric part of a block from below and above."""
+    symmetric = (block + block.T) / 2
+    if is_diagonal(symmetric):
+        diagonal = symmetric.diagonal()
+        return float(diagonal.min()), float(diagonal.max())
+    if symmetric.shape[0] <= LARGEST_DENSE:
+        values = np.linalg.eigvalsh(symmetric.toarray())
+        return float(values[0]), float(values[-1])
+    size = singular_bound(symmetric)
+    return -size, size
+
+
+def singular_bound(block: sp.csr_array) -> float:
+    """Bound the largest singular value of a block."""
+    if is_diagonal(block):
+        return float(np.abs(block.diagonal()).max(initial=0.0))
+    if max(block.shape) <= LARGEST_DENSE:
+        return float(np.linalg.norm(block.toarray(), 2))
+    magnitude = abs(block)
+    return float(np.sqrt(magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()))
+
+
+def is_diagonal(block: sp.csr_array) -> bool:
+    """Say whether only diagonal entries are non-zero."""
+    table = sp.coo_array(block)
+    return bool((table.coords[0] == table.coords[1]).all())

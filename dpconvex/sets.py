@@ -1,0 +1,319 @@
+"""Closed convex sets with a Euclidean projection: the pieces that a feasible set is made of.
+
+Each piece lives on some of the coordinates of the parameter space (see `space`), where a symmetric matrix is its svec,
+so that Euclidean projection of coordinates is Frobenius projection of matrices.  A piece knows how to project, what it
+implies for single coordinates, and how far a computed projection can be from the exact one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AffineSubspace", "ConesInBall", "Interval", "NormBall", "Piece", "Slab", "Spectrum", "clip_spectra"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+UNIT = float(np.finfo(float).eps)
+
+
+def svec(matrix: Array) -> Array:
+    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm.
+
+    >>> svec(np.array([[1.0, 2.0], [2.0, 3.0]])).round(6).tolist()
+    [1.0, 2.828427, 3.0]
+    """
+    row, column = np.triu_indices(matrix.shape[-1])
+    return np.asarray(matrix[..., row, column] * np.where(row == column, 1.0, np.sqrt(2.0)))
+
+
+def smat(vector: Array) -> Array:
+    """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
+    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+    row, column = np.triu_indices(side)
+    entries = vector * np.where(row == column, 1.0, np.sqrt(0.5))
+    matrix = np.empty((*vector.shape[:-1], side, side))
+    matrix[..., row, column] = entries
+    matrix[..., column, row] = entries
+    return matrix
+
+
+def clip_spectra(x: Array, shift: Array, lower: Array, upper: Array) -> Array:
+    """Project k symmetric matrices at once on their spectral bounds (see `Spectrum`).
+
+    Parameters
+    ----------
+    x : ndarray, shape (k, D(D+1)/2)
+        Coordinates of the matrices.
+    shift : ndarray, shape (k, D, D)
+    lower, upper : ndarray, shape (k,)
+
+    Returns
+    -------
+    ndarray, shape (k, D(D+1)/2)
+        A matrix within its bounds comes back unchanged.
+    """
+    value, vector = np.linalg.eigh(smat(x) - shift)
+    clipped = np.clip(value, lower[:, None], upper[:, None])
+    projected = svec(shift + (vector * clipped[:, None, :]) @ np.swapaxes(vector, 1, 2))
+    return np.where((clipped == value).all(axis=1)[:, None], x, projected)
+
+
+def close(a: Array, b: Array) -> NDArray[np.bool_]:
+    """Whether numbers agree but for the rounding of a few operations."""
+    return np.asarray(np.abs(a - b) <= 8 * UNIT * np.maximum(np.abs(a), np.abs(b)))
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A closed convex set on some coordinates.
+
+    Attributes
+    ----------
+    coordinates : ndarray of int, shape (m,)
+        Which coordinates of the whole vector the set constrains.
+    text : str
+        The declaration it comes from, for messages.
+    """
+
+    coordinates: Indices
+    text: str
+
+    def is_cone_at(self, point: Array) -> bool:
+        """Whether the set is a cone with its apex at `point`, shape (m,)."""
+        return False
+
+    def project(self, x: Array) -> Array:
+        """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
+        raise NotImplementedError
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Lower and upper bounds that the set implies for each coordinate, shape (m,) each, possibly infinite."""
+        unbounded = np.full(len(self.coordinates), np.inf)
+        return -unbounded, unbounded
+
+    def norm_bound(self) -> float:
+        """Bound on the Euclidean norm of the piece's coordinates, possibly infinite."""
+        lower, upper = self.bounds()
+        return float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
+
+    def error(self, x: Array) -> float:
+        """Bound on the distance between the computed and the exact projection of `x`, in units of length."""
+        return 8.0 * UNIT * float(np.linalg.norm(x))
+
+
+@dataclass(frozen=True, eq=False)
+class Interval(Piece):
+    """Coordinatewise bounds, ``lower <= x <= upper``, shape (m,) each, possibly infinite."""
+
+    lower: Array
+    upper: Array
+
+    def is_cone_at(self, point: Array) -> bool:
+        """Each interval must be free, end at the point on one side, or be the point."""
+        below = np.isneginf(self.lower) | close(self.lower, point)
+        above = np.isposinf(self.upper) | close(self.upper, point)
+        return bool((below & above).all())
+
+    def project(self, x: Array) -> Array:
+        """Clip."""
+        return np.clip(x, self.lower, self.upper)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Return the bounds as declared."""
+        return self.lower, self.upper
+
+    def error(self, x: Array) -> float:
+        """Clipping is exact."""
+        return 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum(Piece):
+    """Symmetric matrices X whose shifted eigenvalues are bounded: ``lower <= eig(X - shift) <= upper``.
+
+    The positive semidefinite cone has shift 0, lower 0, upper infinity.  The projection clips eigenvalues (N. Higham,
+    "Computing a nearest symmetric positive semidefinite matrix", Linear Algebra Appl. 1988, Theorem 2.1; for two-sided
+    bounds the same argument holds, because set and norm are unitarily invariant).
+    """
+
+    shift: Array
+    lower: float
+    upper: float
+
+    def is_cone_at(self, point: Array) -> bool:
+        """One-sided bounds make a cone with its apex at ``shift + bound * I``."""
+        if np.isfinite(self.lower) and np.isfinite(self.upper):
+            return False
+        bound = self.lower if np.isfinite(self.lower) else self.upper
+        return bool(close(svec(self.shift + bound * np.eye(len(self.shift))), point).all())
+
+    def project(self, x: Array) -> Array:
+        """Clip the eigenvalues of the shifted matrix."""
+        return clip_spectra(x[None], self.shift[None], np.array([self.lower]), np.array([self.upper]))[0]
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Diagonal entries lie between the eigenvalue bounds; the others, given both bounds, within half the width."""
+        side = len(self.shift)
+        row, column = np.triu_indices(side)
+        diagonal = row == column
+        half = (self.upper - self.lower) / 2
+        lower = svec(self.shift) + np.where(diagonal, self.lower, -half * np.sqrt(2.0))
+        upper = svec(self.shift) + np.where(diagonal, self.upper, half * np.sqrt(2.0))
+        return lower, upper
+
+    def norm_bound(self) -> float:
+        """Bound the Frobenius norm by the eigenvalues rather than by the entries."""
+        widest = max(abs(self.lower), abs(self.upper))
+        return float(np.linalg.norm(self.shift) + widest * np.sqrt(len(self.shift)))
+
+    def error(self, x: Array) -> float:
+        """Backward error of a symmetric eigendecomposition, with room for the reassembly."""
+        side = len(self.shift)
+        scale = float(np.linalg.norm(x) + np.linalg.norm(self.shift))
+        for bound in (self.lower, self.upper):
+            scale += abs(bound) * side if np.isfinite(bound) else 0.0
+        return 4.0 * side * UNIT * scale
+
+
+@dataclass(frozen=True, eq=False)
+class NormBall(Piece):
+    """A Euclidean ball, ``||x - center|| <= radius``."""
+
+    center: Array
+    radius: float
+
+    def project(self, x: Array) -> Array:
+        """Scale the difference from the center."""
+        difference = x - self.center
+        norm = float(np.linalg.norm(difference))
+        return x if norm <= self.radius else self.center + difference * (self.radius / norm)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Center plus and minus the radius."""
+        return self.center - self.radius, self.center + self.radius
+
+    def norm_bound(self) -> float:
+        """Norm of the center plus the radius."""
+        return float(np.linalg.norm(self.center)) + self.radius
+
+
+@dataclass(frozen=True, eq=False)
+class Slab(Piece):
+    """The set between two parallel hyperplanes (or one halfspace), ``lower <= <normal, x> <= upper``."""
+
+    normal: Array
+    lower: float
+    upper: float
+
+    def project(self, x: Array) -> Array:
+        """Move along the normal."""
+        level = float(self.normal @ x)
+        step = (np.clip(level, self.lower, self.upper) - level) / (self.normal @ self.normal)
+        return np.asarray(x + step * self.normal)
+
+
+@dataclass(frozen=True, eq=False)
+class AffineSubspace(Piece):
+    """Solutions of linear equations, ``matrix @ x = value``."""
+
+    matrix: Array
+    value: Array
+
+    @cached_property
+    def _solved(self) -> tuple[Array, Array]:
+        """An orthonormal basis of the row space, shape (rank, m), and the solution of least norm, shape (m,)."""
+        left, singular, right = np.linalg.svd(self.matrix, full_matrices=False)
+        keep = singular > singular.max(initial=0.0) * max(self.matrix.shape) * UNIT
+        least = right[keep].T @ ((left[:, keep].T @ self.value) / singular[keep])
+        return right[keep], least
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the equations have a solution."""
+        return self._close(self.matrix @ self._solved[1] - self.value, self._solved[1])
+
+    def _close(self, residual: Array, point: Array) -> bool:
+        scale = np.linalg.norm(self.matrix) * np.linalg.norm(point) + np.linalg.norm(self.value)
+        return bool(np.linalg.norm(residual) <= 1e-12 * len(self.coordinates) * scale)
+
+    def is_cone_at(self, point: Array) -> bool:
+        """Whether the point lies in the subspace, which is a cone around each of its points."""
+        return self._close(self.matrix @ point - self.value, point)
+
+    def project(self, x: Array) -> Array:
+        """Remove the part in the row space."""
+        basis, least = self._solved
+        return np.asarray(x - basis.T @ (basis @ x) + least)
+
+    def error(self, x: Array) -> float:
+        """Bound the error of the two matrix-vector products and of the singular value decomposition."""
+        return 8.0 * len(self.coordinates) * UNIT * float(np.linalg.norm(x) + np.linalg.norm(self._solved[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class ConesInBall(Piece):
+    """Cones on disjoint coordinates, intersected with a ball around their common apex.
+
+    The projection is the ball's after the cones'.  Put the apex at 0 and let p = P_C(x), q = t p its projection on the
+    ball of radius r, 0 < t <= 1.  For y in C with ||y|| <= r, <x - p, p> = 0 >= <x - p, y> and, if t < 1, t||p|| = r,
+    so <x - q, y - q> = <x - p, y - q> + (1 - t)<p, y - q> <= (1 - t)(||p|| r - t||p||^2) = 0: q is the projection of x.
+    """
+
+    ball: NormBall
+    cones: tuple[Piece, ...]
+
+    @cached_property
+    def _places(self) -> tuple[Indices, ...]:
+        position = {int(c): i for i, c in enumerate(self.coordinates)}
+        return tuple(np.array([position[int(c)] for c in cone.coordinates]) for cone in self.cones)
+
+    def project(self, x: Array) -> Array:
+        """Project on every cone, then on the ball."""
+        y = x.copy()
+        for cone, place in zip(self.cones, self._places, strict=True):
+            y[place] = cone.project(x[place])
+        return self.ball.project(y)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Intersect the bounds of the ball with those of the cones."""
+        lower, upper = (b.copy() for b in self.ball.bounds())
+        for cone, place in zip(self.cones, self._places, strict=True):
+            below, above = cone.bounds()
+            lower[place], upper[place] = np.maximum(lower[place], below), np.minimum(upper[place], above)
+        return lower, upper
+
+    def norm_bound(self) -> float:
+        """Return the ball's bound."""
+        return self.ball.norm_bound()
+
+    def error(self, x: Array) -> float:
+        """Add up: the ball's projection does not enlarge the error of the cones'."""
+        parts = [cone.error(x[place]) for cone, place in zip(self.cones, self._places, strict=True)]
+        return float(np.linalg.norm(parts)) + self.ball.error(x)
+
+
+def overlap(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Group pieces into the connected components of "shares a coordinate with".
+
+    >>> a, b, c = (NormBall(np.array(k), "", np.zeros(2), 1.0) for k in ([0, 1], [2, 3], [3, 4]))
+    >>> [len(group) for group in overlap([a, b, c])]
+    [1, 2]
+    """
+    groups: list[tuple[set[int], list[Piece]]] = []
+    for piece in pieces:
+        here, members = set(piece.coordinates.tolist()), [piece]
+        rest = []
+        for coordinates, others in groups:
+            if coordinates & here:
+                here |= coordinates
+                members = others + members
+            else:
+                rest.append((coordinates, others))
+        groups = [*rest, (here, members)]
+    return [members for _, members in groups]

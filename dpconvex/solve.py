@@ -1,0 +1,279 @@
+"""The private fit, and the non-private one for comparison.
+
+Data enter here and nowhere else, after the certificate is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.columns import records_of
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
+from dpconvex.form import LossForm
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.choice import Automatic
+from dpconvex.mechanisms.cover import Cover, perturb
+from dpconvex.noise import seeded_generator, system_generator
+from dpconvex.privacy import Budget, Privacy
+from dpconvex.problem import Problem
+from dpconvex.record import Batch
+from dpconvex.release import Release
+from dpconvex.rules.analysis import Analysis
+from dpconvex.smoothing import smooth_template
+from dpconvex.template import Template
+from dpconvex.verify import analyse, verify
+
+__all__ = ["minimize", "solve"]
+
+Array = NDArray[np.float64]
+
+
+def solve(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    label: str = "solve",
+    seed: int | None = None,
+    cover: Cover | None = None,
+) -> Release:
+    """Fit a template privately.
+
+    Parameters
+    ----------
+    template : Template
+    data : mapping of str to array_like
+        One entry per field of the record.
+    privacy : Privacy
+        The promise to be kept.
+    mechanism : Mechanism, optional
+        By default the same as `verify`.
+    backend : str or object, optional
+        How to solve: "conic", "first-order", or a configured backend.
+    size : int, optional
+        Public number of records.  Under replace-one it is the number of records; under add-remove it must be given,
+        because the number of records is itself protected.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
+    label : str
+        Name of the spend in the ledger.
+    seed : int, optional
+        For tests.  The release then says that it is not private.
+    cover : Cover, optional
+        How the distance between the computed and the exact answer is covered; as for `verify`.
+
+    Returns
+    -------
+    Release
+        The answer on a fixed grid, with the noise of the cover, projected on K (docs/release.md).
+
+    Raises
+    ------
+    NotPrivate
+        If there is no proof; no data are read.
+    DomainError
+        If a record is outside its declared domain.
+    NotConverged
+        If the answer could not be certified to be close enough to the minimiser; nothing is released.
+    BudgetExceeded
+        If the ledger has not enough left.
+    """
+    chosen = mechanism if mechanism is not None else Automatic()
+    public = public_size(template, data, privacy, size)
+    certificate = verify(template, privacy, public, chosen, cover)
+    assert certificate.cover is not None
+    rng = system_generator() if seed is None else seeded_generator(seed)
+    solver = resolved(backend)
+    if budget is not None:
+        budget.spend(privacy, label)
+    batch = template.record.validate(data, clip=clip)
+    analysis = analyse(template)
+    engine = DataEngine(analysis, batch, public, solver)
+    theta = chosen.run(analysis, certificate, engine, rng)
+    theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))
+    return Release(
+        parameters=analysis.form.space.unpack(theta),
+        certificate=certificate,
+        spent=privacy if seed is None else None,
+        not_private_because="" if seed is None else f"the noise was drawn with the seed {seed}",
+        source=template.source,
+        predictor=template.predict,
+    )
+
+
+def minimize(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    backend: Any = None,
+    *,
+    clip: bool = False,
+    tolerance: float = 1e-6,
+) -> Release:
+    """Fit a template without privacy, for comparison; the result says so.
+
+    Parameters
+    ----------
+    template : Template
+        Needs a strongly convex regularizer, so that the minimiser is unique.
+    data : mapping of str to array_like
+    backend : str or object, optional
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    tolerance : float
+        Largest distance from the exact minimiser.
+
+    Returns
+    -------
+    Release
+        Not private.
+
+    Raises
+    ------
+    NotPrivate
+        If the template falls outside the discipline, or is not strongly convex.
+    DomainError, NotConverged
+        As for `solve`.
+    """
+    analysis = analyse(template)
+    batch = template.record.validate(data, clip=clip)
+    if analysis.modulus <= 0:
+        raise NotPrivate(
+            "the regularizer is not strongly convex, so the minimiser may not be unique",
+            template.regularizer,
+            "add a term such as 0.01 * cp.sum_squares(v) for every variable v",
+        )
+    engine = DataEngine(analysis, batch, batch.size, backend)
+    theta = engine.minimise(batch.size * analysis.modulus, tolerance)
+    return Release(
+        parameters=analysis.form.space.unpack(theta),
+        not_private_because="no noise was added",
+        source=template.source,
+        predictor=template.predict,
+    )
+
+
+class DataEngine:
+    """Exact answers from the data, for a mechanism.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    batch : Batch
+    size : int
+        Public number of records, which scales the regularizer.
+    backend : str or object, optional
+    """
+
+    def __init__(self, analysis: Analysis, batch: Batch, size: int, backend: Any) -> None:
+        self.analysis = analysis
+        self.batch = batch
+        self.size = size
+        self.backend = backend
+
+    def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
+        form = self.analysis.form
+        return Problem(
+            template=smooth_template(form.template, smoothing) if smoothing else form.template,
+            space=form.space,
+            feasible=form.feasible,
+            batch=self.batch,
+            size=self.size,
+            strong_convexity=strong_convexity,
+            added=added,
+            linear=linear,
+            gradient_bound=self.analysis.gradient_bound,
+            projector=projector(form),
+        )
+
+    @cached_property
+    def _plain(self) -> Problem:
+        return self._problem(1.0, None, 0.0)
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        """Return a point within `tolerance` of the minimiser, shape (dim,); see `Engine`."""
+        from dpconvex import backends
+
+        problem = self._problem(strong_convexity, linear, added, smoothing)
+        solution = backends.solve(problem, self.backend, tolerance)
+        if not solution.distance_bound <= tolerance:
+            raise NotConverged(
+                f"the backend certifies its answer only to within {solution.distance_bound:.3g} of the minimiser, and "
+                f"{tolerance:.3g} was asked for; nothing is released."
+            )
+        return solution.theta
+
+    def gradient(self, theta: Array) -> Array:
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        return self._plain.gradient(theta)
+
+    def project(self, theta: Array) -> Array:
+        """Project on the feasible set K."""
+        return self.analysis.form.feasible.project(theta)
+
+
+def resolved(backend: Any) -> Any:
+    """Return a backend as an object, so that a mistake in its name is found before anything is paid."""
+    from dpconvex import backends
+
+    return backends.resolve_backend(backend)
+
+
+def projector(form: LossForm) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the orthogonal projection on the sensitive subspace, on the last axis; None if that is the whole space.
+
+    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
+    """
+    basis = form.basis
+    if basis.shape[1] == basis.shape[0]:
+        return None
+    matrix = sp.csr_array(basis @ basis.T)
+    return lambda theta: (matrix @ theta.T).T
+
+
+def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
+    """Return the public number of records, or refuse to take it from data that protect it."""
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"solve: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if privacy.adjacency == "add-remove":
+        if size is None:
+            raise NotPrivate(
+                "under add-remove adjacency the number of records is private, and the regularization scales with it",
+                template.regularizer,
+                "pass a public nominal number of records as `size`, one that was not counted from these data",
+            )
+        return size
+    if not hasattr(data, "keys"):
+        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    lengths = {length(data[name]) for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
+    counted = max(lengths, default=0)
+    if size is not None and size != counted:
+        raise TemplateError(
+            f"solve: size is {size}, but there are {counted} records; under replace-one adjacency the number is public "
+            "and exact."
+        )
+    return max(counted, 1)
+
+
+def length(column: Any) -> int:
+    """Return how many entries a column has, 0 for what is no column."""
+    return records_of(column)

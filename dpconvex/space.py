@@ -1,0 +1,162 @@
+"""The parameters as one vector, and the closed convex set K that they live in.
+
+Coordinates are orthonormal for the Frobenius inner product: a symmetric matrix becomes its `svec` (upper triangle,
+off-diagonal entries times the square root of two), so D x D symmetric means D(D+1)/2 coordinates, and every norm that a
+certificate speaks of is the Euclidean norm of this vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import TemplateError
+
+__all__ = ["Block", "Space"]
+
+Array = NDArray[np.float64]
+
+SYMMETRIC = ("symmetric", "PSD", "NSD")
+UNSUPPORTED = ("diag", "hermitian", "complex", "imag", "integer", "boolean", "sparsity")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One variable's place in the vector of coordinates.
+
+    Attributes
+    ----------
+    variable : cvxpy.Variable
+    start : int
+        First coordinate.
+    dim : int
+        Number of coordinates.
+    symmetric : bool
+        Whether the coordinates are the svec of a symmetric matrix.
+    """
+
+    variable: cp.Variable
+    start: int
+    dim: int
+    symmetric: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the variable."""
+        return str(self.variable.name())
+
+    @property
+    def slice(self) -> slice:
+        """Coordinates of the variable in the whole vector."""
+        return slice(self.start, self.start + self.dim)
+
+    @cached_property
+    def lift(self) -> sp.csr_array:
+        """Isometry from coordinates to the entries of the variable in column order, shape (variable.size, dim)."""
+        if not self.symmetric:
+            return sp.csr_array(sp.eye_array(self.dim))
+        side = self.variable.shape[0]
+        row, column = np.triu_indices(side)
+        weight = np.where(row == column, 1.0, np.sqrt(0.5))
+        index = np.arange(self.dim)
+        entries = sp.coo_array((weight, (column * side + row, index)), shape=(side * side, self.dim))
+        mirrored = sp.coo_array(
+            (weight[row != column], ((row * side + column)[row != column], index[row != column])),
+            shape=(side * side, self.dim),
+        )
+        return sp.csr_array(entries + mirrored)
+
+
+class Space:
+    """Coordinates for a list of CVXPY variables.
+
+    Parameters
+    ----------
+    variables : sequence of cvxpy.Variable
+
+    Attributes
+    ----------
+    dim : int
+        Dimension of the space E.
+    blocks : dict of str to Block
+
+    Raises
+    ------
+    TemplateError
+        If a variable is complex, integer, boolean, or has a structure that has no coordinates here.
+
+    Examples
+    --------
+    >>> Phi = cp.Variable((2, 2), PSD=True, name="Phi")
+    >>> space = Space([Phi])
+    >>> theta = space.pack({"Phi": np.array([[1.0, 2.0], [2.0, 3.0]])})
+    >>> float(np.round(theta @ theta, 12))
+    18.0
+    >>> space.unpack(theta)["Phi"].round(12)
+    array([[1., 2.],
+           [2., 3.]])
+    """
+
+    def __init__(self, variables: Sequence[cp.Variable]) -> None:
+        self.blocks: dict[str, Block] = {}
+        start = 0
+        for variable in variables:
+            for attribute in UNSUPPORTED:
+                value = variable.attributes.get(attribute)
+                if value is not None and value is not False and np.size(value):
+                    raise TemplateError(
+                        f"variable {variable.name()!r} is declared {attribute}; use a real variable that is plain, "
+                        "symmetric, PSD, NSD, nonneg, nonpos or bounded."
+                    )
+            if len(variable.shape) > 2:
+                raise TemplateError(f"variable {variable.name()!r} has {len(variable.shape)} axes; use at most two.")
+            symmetric = any(variable.attributes[name] for name in SYMMETRIC) and variable.size > 1
+            side = variable.shape[0] if symmetric else 0
+            dim = side * (side + 1) // 2 if symmetric else int(variable.size)
+            block = Block(variable, start, dim, symmetric)
+            self.blocks[block.name] = block
+            start += dim
+        self.dim = start
+
+    def block_of(self, variable: cp.Variable) -> Block:
+        """Return the block of a variable."""
+        return self.blocks[str(variable.name())]
+
+    def pack(self, values: Mapping[str, Any]) -> Array:
+        """Turn values by name into coordinates, shape (dim,).  Symmetric variables are symmetrised."""
+        theta = np.empty(self.dim)
+        for name, block in self.blocks.items():
+            flat = np.asarray(values[name], dtype=float).reshape(-1, order="F")
+            theta[block.slice] = block.lift.T @ flat
+        return theta
+
+    def unpack(self, theta: Array) -> dict[str, Array]:
+        """Turn coordinates, shape (dim,), into values by name, each of its variable's shape."""
+        return {
+            name: np.asarray((block.lift @ theta[block.slice]).reshape(block.variable.shape, order="F"))
+            for name, block in self.blocks.items()
+        }
+
+    def unpack_with(self, theta: Any, xp: Any) -> dict[str, Any]:
+        """Do as `unpack`, with the array module `xp` (NumPy or JAX), so that it can be traced and differentiated."""
+        values = {}
+        for name, block in self.blocks.items():
+            part = theta[block.slice]
+            shape = block.variable.shape
+            if block.symmetric:
+                side = shape[0]
+                row, column = np.triu_indices(side)
+                place = np.zeros((side, side), dtype=np.int64)
+                place[row, column] = place[column, row] = np.arange(block.dim)
+                weight = np.where(np.eye(side) == 1, 1.0, np.sqrt(0.5))
+                values[name] = part[place] * weight
+            else:
+                values[name] = xp.reshape(part, shape[::-1]).T if len(shape) == 2 else xp.reshape(part, shape)
+        return values

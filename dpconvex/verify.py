@@ -1,0 +1,95 @@
+"""The checker: from a template and a promise to a certificate, or to the reason why there is none.
+
+No data are needed, and none are touched.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from dpconvex.certificate import Certificate
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.form import LossForm
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.choice import Automatic
+from dpconvex.mechanisms.cover import Cover
+from dpconvex.privacy import Privacy
+from dpconvex.rules.analysis import Analysis
+from dpconvex.template import Template
+
+__all__ = ["analyse", "is_private", "verify"]
+
+_ANALYSES: WeakKeyDictionary[Template, Analysis] = WeakKeyDictionary()
+
+
+def analyse(template: Template) -> Analysis:
+    """Return the constants of a template, computed once.
+
+    Raises
+    ------
+    NotPrivate
+        If the template falls outside the discipline.
+    """
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    found = _ANALYSES.get(template)
+    if found is None:
+        found = Analysis(LossForm(template))
+        _ANALYSES[template] = found
+    return found
+
+
+def verify(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+) -> Certificate:
+    """Prove that a mechanism on a template is private, or say why not.
+
+    Parameters
+    ----------
+    template : Template
+    privacy : Privacy
+        The promise to be kept.
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    mechanism : Mechanism, optional
+        By default, among those that can be proved private, the one with the smallest predicted excess risk.
+    cover : Cover, optional
+        How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    NotPrivate
+        Naming the failing subexpression and a remedy.
+    MissingRule
+        If the calculus has no rule for a subexpression.
+    TemplateError
+        If an argument has the wrong type.
+    """
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"verify: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
+    chosen = mechanism if mechanism is not None else Automatic()
+    if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
+        what = f"the class {chosen.__name__} itself" if isinstance(chosen, type) else f"a {type(chosen).__name__}"
+        raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
+    if cover is not None and not isinstance(cover, Cover):
+        raise TemplateError(f"verify: cover must be a Cover, not {cover!r}.")
+    return (cover or Cover()).certify(chosen, analyse(template), privacy, int(size))
+
+
+def is_private(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+) -> bool:
+    """Say whether `verify` finds a proof."""
+    try:
+        verify(template, privacy, size, mechanism, cover)
+    except NotPrivate:
+        return False
+    return True

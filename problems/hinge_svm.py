@@ -1,0 +1,48 @@
+"""Support vector machine with the plain hinge and two classes; for mechanisms that need no smoothness."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(
+    *, features: int, classes: int = 2, regularization: float = 0.01, radius: float = 1.0, labels: tuple = (-1, 1)
+) -> dp.Template:
+    """Return the template.
+
+    The hinge has a kink: objective perturbation refuses it, output perturbation and noisy gradient descent accept it.  The
+    ball on w is implied by the regularizer (at the minimiser ``Lambda ||w|| <= radius``) and stated for gradient descent.
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    classes : int
+        Two.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    labels : tuple
+        The negative and the positive label.
+    """
+    if classes != 2:
+        raise dp.TemplateError(f"hinge_svm has two classes, not {classes}; see the multi-class problems.")
+    negative, positive = labels
+    w = cp.Variable(features, name="w")
+
+    def loss(x, y):
+        sign = 1 if y == positive else -1
+        return cp.pos(1 - sign * (x @ w))
+
+    def predict(parameters, x):
+        return np.where(x @ parameters["w"] > 0, positive, negative)
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+        constraints=[cp.norm(w) <= radius / regularization],
+        predict=predict,
+    )

@@ -1,0 +1,47 @@
+"""Robust linear regression with the Huber loss."""
+
+import cvxpy as cp
+
+import dpconvex as dp
+
+
+def template(
+    *,
+    features: int,
+    regularization: float = 0.01,
+    radius: float = 1.0,
+    target: float = 1.0,
+    threshold: float = 0.5,
+) -> dp.Template:
+    """Return the template.
+
+    The loss is quadratic for residuals below the threshold and linear, with slope `threshold`, above it: no bound on the
+    coefficients is needed, and the bound on targets only says what a valid record is.
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    target : float
+        Public bound on the absolute value of a record's target.
+    threshold : float
+        Residual at which the loss turns linear.
+    """
+    w = cp.Variable(features, name="w")
+
+    def loss(x, y):
+        return cp.huber(x @ w - y, threshold) / 2
+
+    def predict(parameters, x):
+        return x @ parameters["w"]
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Box(-target, target)),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+        predict=predict,
+    )

@@ -1,0 +1,52 @@
+"""Support vector machine with a smoothed (Huber) hinge and two classes."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(
+    *,
+    features: int,
+    classes: int = 2,
+    regularization: float = 0.01,
+    radius: float = 1.0,
+    width: float = 0.5,
+    labels: tuple = (-1, 1),
+) -> dp.Template:
+    """Return the template (Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2).
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    classes : int
+        Two.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    width : float
+        Half-width h of the quadratic piece that replaces the hinge's kink.
+    labels : tuple
+        The negative and the positive label.
+    """
+    if classes != 2:
+        raise dp.TemplateError(f"huber_svm has two classes, not {classes}; see the multi-class problems.")
+    negative, positive = labels
+    w = cp.Variable(features, name="w")
+
+    def loss(x, y):
+        sign = 1 if y == positive else -1
+        return dp.huber_hinge(1 - sign * (x @ w), width=width)
+
+    def predict(parameters, x):
+        return np.where(x @ parameters["w"] > 0, positive, negative)
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+        predict=predict,
+    )

@@ -1,0 +1,60 @@
+"""Kernel support vector machine through random Fourier features, two classes."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(
+    *,
+    features: int,
+    classes: int = 2,
+    components: int = 50,
+    kernel: str = "gaussian",
+    gamma: float = 1.0,
+    paired: bool = True,
+    seed: int = 0,
+    regularization: float = 0.01,
+    width: float = 0.5,
+    labels: tuple = (-1, 1),
+) -> dp.Template:
+    """Return the template (Chaudhuri, Monteleoni & Sarwate 2011, algorithm 3).
+
+    Records are declared and fitted in mapped coordinates: pass ``dp.RandomFourierFeatures(...).transform(X)`` with the same
+    options.  Prediction takes raw features and maps them itself.
+
+    Parameters
+    ----------
+    features : int
+        Number of raw features.
+    classes : int
+        Two.
+    components, kernel, gamma, paired, seed
+        Options of `dpconvex.RandomFourierFeatures`; the seed is public.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||w||^2``.
+    width : float
+        Half-width of the quadratic piece of the Huber hinge.
+    labels : tuple
+        The negative and the positive label.
+    """
+    if classes != 2:
+        raise dp.TemplateError(f"kernel_svm has two classes, not {classes}; see the multi-class problems.")
+    negative, positive = labels
+    mapping = dp.RandomFourierFeatures(features, components, kernel, gamma, paired, seed)
+    w = cp.Variable(mapping.dim, name="w")
+
+    def loss(x, y):
+        sign = 1 if y == positive else -1
+        return dp.huber_hinge(1 - sign * (x @ w), width=width)
+
+    def predict(parameters, x):
+        return np.where(mapping.transform(x) @ parameters["w"] > 0, positive, negative)
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(mapping.dim, radius=mapping.radius), y=dp.Choice([negative, positive])),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+        predict=predict,
+    )

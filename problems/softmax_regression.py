@@ -1,0 +1,53 @@
+"""Softmax (multinomial logistic) regression with any number of classes."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(
+    *,
+    features: int,
+    classes: int = 2,
+    regularization: float = 0.01,
+    radius: float = 1.0,
+    labels: tuple | None = None,
+) -> dp.Template:
+    """Return the template (Boehning 1992, "Multinomial logistic regression algorithm").
+
+    The loss of class y is the logarithm of ``sum_c exp(<x, w_c - w_y>)``.  It is written in differences of scores, because
+    they are all that the data can see: noise is then drawn in ``(classes - 1) * features`` dimensions.
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    classes : int
+        Number of classes C.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||W||^2``, with one column of W for each class.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    labels : tuple, optional
+        Names of the classes; by default 0, ..., classes - 1.
+    """
+    names = tuple(range(classes)) if labels is None else tuple(labels)
+    if len(names) != classes or classes < 2:
+        raise dp.TemplateError(f"softmax_regression needs {classes} labels, at least two, not {names!r}.")
+    W = cp.Variable((features, classes), name="W")
+
+    def loss(x, y):
+        against = np.eye(classes)
+        against[names.index(y)] -= 1  # W @ against has the columns w_c - w_y
+        return cp.log_sum_exp(x @ (W @ against))
+
+    def predict(parameters, x):
+        return np.array(names)[np.argmax(x @ parameters["W"], axis=1)]
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(W),
+        predict=predict,
+    )

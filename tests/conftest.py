@@ -1,0 +1,42 @@
+"""What every test shares: the Hypothesis profile, and where optional data are looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Larger public data sets are not shipped; a folder beside the checkout may hold them, or the variable names another.
+DATA = Path(os.environ.get("DPCONVEX_DATA") or ROOT.parent / "shared" / "data")
+
+settings.register_profile(
+    "dpconvex",
+    max_examples=50,
+    deadline=None,  # the first example pays for imports and compilation
+    derandomize=bool(os.environ.get("CI")),  # a failure there must be repeatable here
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("dpconvex")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """Return a function that finds an optional data file by name, or skips the test."""
+
+    def find(name: str) -> Path:
+        if not (DATA / name).is_file():
+            pytest.skip(f"{name} is not in {DATA}; set DPCONVEX_DATA to the folder that holds it")
+        return DATA / name
+
+    return find

@@ -1,0 +1,247 @@
+"""Noisy gradient descent: exact privacy of its transcript, the risk that the theory promises, and what it needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.mechanisms.gaussian import gaussian_delta
+from dpconvex.mechanisms.gradient_descent import enough_steps
+from dpconvex.mechanisms.lecture import lecture_delta, lecture_sigma
+from dpconvex.rules.slopes import regularizer_slope
+from dpconvex.verify import analyse
+
+Array = NDArray[np.float64]
+ADJACENCIES = ("replace-one", "add-remove")
+
+
+def template(kind: str = "logistic", features: int = 1, radius: float = 2.0, regularizer: Any = None) -> dp.Template:
+    w = cp.Variable(features, name="w")
+    atoms = {"logistic": lambda m: cp.logistic(-m), "hinge": lambda m: cp.pos(1 - m)}
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
+        loss=lambda x, y: atoms[kind](y * (x @ w)),
+        regularizer=0.0 if regularizer is None else regularizer(w),
+        constraints=[cp.norm(w) <= radius],
+    )
+
+
+def slopes(kind: str, theta: Array, margins: Array) -> Array:
+    """Gradient of the sum of losses on the line at each theta."""
+    m = theta[:, None] * margins
+    first = -np.exp(-np.logaddexp(0.0, m)) if kind == "logistic" else np.where(m < 1, -1.0, np.where(m > 1, 0.0, -0.5))
+    return np.asarray(first @ margins)
+
+
+def transcript_delta(
+    kind: str, first: Array, second: Array, radius: float, step: float, sigma: float, epsilon: float
+) -> float:
+    """Delta of two noisy gradients: the second is taken where the first one led to."""
+    noise = np.linspace(-8.0, 8.0, 801) * sigma
+    start = np.zeros(1)
+    one = [slopes(kind, start, records)[0] for records in (first, second)]
+    seen = one[0] + noise  # what the first step reveals
+    theta = np.clip(-step * seen, -radius, radius)
+    two = [slopes(kind, theta, records) for records in (first, second)]
+    # log density ratio of the pair, for the second gradient seen at two[0] + v
+    lead = (seen - one[1]) ** 2 - (seen - one[0]) ** 2
+    v = noise[None, :]
+    follow = (two[0][:, None] + v - two[1][:, None]) ** 2 - v**2
+    loss = (lead[:, None] + follow) / (2 * sigma**2)
+    weight = stats.norm.pdf(noise / sigma)[:, None] * stats.norm.pdf(noise / sigma)[None, :]
+    cell = (noise[1] - noise[0]) ** 2 / sigma**2
+    return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum() * cell)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("kind", ["logistic", "hinge"])
+def test_two_adaptive_steps_keep_their_promise(kind: str, adjacency: str) -> None:
+    epsilon, delta, size = 0.7, 1e-3, 6
+    mechanism = dp.NoisyGradientDescent(steps=2)
+    certificate = mechanism.certify(analyse(template(kind)), dp.Privacy(epsilon, delta, adjacency), size)
+    step, sigma = certificate.settings["step_size"], certificate.noise_scale
+
+    def worst(deviation: float) -> float:
+        found = 0.0
+        for others in (np.full(5, 1.0), np.full(5, -1.0), np.array([1.0, -1.0, 0.3, -0.4, 0.9])):
+            for v in (1.0, -1.0):
+                mine = np.append(others, v)
+                theirs = others if adjacency == "add-remove" else np.append(others, -v)
+                for a, b in ((mine, theirs), (theirs, mine)):
+                    found = max(found, transcript_delta(kind, a, b, 2.0, step, deviation, epsilon))
+        return found
+
+    kept = worst(sigma)
+    assert kept <= delta
+    # At 0 a hinge has its full slope, so much of its promise is used up, and half of the noise is found out.
+    assert kept >= (0.2 if kind == "hinge" else 0.0) * delta
+    assert worst(sigma / 2 if kind == "hinge" else sigma / 4) > delta
+
+
+def test_the_noise_of_all_steps_is_that_of_one_release() -> None:
+    analysis = analyse(template())
+    for steps in (1, 9, 400):
+        promise = dp.Privacy(0.5, 1e-6, "add-remove")
+        certificate = dp.NoisyGradientDescent(steps=steps).certify(analysis, promise, 100)
+        slope = 1 / (1 + math.exp(-2))  # margins do not exceed 2 on K
+        assert certificate.sensitivity == pytest.approx(slope)
+        spent = float(gaussian_delta(0.5, math.sqrt(steps) * certificate.sensitivity / certificate.noise_scale))
+        assert 0.999 * promise.delta <= spent <= promise.delta
+
+
+class Quadratic:
+    """An engine whose gradient is theta minus a target; it counts what it is asked."""
+
+    def __init__(self, target: Array, radius: float) -> None:
+        self.target, self.radius, self.seen = target, radius, []
+
+    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
+        raise AssertionError("gradient descent asks for no minimiser")
+
+    def gradient(self, theta: Array) -> Array:
+        self.seen.append(theta)
+        return theta - self.target
+
+    def project(self, theta: Array) -> Array:
+        return theta * min(1.0, self.radius / max(float(np.linalg.norm(theta)), 1e-300))
+
+
+def test_it_averages_projected_iterates() -> None:
+    analysis = analyse(template(features=2))
+    mechanism = dp.NoisyGradientDescent(steps=50)
+    certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6), 100)
+    engine = Quadratic(np.array([5.0, 0.0]), 2.0)
+    theta = mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
+    assert len(engine.seen) == 50
+    assert (engine.seen[0] == 0).all()
+    assert max(np.linalg.norm(t) for t in engine.seen) <= 2 * (1 + 1e-12)
+    last = 51 * theta - sum(engine.seen[1:], engine.seen[0])
+    assert np.linalg.norm(last) <= 2 * (1 + 1e-9)  # the average is of 51 points, and the last one lies in K too
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 5.0])
+def test_the_excess_risk_is_below_the_bound(epsilon: float) -> None:
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(400, 3))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.where(rng.random(400) < 1 / (1 + np.exp(-4 * x @ [1.0, -1.0, 0.5])), 1, -1)
+    declared = template(features=3)
+    ridge = template(features=3, regularizer=lambda w: 1e-6 * cp.sum_squares(w))
+    best = dp.minimize(ridge, {"x": x, "y": y}, tolerance=1e-3)["w"]
+
+    def risk(w: Array) -> float:
+        return float(np.logaddexp(0.0, -y * (x @ w)).sum())
+
+    for steps in (10, 100, 1000):
+        mechanism = dp.NoisyGradientDescent(steps=steps)
+        excess = []
+        for seed in range(3 if steps < 1000 else 1):
+            release = dp.solve(declared, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-6), mechanism, seed=seed)
+            excess.append(risk(release["w"]) - risk(best))
+        assert release.certificate is not None
+        bound = release.certificate.predicted_risk
+        assert bound is not None
+        settings = release.certificate.settings
+        gradients = 400 * release.certificate.gradient_bound
+        largest = math.hypot(gradients, math.sqrt(3) * release.certificate.noise_scale)
+        assert bound == pytest.approx(settings["radius"] * largest / math.sqrt(steps))
+        assert settings["step_size"] == pytest.approx(settings["radius"] / (largest * math.sqrt(steps)))
+        assert np.mean(excess) <= bound
+
+
+def test_steps_are_chosen_from_public_numbers() -> None:
+    analysis = analyse(template(features=3))
+    few = dp.NoisyGradientDescent().certify(analysis, dp.Privacy(0.01, 1e-6), 20)
+    many = dp.NoisyGradientDescent().certify(analysis, dp.Privacy(5.0, 1e-6), 10_000)
+    assert few.settings["steps"] == 10
+    assert many.settings["steps"] == 1000
+    assert enough_steps(100.0, 5.0) == 400
+    assert "More steps" in str(few)
+
+
+def test_curvature_and_smoothness_are_not_needed() -> None:
+    certificate = dp.verify(template("hinge", 2), dp.Privacy(1.0, 1e-6), 500, dp.NoisyGradientDescent())
+    assert certificate.jacobian_epsilon == 0
+    assert certificate.perturbed == "gradients"
+    assert np.isfinite(certificate.expected_shift)
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
+    assert dp.NoisyGradientDescent().noise_bound(certificate, 1e-9) > certificate.expected_noise
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    mechanism = dp.NoisyGradientDescent()
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.verify(template(), dp.Privacy(1.0), 10, mechanism)
+    unbounded = dp.load("logistic_regression", features=2)
+    with pytest.raises(dp.NotPrivate, match="bounded parameters"):
+        dp.verify(unbounded, dp.Privacy(1.0, 1e-6), 10, mechanism)
+    w = cp.Variable(2, name="w")
+    odd = dp.Template(
+        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), 0.0, [cp.norm(w) <= 1, cp.sum(cp.exp(w)) <= 5]
+    )
+    with pytest.raises(dp.NotPrivate, match="projection"):
+        dp.verify(odd, dp.Privacy(1.0, 1e-6), 10, mechanism)
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 0}, {"steps": 2.5}, {"steps": True}, {"radius": 0.0}, {"step_size": -1.0}]
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match=next(iter(options))):
+        dp.NoisyGradientDescent(**options)
+
+
+def test_a_steep_regularizer_needs_a_step_size() -> None:
+    w = cp.Variable(2, name="w")
+    declared = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), -cp.sum(cp.log(w)), [cp.norm(w) <= 1])
+    promise = dp.Privacy(1.0, 1e-6)
+    with pytest.raises(dp.TemplateError, match="step_size"):
+        dp.verify(declared, promise, 10, dp.NoisyGradientDescent())
+    assert dp.is_private(declared, promise, 10, dp.NoisyGradientDescent(steps=5, step_size=1e-3))
+
+
+REGULARIZERS: dict[str, Any] = {
+    "squares": lambda w: 0.3 * cp.sum_squares(w - 1),
+    "lasso": lambda w: 0.2 * cp.norm1(w) + cp.sum_squares(w) / 2,
+    "linear": lambda w: cp.sum(w) + 2,
+    "huber": lambda w: cp.sum(cp.huber(w, 0.5)) + 0.5 * cp.norm(w),
+    "weighted": lambda w: cp.sum(cp.multiply(np.array([1.0, 3.0, 0.0]), cp.square(w))),
+}
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+def test_the_slope_of_the_regularizer_is_bounded(name: str) -> None:
+    declared = template(features=3, radius=1.5, regularizer=REGULARIZERS[name])
+    bound = regularizer_slope(analyse(declared))
+    (w,) = declared.variables
+    rng = np.random.default_rng(5)
+    steepest = 0.0
+    for _ in range(300):
+        theta = rng.normal(size=3)
+        theta *= 1.5 * rng.random() ** 0.2 / np.linalg.norm(theta)
+        w.value = theta
+        steepest = max(steepest, float(np.linalg.norm(np.asarray(declared.regularizer.grad[w].toarray()).ravel())))
+    assert 0.5 * bound <= steepest <= bound * (1 + 1e-9)
+
+
+def test_the_lecture_halves_the_noise_of_a_replacement() -> None:
+    epsilon, delta, steps = 0.5, 1e-6, 100
+    taught = lecture_sigma(epsilon, delta, 1.0, steps)
+    assert lecture_delta(epsilon, taught, 1.0, steps, "add-remove") <= delta
+    assert lecture_delta(epsilon, taught, 1.0, steps, "replace-one") > 100 * delta
+    analysis = analyse(template())
+    ours = [
+        dp.NoisyGradientDescent(steps=steps).certify(analysis, dp.Privacy(epsilon, delta, a), 100).noise_scale
+        for a in ADJACENCIES
+    ]
+    assert ours[0] == pytest.approx(2 * ours[1], rel=1e-6)
+    assert ours[1] < 0.8 * taught < ours[0]
+    with pytest.raises(dp.TemplateError):
+        lecture_sigma(2.0, delta, 1.0, steps)

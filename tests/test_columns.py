@@ -1,0 +1,211 @@
+"""Columns that are not plain arrays: the same checks, the same answers, no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.batched import BatchedLoss
+from dpconvex.checks import SINGLE_ROUNDING
+from dpconvex.columns import Chunks, Pieces, Stored, blocks, part
+from dpconvex.engines import FEWEST
+from dpconvex.errors import DomainError
+from dpconvex.record import Ball, Box, Choice, Record
+from dpconvex.space import Space
+from dpconvex.template import Template
+
+RNG = np.random.default_rng(0)
+RECORD = Record(x=Ball(5), y=Choice([-1, 1]))
+X = RECORD.sample(90, np.random.default_rng(1)).fields["x"]
+Y = np.where(RNG.random(90) < 0.4, -1, 1)
+
+
+def logistic(record: Record = RECORD) -> Template:
+    w = cp.Variable(5, name="w")
+    return Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w))
+
+
+def chunked(values: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def forms(folder: Path) -> Iterator[tuple[str, Any, Any]]:
+    """The same records in every form."""
+    yield "sparse", sp.csr_array(X), Y
+    yield "sparse matrix by columns", sp.csc_matrix(X), Y
+    yield (
+        "coordinates with repetitions",
+        sp.coo_array((np.r_[X[X != 0] / 2, X[X != 0] / 2], np.tile(X.nonzero(), 2))),
+        Y,
+    )
+    np.save(folder / "x.npy", X)
+    yield "memory-mapped", np.load(folder / "x.npy", mmap_mode="r"), Y
+    yield "integer labels", X, Y.astype(np.int8)
+    yield "chunks", Chunks(chunked(X, [1, 40, 0, 49])), Chunks(chunked(Y, [60, 30]))
+    yield "generated chunks", Chunks(lambda: iter(chunked(X, [30, 30, 30]))), Y
+    yield "by columns in memory", np.asfortranarray(X), Y
+
+
+def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
+    template = logistic()
+    theta, direction = RNG.normal(size=(2, 5))
+    plain = BatchedLoss(template, Space(template.variables), RECORD.validate({"x": X, "y": Y}))
+    value, gradient = plain.value_and_gradient(theta)
+    for name, x, y in forms(tmp_path):
+        batch = RECORD.validate({"x": x, "y": y})
+        loss = BatchedLoss(template, Space(template.variables), batch)
+        assert loss.engine == "blocks", name
+        found, slope = loss.value_and_gradient(theta)
+        assert found == pytest.approx(value, rel=1e-13), name
+        assert slope == pytest.approx(gradient, rel=1e-12), name
+        assert loss.hessian_product(theta, direction) == pytest.approx(
+            plain.hessian_product(theta, direction), rel=1e-11
+        )
+        assert loss.record_values(theta) == pytest.approx(plain.record_values(theta), rel=1e-12), name
+        assert loss.record_gradients(theta) == pytest.approx(plain.record_gradients(theta), rel=1e-12, abs=1e-14), name
+
+
+def test_every_form_of_a_column_gives_the_same_fit(tmp_path: Path) -> None:
+    expected = dp.minimize(logistic(), {"x": X, "y": Y}, tolerance=1e-9)["w"]
+    for name, x, y in forms(tmp_path):
+        found = dp.minimize(logistic(), {"x": x, "y": y}, tolerance=1e-9)["w"]
+        assert found == pytest.approx(expected, abs=2e-9), name
+
+
+def test_the_engines_agree() -> None:
+    """Blocks against compiled whole losses, over several blocks and with records of every label in each."""
+    Phi = [cp.Variable((4, 4), PSD=True, name=f"Phi_{c}") for c in range(3)]
+    t, s = cp.Variable(name="t"), cp.Variable((2, 2), name="s")
+
+    def margins(x: Any, y: Any) -> Any:
+        z = cp.hstack([x, 1])
+        return sum(dp.huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(3) if c != y)
+
+    def fields(a: Any, b: Any, y: Any) -> Any:
+        return cp.square(cp.sum(cp.multiply(a, s)) + y * t - b) * (1 + b) + cp.huber(a[0, 1] * t - a[1, 0], 0.3)
+
+    def one_label_only(x: Any, y: Any) -> Any:
+        return cp.logistic(x @ Phi[0][0, :3]) if y else cp.Constant(0.25)
+
+    box = Box(-np.ones((2, 2)), np.ones((2, 2)))
+    for template in (
+        Template(Record(x=Ball(3), y=Choice(range(3))), margins, cp.sum_squares(Phi[0])),
+        Template(Record(a=box, b=Box(0.0, 1.0), y=Choice([1, 2])), fields, cp.square(t)),
+        Template(Record(x=Ball(3), y=Choice([0, 1])), one_label_only, cp.sum_squares(Phi[0])),
+    ):
+        space = Space(template.variables)
+        theta, direction = RNG.normal(size=(2, space.dim))
+        for size in (50, 3 * FEWEST):
+            batch = template.record.sample(size, np.random.default_rng(3))
+            one, other = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "device"))
+            assert (one.engine, other.engine) == ("blocks", "device")
+            assert one.value(theta) == pytest.approx(other.value(theta), rel=1e-12)
+            assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-9, abs=1e-9)
+            product = other.hessian_product(theta, direction)
+            assert one.hessian_product(theta, direction) == pytest.approx(product, rel=1e-9, abs=1e-9)
+            assert one.record_values(theta) == pytest.approx(other.record_values(theta), rel=1e-10, abs=1e-12)
+
+
+def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2)), lambda x: cp.logistic(cp.exp(x) @ w), cp.sum_squares(w))
+    batch = template.record.validate({"x": sp.csr_array([[0.5, 0.0], [0.0, 1.0]])})
+    loss = BatchedLoss(template, Space([w]), batch)
+    assert loss.engine == "device"
+    scores = np.exp([[0.5, 0.0], [0.0, 1.0]]) @ [1.0, -2.0]
+    assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
+
+
+def test_columns_are_not_copied() -> None:
+    x = X / 2
+    assert np.shares_memory(RECORD.validate({"x": x, "y": Y}).fields["x"], x)
+    single = x.astype(np.float32)
+    column = RECORD.validate({"x": single, "y": Y}).fields["x"]
+    assert isinstance(column, Stored)
+    assert np.shares_memory(column.array, single)
+    assert column[3:5].dtype == np.float64
+    matrix = sp.csr_array(x)
+    assert np.shares_memory(RECORD.validate({"x": matrix, "y": Y}).fields["x"].data, matrix.data)
+
+
+def test_single_precision_is_put_back_into_the_domain() -> None:
+    x = RNG.normal(size=(500, 5)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    assert (np.linalg.norm(x.astype(float), axis=1) > 1 + 1e-9).any()
+    for column in (x, Chunks([x[:10], x[10:]])):
+        found = RECORD.validate({"x": column, "y": np.ones(500)}).fields["x"]
+        read = np.concatenate(list(blocks(found, 64)))
+        assert np.linalg.norm(read, axis=1).max() <= 1 + 1e-14
+        assert np.abs(read - x).max() <= SINGLE_ROUNDING
+    with pytest.raises(DomainError, match="1 records lie outside"):
+        RECORD.validate({"x": np.vstack([x, [[1.001, 0, 0, 0, 0]]]).astype(np.float32), "y": np.ones(501)})
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_sparse_balls(norm: float) -> None:
+    record = Record(x=Ball(3, 2.0, norm))
+    dense = np.array([[0, 0, 0], [2.0, 0, 0], [0, 1.5, -1.5], [5.0, 0, 5.0]])
+    outside = np.linalg.norm(dense, ord=norm, axis=1) > 2
+    with pytest.raises(DomainError, match=rf"{outside.sum()} records lie outside .* row 3, by"):
+        record.validate({"x": sp.csr_array(dense)})
+    clipped = record.validate({"x": sp.csr_array(dense)}, clip=True).fields["x"]
+    assert sp.issparse(clipped)
+    assert clipped.toarray() == pytest.approx(record.validate({"x": dense}, clip=True).fields["x"])
+
+
+def test_sparse_boxes() -> None:
+    record = Record(x=Box([0.0, -1.0], [2.0, 0.0]))
+    dense = np.array([[1.0, 0.0], [3.0, -0.5]])
+    with pytest.raises(DomainError, match=r"1 records lie outside .* row 1, by 50 %"):
+        record.validate({"x": sp.csr_array(dense)})
+    assert record.validate({"x": sp.csr_array(dense)}, clip=True).fields["x"].toarray().tolist() == [[1, 0], [2, -0.5]]
+    with pytest.raises(DomainError, match=r"zeros of column 0 are outside \[1, 2\]"):
+        Record(x=Box([1.0], [2.0])).validate({"x": sp.csr_array([[1.5], [0.0]])})
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (sp.csr_array(np.ones((2, 4))), r"expected shape \(n, 5\), got \(2, 4\)"),
+        (sp.csr_array([[np.nan, 0, 0, 0, 0]]), "row 0, column 0 is nan"),
+        (sp.csr_array(np.eye(5) * 1j), "entries of type complex"),
+        (Chunks([np.zeros((2, 5)), np.zeros((2, 4))]), r"expected shape \(n, 5\), got \(2, 4\)"),
+        (Chunks([np.zeros((2, 5)), np.full((2, 5), np.inf)]), "row 2, column 0 is inf"),
+        (Chunks([np.zeros((2, 5)), np.ones((2, 5))]), "2 records lie outside .* row 2, by"),
+        (Chunks([]), "different numbers of records"),
+    ],
+)
+def test_bad_columns_are_named(column: Any, message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        RECORD.validate({"x": column, "y": [1, 1]})
+
+
+def test_labels_in_chunks() -> None:
+    with pytest.raises(DomainError, match=r"2 records have a value that was not declared \(first: row 3, 7\)"):
+        RECORD.validate({"x": X[:6], "y": Chunks([np.array([1, -1]), np.array([1, 7, 1, 7])])})
+
+
+def test_chunks_must_be_readable_again_and_stay_the_same() -> None:
+    with pytest.raises(DomainError, match="an iterator can be read only once"):
+        Chunks(iter([X]))
+    pieces = [X[:40], X[40:]]
+    column = RECORD.validate({"x": Chunks(lambda: list(pieces)), "y": Y}).fields["x"]
+    assert isinstance(column, Pieces)
+    assert [len(block) for block in blocks(column, 40)] == [40, 40, 10]
+    pieces.pop()
+    with pytest.raises(DomainError, match="hold 40 records, and held 90"):
+        list(blocks(column, 64))
+
+
+def test_parts_of_sparse_columns() -> None:
+    matrix = sp.random_array((20, 6), density=0.3, rng=np.random.default_rng(0), format="csr")
+    found = part(matrix, 3, 11)
+    assert (found.toarray() == matrix.toarray()[3:11]).all()
+    assert (np.vstack([b.toarray() for b in blocks(matrix, 7)]) == matrix.toarray()).all()

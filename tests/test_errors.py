@@ -1,0 +1,88 @@
+"""Errors: one family, catchable in the ways that callers expect, with readable messages."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dpconvex
+from dpconvex import errors
+from dpconvex.errors import (
+    BudgetExceeded,
+    DomainError,
+    DPConvexError,
+    MissingRule,
+    NotConverged,
+    NotPrivate,
+    TemplateError,
+    shorten,
+)
+
+
+@pytest.mark.parametrize("name", [n for n in errors.__all__ if n != "DPConvexError"])
+def test_every_error_has_the_common_base(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, DPConvexError)
+    assert not issubclass(DPConvexError, kind)
+    assert getattr(dpconvex, name) is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"),
+    [
+        (MissingRule, NotPrivate),
+        (TemplateError, ValueError),
+        (DomainError, ValueError),
+        (NotConverged, RuntimeError),
+    ],
+)
+def test_errors_can_be_caught_by_what_they_mean(kind: type[Exception], base: type[Exception]) -> None:
+    with pytest.raises(base, match="something"):
+        raise kind("something")
+
+
+def test_a_lack_of_proof_is_not_a_value_error() -> None:
+    # A caller who guards against malformed input must not swallow a refusal by accident.
+    assert not issubclass(NotPrivate, ValueError)
+    assert not issubclass(BudgetExceeded, ValueError)
+
+
+def test_not_private_says_what_where_and_what_to_do() -> None:
+    w = cp.Variable(3, name="w")
+    error = NotPrivate("not strongly convex", cp.sum(w), "add 0.01 * cp.sum_squares(w)")
+    assert error.reason == "not strongly convex"
+    assert error.expression is not None
+    assert "w" in error.expression
+    assert error.remedy == "add 0.01 * cp.sum_squares(w)"
+    first, where, remedy = str(error).splitlines()
+    assert first == "not strongly convex"
+    assert where == f"  where: {error.expression}"
+    assert remedy == "  remedy: add 0.01 * cp.sum_squares(w)"
+
+
+def test_not_private_without_a_place_or_a_remedy() -> None:
+    error = NotPrivate("no proof")
+    assert (error.expression, error.remedy, str(error)) == (None, None, "no proof")
+    assert str(MissingRule("no rule", "norm(x)")) == "no rule\n  where: norm(x)"
+
+
+def test_a_long_expression_is_cut_in_the_message() -> None:
+    error = NotPrivate("no proof", "start " + "x + " * 500 + " end")
+    assert error.expression is not None
+    assert len(error.expression) <= 160
+    assert error.expression.startswith("start")
+    assert error.expression.endswith("end")
+
+
+@given(st.text(), st.integers(min_value=5, max_value=200))
+def test_shortened_text_keeps_its_ends_and_the_limit(text: str, limit: int) -> None:
+    words = " ".join(text.split())
+    short = shorten(text, limit)
+    assert len(short) <= limit
+    if len(words) <= limit:
+        assert short == words
+    else:
+        half = (limit - 3) // 2
+        assert short == words[:half] + "..." + words[-half:]

@@ -1,0 +1,73 @@
+"""The scikit-learn wrappers: they clone, fit, predict and verify, and learn nothing that was not declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_wine
+
+import dpconvex as dp
+
+estimators = pytest.importorskip("dpconvex.estimators")
+
+BINARY = ["LogisticRegression", "HuberSVC", "KernelSVC", "SoftmaxRegression", "LargeMarginGaussian"]
+
+
+def separable(size: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(size, 2))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return x, np.where(x[:, 0] + 0.3 * x[:, 1] > 0, "yes", "no")
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_fit_predict_clone(name: str) -> None:
+    x, y = separable()
+    estimator = getattr(estimators, name)(epsilon=5.0, classes=("no", "yes"), regularization=1e-3, seed=1)
+    again = clone(estimator)
+    assert again.get_params() == estimator.get_params()
+    assert again.fit(x, y).score(x, y) > 0.85
+    assert list(again.classes_) == ["no", "yes"]
+    assert again.certificate(features=2, size=len(y)).epsilon == 5.0
+    assert not again.release_.private
+
+
+def test_a_fit_without_a_seed_is_private() -> None:
+    x, y = separable(300)
+    fitted = estimators.LogisticRegression(epsilon=1.0, classes=("no", "yes")).fit(x, y)
+    assert fitted.release_.private
+    assert fitted.release_.spent == dp.Privacy(1.0)
+
+
+def test_many_classes() -> None:
+    raw = load_wine()
+    lower, upper = np.zeros(13), np.array([16, 7, 5, 40, 200, 5, 6, 1, 5, 15, 2, 5, 2000.0])
+    x = (np.clip(raw.data, lower, upper) - lower) / (upper - lower) - 0.5
+    x /= np.sqrt(13) / 2
+    fitted = estimators.SoftmaxRegression(epsilon=1e6, classes=(0, 1, 2), regularization=1e-4, seed=0)
+    assert fitted.fit(x, raw.target).score(x, raw.target) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"classes": ("no", "maybe")}, dp.DomainError),
+        ({"epsilon": -1.0}, dp.TemplateError),
+        ({"radius": 0.1}, dp.DomainError),
+        ({"adjacency": "add-remove"}, dp.NotPrivate),
+    ],
+)
+def test_bad_options_are_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    x, y = separable(50)
+    with pytest.raises(error):
+        estimators.LogisticRegression(**{"classes": ("no", "yes"), **change}).fit(x, y)
+
+
+def test_unfitted_estimators_say_so() -> None:
+    from sklearn.exceptions import NotFittedError
+
+    with pytest.raises(NotFittedError):
+        estimators.HuberSVC().predict(np.zeros((1, 2)))

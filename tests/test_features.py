@@ -1,0 +1,73 @@
+"""Random Fourier features: exact norms, kernels approximated, nothing taken from the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.features import KERNELS, RandomFourierFeatures
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_norm_bound_holds_and_is_sharp(kernel: str, paired: bool) -> None:
+    rng = np.random.default_rng(0)
+    features = RandomFourierFeatures(3, 1 if not paired else 20, kernel, 0.7, paired)
+    norms = np.linalg.norm(features.transform(rng.normal(scale=5, size=(5000, 3))), axis=1)
+    assert norms.max() <= features.radius * (1 + 1e-12)
+    assert norms.max() >= 0.999 * features.radius
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("paired", [True, False])
+def test_inner_products_approximate_the_kernel(kernel: str, paired: bool) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(30, 2))
+    features = RandomFourierFeatures(2, 20_000, kernel, 0.5, paired, seed=3)
+    mapped = features.transform(x)
+    # Hoeffding over D bounded terms, with a union bound over the 900 entries: exceeded with probability below 1e-9.
+    assert np.abs(mapped @ mapped.T - features.exact(x, x)).max() < 0.06
+
+
+def test_a_seed_is_the_whole_model() -> None:
+    x = np.ones((1, 2))
+    first, second = RandomFourierFeatures(2, 5, seed=1), RandomFourierFeatures(2, 5, seed=1)
+    assert np.array_equal(first.transform(x), second.transform(x))
+    assert not np.array_equal(first.transform(x), RandomFourierFeatures(2, 5, seed=2).transform(x))
+
+
+@pytest.mark.parametrize(
+    "options", [{"kernel": "polynomial"}, {"gamma": 0.0}, {"gamma": float("nan")}, {"components": 0}, {"features": 0}]
+)
+def test_bad_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(dp.TemplateError):
+        RandomFourierFeatures(**{"features": 2, "components": 5, **options})  # type: ignore[arg-type]
+
+
+def test_bad_records_are_refused() -> None:
+    features = RandomFourierFeatures(2, 5)
+    with pytest.raises(dp.DomainError, match="shape"):
+        features.transform(np.ones((3, 4)))
+    with pytest.raises(dp.DomainError, match="finite"):
+        features.transform([[np.nan, 0.0]])
+
+
+def test_the_kernel_machine_separates_rings_privately() -> None:
+    rng = np.random.default_rng(2)
+    angle, inner = rng.uniform(0, 2 * np.pi, 4000), rng.integers(0, 2, 4000)
+    x = (np.where(inner, 0.4, 1.2) + 0.05 * rng.normal(size=4000))[:, None] * np.stack(
+        [np.cos(angle), np.sin(angle)], 1
+    )
+    y = np.where(inner, 1, -1)
+    options = {"features": 2, "components": 30, "gamma": 1.0}
+    template = dp.load("kernel_svm", regularization=1e-3, **options)
+    mapped = RandomFourierFeatures(**options).transform(x)  # type: ignore[arg-type]
+    release = dp.solve(template, {"x": mapped, "y": y}, dp.Privacy(epsilon=5.0), seed=0)
+    assert np.mean(release.predict(x) != y) < 0.1
+
+
+def test_the_cosine_form_pays_for_its_norm() -> None:
+    cosine = dp.verify(dp.load("kernel_svm", features=2, paired=False), dp.Privacy(1.0), size=1000)
+    paired = dp.verify(dp.load("kernel_svm", features=2, paired=True), dp.Privacy(1.0), size=1000)
+    assert cosine.sensitivity == pytest.approx(np.sqrt(2) * paired.sensitivity)

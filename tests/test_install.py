@@ -1,0 +1,183 @@
+"""Packaging: what a wheel and an editable install give to a program that runs outside the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpconvex
+
+ROOT = Path(__file__).resolve().parent.parent
+SHIPPED = {"huber_svm", "large_margin_gaussian", "logistic_regression"}
+
+# One worker runs them all, so that each environment is built once.
+pytestmark = pytest.mark.xdist_group("install")
+
+
+def run(command: list[str | Path], cwd: Path) -> str:
+    """Run a command as a user would, with nothing of this process's search path."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_", "VIRTUAL_ENV"))}
+    result = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, f"{command} failed:\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, and an empty folder outside the checkout to run in."""
+
+    folder: Path
+    elsewhere: Path
+
+    @property
+    def scripts(self) -> Path:
+        return self.folder / ("Scripts" if os.name == "nt" else "bin")
+
+    def run(self, *command: str) -> str:
+        return run([self.scripts / command[0], *command[1:]], self.elsewhere)
+
+    def python(self, code: str) -> Any:
+        return json.loads(self.run("python", "-c", f"import json, dpconvex as dp; print(json.dumps({code}))"))
+
+
+def make_environment(folder: Path, *install: str) -> Environment:
+    """Create an environment with the toolkit alone installed; its dependencies are those of this interpreter."""
+    run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], folder)
+    environment = Environment(folder / "venv", folder / "elsewhere")
+    environment.elsewhere.mkdir()
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    python = environment.scripts / "python"
+    if "--editable" in install:
+        # The build backend runs in the environment itself, so it must be found there first.
+        borrow(environment)
+        pip_in = [python, "-m", "pip", "--disable-pip-version-check"]
+        run([*pip_in, "install", "--no-deps", "--no-build-isolation", "--ignore-installed", *install], folder)
+    else:
+        run([*pip, "--python", python, "install", "--no-deps", *install], folder)
+        borrow(environment)
+    return environment
+
+
+def borrow(environment: Environment) -> None:
+    """Put this interpreter's packages behind those of the environment."""
+    site = environment.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    Path(site, "borrowed.pth").write_text("\n".join(ours) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the checkout, so that building leaves nothing behind in it."""
+    copy = tmp_path_factory.mktemp("checkout") / "dpconvex-project"
+    copy.mkdir()
+    for file in ROOT.iterdir():
+        if file.is_file():
+            shutil.copy(file, copy)
+    for folder in ("dpconvex", "problems", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def archives(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Build the source archive, and from it the wheel."""
+    folder = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, checkout], folder)
+    (source,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return source, wheel
+
+
+@pytest.fixture(scope="module")
+def installed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return make_environment(tmp_path_factory.mktemp("wheel"), str(archives[1]))
+
+
+@pytest.fixture(scope="module")
+def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return make_environment(tmp_path_factory.mktemp("editable"), "--editable", str(checkout))
+
+
+def test_the_wheel_holds_the_package_the_problems_and_the_data(archives: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(archives[1]) as wheel:
+        names = set(wheel.namelist())
+    expected = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
+    expected |= {f"dpconvex/problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
+    expected |= {"dpconvex/py.typed", "dpconvex/data/breast_cancer_wisconsin.csv", "dpconvex/data/README.md"}
+    assert expected <= names
+    assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
+    assert any(n.endswith("licenses/LICENSE") for n in names)
+
+
+def test_the_source_archive_can_be_tested(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as source:
+        names = {n.partition("/")[2] for n in source.getnames()}
+    expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/conftest.py", "tests/test_install.py"}
+    expected |= {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
+    assert expected <= names
+
+
+def test_the_wheel_runs_outside_the_checkout(installed: Environment) -> None:
+    assert installed.folder in Path(installed.python("dp.__file__")).parents
+    assert installed.python("dp.__version__") == dpconvex.__version__
+    assert installed.python("dp.problems()") == dpconvex.problems()
+    assert set(dpconvex.problems()) >= SHIPPED
+
+
+def test_the_wheel_loads_its_own_problems(installed: Environment) -> None:
+    home = installed.python("str(__import__('dpconvex.gallery').gallery.locate('logistic_regression'))")
+    assert installed.folder in Path(home).parents
+    shapes = installed.python("[list(v.shape) for v in dp.load('logistic_regression', features=4).variables]")
+    assert shapes == [list(v.shape) for v in dpconvex.load("logistic_regression", features=4).variables]
+
+
+def test_the_wheel_holds_its_data(installed: Environment) -> None:
+    assert installed.python("__import__('dpconvex.datasets').datasets.breast_cancer()[0].shape") == [683, 9]
+
+
+def test_the_command_line_lists_the_problems(installed: Environment) -> None:
+    listing = installed.run("dpconvex", "problems")
+    for name, description in dpconvex.problems().items():
+        assert name in listing
+        assert description.split()[0] in listing
+
+
+def test_the_command_line_fits_and_predicts(installed: Environment) -> None:
+    lines = ["a,b,class", *(f"{i % 10},{(i * 7) % 10},{'high' if i % 10 > 4 else 'low'}" for i in range(200))]
+    (installed.elsewhere / "data.csv").write_text("\n".join(lines), encoding="utf-8")
+    columns = ["--features=a,b", "--bounds=0,9", "--label=class", "--labels=low,high"]
+    told = installed.run(
+        "dpconvex", "fit", "huber_svm", "data.csv", *columns, "--epsilon=5", "--out=model.npz", "--json"
+    )
+    assert json.loads(told)["private"] is True
+    found = installed.run("dpconvex", "predict", "model.npz", "data.csv").split()
+    assert found[0] == "class"
+    assert sum(one == line.split(",")[2] for one, line in zip(found[1:], lines[1:], strict=True)) > 150
+
+
+def test_an_editable_install_uses_the_checkouts_problems(editable: Environment, checkout: Path) -> None:
+    assert Path(editable.python("dp.__file__")) == checkout / "dpconvex" / "__init__.py"
+    assert editable.python("dp.problems()") == dpconvex.problems()
+    assert editable.python("[v.shape for v in dp.load('logistic_regression', features=4).variables]")
+    assert set(editable.run("dpconvex", "problems").split()) >= SHIPPED
+
+
+def test_an_editable_install_sees_new_and_changed_problems(editable: Environment, checkout: Path) -> None:
+    file = checkout / "problems" / "just_added.py"
+    try:
+        file.write_text('"""First."""\n', encoding="utf-8")
+        assert editable.python("dp.problems()['just_added']") == "First."
+        file.write_text('"""Second."""\n', encoding="utf-8")
+        assert editable.python("dp.problems()['just_added']") == "Second."
+    finally:
+        file.unlink()

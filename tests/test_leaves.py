@@ -1,0 +1,123 @@
+"""Losses split into shared forms and outer functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.designs import LinearDesign, QuadraticDesign, design_of
+from dpconvex.leaves import leaf_form, row_basis
+from dpconvex.quadratics import quadratic
+from dpconvex.record import Ball, Box, Choice, Record
+from dpconvex.space import Space
+from dpconvex.template import Template
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
+    template = dp.load("large_margin_gaussian", features=4, classes=classes)
+    form = leaf_form(template, Space(template.variables))
+    assert form is not None
+    assert form.forms == classes - 1
+    assert len(form.monomials) == 15
+    assert len({label.lowered.tape for label in form.labels}) == 1
+    assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
+    assert leaf_form(template, Space(template.variables)) is form
+
+
+def test_signs_share_a_form() -> None:
+    template = dp.load("logistic_regression", features=7)
+    form = leaf_form(template, Space(template.variables))
+    assert form is not None
+    assert form.forms == 1
+    assert [label.combine.tolist() for label in form.labels] == [[[1.0]], [[-1.0]]]
+
+
+def test_rounded_multiples_are_recognised() -> None:
+    basis = np.random.default_rng(0).normal(size=(3, 40))
+    weights = np.random.default_rng(1).normal(size=(9, 3))
+    weights[4] = 0.0
+    found = row_basis(sp.csr_array(weights @ basis))
+    assert found is not None
+    rows, combine = found
+    assert rows.shape == (3, 40)
+    assert combine @ rows.toarray() == pytest.approx(weights @ basis, rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize("loss", [lambda x: x[0] ** 3, lambda x: cp.norm(x, 2), lambda x: cp.exp(x[0])])
+def test_what_is_no_low_polynomial_is_left_alone(loss: Any) -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2)), lambda x: cp.logistic(loss(x) * w[0] + x @ w), cp.sum_squares(w))
+    assert leaf_form(template, Space([w])) is None
+
+
+def test_designs_multiply_monomials() -> None:
+    rng = np.random.default_rng(0)
+    fields = {"x": slice(0, 3), "s": slice(3, 4), "A": slice(4, 8)}
+    size = 2500
+    block = {"x": rng.normal(size=(size, 3)), "s": rng.normal(size=size), "A": rng.normal(size=(size, 2, 2))}
+    scalars = np.column_stack([block["x"], block["s"], block["A"].transpose(0, 2, 1).reshape(size, -1), np.ones(size)])
+    tables = {
+        LinearDesign: np.array([[0], [2], [3], [5], [-1]]),
+        QuadraticDesign: np.array([[-1, 1], [-1, 3], [0, 0], [0, 1], [0, 4], [2, 5], [7, 7], [-1, -1]]),
+    }
+    for kind, monomials in tables.items():
+        design = design_of(monomials, fields)
+        assert isinstance(design, kind)
+        features = scalars[:, monomials].prod(axis=2).T
+        for forms in (1, 3):
+            coefficients = rng.normal(size=(forms, len(monomials)))
+            assert design.forward(block, coefficients, size) == pytest.approx(coefficients @ features)
+            gradient = rng.normal(size=(forms, size))
+            assert design.backward(block, gradient) == pytest.approx(gradient @ features.T)
+        nothing = np.zeros((2, len(monomials)))
+        assert not design.forward(block, nothing, size).any()
+
+
+def test_a_constant_design() -> None:
+    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)})
+    assert design.forward({}, np.array([[2.0]]), 3).tolist() == [[2.0, 2.0, 2.0]]
+    assert design.backward({}, np.array([[1.0, 2.0]])).tolist() == [[3.0]]
+
+
+def test_quadratic_regularizers() -> None:
+    w, C, P = cp.Variable(3, name="w"), cp.Variable(name="c"), cp.Variable((2, 2), PSD=True, name="P")
+    space = Space([w, C, P])
+    expression = (
+        0.5 * cp.sum_squares(np.array([[1.0, 2, 0], [0, 1, 1]]) @ w - 1)
+        + cp.square(C - 3) / 4
+        - cp.trace(P)
+        + cp.sum(cp.square(w[1:])) * 2
+        + cp.quad_over_lin(P, 5)
+        + 7
+    )
+    form = quadratic(expression, space)
+    assert form is not None
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        theta, direction = rng.normal(size=(2, space.dim))
+        for name, value in space.unpack(theta).items():
+            space.blocks[name].variable.save_value(value)
+        value, gradient = form.value_and_gradient(theta)
+        assert value == pytest.approx(float(expression.value))
+        moved = form.value_and_gradient(theta + 1e-3 * direction)
+        assert moved[1] - gradient == pytest.approx(1e-3 * form.hessian_product(direction))
+        curved = 0.5 * 1e-6 * direction @ form.hessian_product(direction)
+        assert moved[0] - value == pytest.approx(1e-3 * gradient @ direction + curved)
+    for other in (cp.norm(w, 2), cp.sum_squares(w) + cp.norm1(w), cp.power(C, 4), cp.sum_squares(cp.square(w))):
+        assert quadratic(other, space) is None
+
+
+def test_records_of_several_fields() -> None:
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2), t=Box(-1.0, 1.0), y=Choice([0, 1]))
+    template = Template(record, lambda x, t, y: cp.huber(x @ w - t * (1 + y), 0.5), cp.sum_squares(w))
+    form = leaf_form(template, Space([w]))
+    assert form is not None
+    assert [label.constant for label in form.labels] == [None, None]
+    assert form.labels[1].offset.toarray().tolist() == [[0.0, 0.0, -2.0, 0.0]]

@@ -1,0 +1,178 @@
+"""The shipped learners: each declares itself alike, is proved or refused as its description says, and learns."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.gallery import execute, locate, options
+
+# What no mechanism with a pure promise can take: an objective without strong convexity.
+REFUSED = {"pathak_raj_2010"}
+PROVED = sorted(set(dp.problems()) - REFUSED)
+FIRST = ["huber_svm", "large_margin_gaussian", "logistic_regression"]
+PROMISE = dp.Privacy(epsilon=1.0)
+
+
+def drawn(template: dp.Template, size: int) -> dict[str, Any]:
+    """Draw records from the domain that a template declares."""
+    record = template.record
+    batch = record.sample(size, np.random.default_rng(2))
+    data: dict[str, Any] = dict(batch.fields)
+    for name in record.discrete:
+        data[name] = [record.combinations[group][name] for group in batch.group]
+    return data
+
+
+@pytest.mark.parametrize("problem", sorted(dp.problems()))
+def test_every_option_but_the_number_of_features_has_a_default(problem: str) -> None:
+    found = options(problem)
+    assert [name for name, option in found.items() if option.default is option.empty] == ["features"]
+    assert all(option.kind is option.KEYWORD_ONLY for option in found.values())
+    module = execute(locate(problem))
+    for name in found:
+        documented = re.search(
+            rf"^    (\w+, )*{name}(, \w+)*( : |$)", module.template.__doc__ or "", flags=re.MULTILINE
+        )
+        assert documented, f"{name} is not documented"
+
+
+@pytest.mark.parametrize("problem", PROVED)
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_it_is_proved_private(problem: str, adjacency: str) -> None:
+    promise = dp.Privacy(1.0, adjacency=adjacency)
+    certificate = dp.verify(dp.load(problem, features=3), promise, size=100)
+    assert 0 < certificate.sensitivity <= 2 * certificate.gradient_bound * (1 + 1e-9)
+    assert certificate.noise_scale > 0
+    assert certificate.strong_convexity > 0
+
+
+@pytest.mark.parametrize("problem", sorted(REFUSED))
+def test_it_is_refused_as_its_description_says(problem: str) -> None:
+    assert not dp.is_private(dp.load(problem, features=3), PROMISE, size=100)
+
+
+@pytest.mark.parametrize("problem", PROVED)
+def test_it_learns_from_records_of_its_own_domain(problem: str) -> None:
+    template = dp.load(problem, features=3)
+    data = drawn(template, 60)
+    release = dp.solve(template, data, PROMISE)
+    assert release.private
+    assert {name: value.shape for name, value in release.items()} == {v.name(): v.shape for v in template.variables}
+    if template.predict is not None:
+        features = np.random.default_rng(3).uniform(-0.5, 0.5, size=(60, 3))
+        assert len(release.predict(features)) == 60
+
+
+# The first three, in depth.
+
+
+def two_classes(labels: tuple[Any, Any], size: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(8)
+    second = np.arange(size) % 2
+    x = rng.normal(scale=0.15, size=(size, 3)) + np.where(second[:, None] == 1, 0.35, -0.35)
+    return x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), np.array(labels)[second]
+
+
+@pytest.mark.parametrize("labels", [(-1, 1), ("benign", "malignant"), (7, 3)])
+@pytest.mark.parametrize("problem", FIRST)
+def test_it_tells_two_classes_apart(problem: str, labels: tuple[Any, Any]) -> None:
+    x, y = two_classes(labels)
+    template = dp.load(problem, features=3, labels=labels)
+    for release in (dp.minimize(template, {"x": x, "y": y}), dp.solve(template, {"x": x, "y": y}, dp.Privacy(10.0))):
+        assert np.mean(release.predict(x) == y) > 0.97
+
+
+@pytest.mark.parametrize("problem", FIRST)
+def test_the_unit_of_the_features_does_not_matter(problem: str) -> None:
+    x, y = two_classes((0, 1))
+    unit = dp.minimize(dp.load(problem, features=3, labels=(0, 1), regularization=0.02), {"x": x, "y": y})
+    # A ridge penalty is in the unit of the weights; the matrices of Gaussians are on scaled features.
+    rescaled = 0.02 if problem == "large_margin_gaussian" else 0.02 * 25
+    template = dp.load(problem, features=3, labels=(0, 1), radius=5.0, regularization=rescaled)
+    large = dp.minimize(template, {"x": 5 * x, "y": y})
+    np.testing.assert_array_equal(unit.predict(x), large.predict(5 * x))
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes", "complaint"),
+    [
+        ("logistic_regression", {"classes": 3}, "two classes, not 3"),
+        ("huber_svm", {"classes": 3}, "two classes, not 3"),
+        ("large_margin_gaussian", {"classes": 1}, "at least two"),
+        ("large_margin_gaussian", {"classes": 3, "labels": ("a", "b")}, "needs 3 labels"),
+        ("large_margin_gaussian", {"width": 0.0}, "width"),
+        ("huber_svm", {"width": -1.0}, "width"),
+        ("logistic_regression", {"features": 0}, "dim must be a positive integer"),
+        ("logistic_regression", {"radius": 0.0}, "radius must be a positive number"),
+        ("logistic_regression", {"labels": (1, 1)}, "not distinct"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(problem: str, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(dp.TemplateError, match=complaint):
+        dp.load(problem, **{"features": 3, **changes})
+
+
+@pytest.mark.parametrize("problem", FIRST)
+@pytest.mark.parametrize("change", [{"regularization": 0.0}, {"regularization": -1.0}])
+def test_without_regularization_there_is_no_proof(problem: str, change: dict[str, float]) -> None:
+    assert not dp.is_private(dp.load(problem, features=3, **change), PROMISE, size=100)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_four_gaussians_need_no_more_noise_than_their_differences_have(classes: int) -> None:
+    certificate = dp.verify(dp.load("large_margin_gaussian", features=2, classes=classes), PROMISE, size=50)
+    assert certificate.noise_dimension == (classes - 1) * 6
+
+
+def test_several_gaussians_are_told_apart() -> None:
+    rng = np.random.default_rng(9)
+    y = np.arange(900) % 3
+    angle = 2 * np.pi * y / 3
+    x = 0.6 * np.column_stack([np.cos(angle), np.sin(angle)]) + rng.normal(scale=0.1, size=(900, 2))
+    template = dp.load("large_margin_gaussian", features=2, classes=3)
+    for release in (dp.minimize(template, {"x": x, "y": y}), dp.solve(template, {"x": x, "y": y}, dp.Privacy(10.0))):
+        assert np.mean(release.predict(x) == y) > 0.95
+
+
+def test_an_inner_class_has_its_ellipsoid() -> None:
+    """No line separates a disc from the ring around it; an ellipsoid does."""
+    rng = np.random.default_rng(10)
+    direction = rng.normal(size=(600, 2))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    y = np.arange(600) % 2
+    x = direction * np.where(y == 1, rng.uniform(0.7, 1.0, 600), rng.uniform(0.0, 0.3, 600))[:, None]
+    template = dp.load("large_margin_gaussian", features=2, regularization=1e-4)
+    assert np.mean(dp.minimize(template, {"x": x, "y": y}).predict(x) == y) > 0.97
+
+
+@pytest.mark.parametrize("radius", [1.0, 4.0])
+def test_gaussians_are_recovered_from_their_matrices(radius: float) -> None:
+    recover = execute(locate("large_margin_gaussian")).gaussian
+    rng = np.random.default_rng(12)
+    factor = rng.normal(size=(3, 3))
+    precision, mean, offset = factor @ factor.T + np.eye(3), rng.normal(size=3), 0.7
+    # (x - mean)' precision (x - mean) + offset as a matrix on z = (x, radius) / (radius sqrt 2)
+    corner = mean @ precision @ mean + offset
+    plain = np.block([[precision, -(precision @ mean)[:, None]], [-(precision @ mean)[None, :], np.array([[corner]])]])
+    scale = np.diag([radius] * 3 + [1.0]) * np.sqrt(2)
+    found = recover(scale @ plain @ scale, radius=radius)
+    np.testing.assert_allclose(found[0], mean)
+    np.testing.assert_allclose(found[1], precision)
+    assert found[2] == pytest.approx(offset)
+
+
+def test_predictions_go_to_the_nearest_recovered_gaussian() -> None:
+    recover = execute(locate("large_margin_gaussian")).gaussian
+    x, y = two_classes((0, 1))
+    release = dp.solve(dp.load("large_margin_gaussian", features=3, radius=2.0), {"x": x, "y": y}, dp.Privacy(3.0))
+    scores = []
+    for c in range(2):
+        mean, precision, offset = recover(release[f"Phi_{c}"], radius=2.0)
+        assert offset > -1e-9
+        scores.append(np.einsum("ni,ij,nj->n", x - mean, precision, x - mean) + offset)
+    np.testing.assert_array_equal(release.predict(x), np.argmin(scores, axis=0))

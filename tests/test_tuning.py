@@ -1,0 +1,124 @@
+"""Private choice: exact frequencies, and a promise that covers the whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.mechanisms.selection import probabilities, select
+from dpconvex.noise import seeded_generator
+from dpconvex.tuning import parts, tune
+
+ALARM = 1e-6
+
+
+def frequencies(mistakes: list[int], epsilon: float, how: str, adjacency: str, draws: int = 20_000) -> np.ndarray:
+    rng = seeded_generator(7)
+    chosen = [select(mistakes, epsilon, adjacency, rng, how) for _ in range(draws)]
+    return np.bincount(chosen, minlength=len(mistakes))
+
+
+def permute_and_flip(mistakes: list[int], rate: float) -> np.ndarray:
+    """Exact probabilities of permute-and-flip, by enumerating permutations."""
+    from itertools import permutations
+
+    chance = np.exp(-rate * (np.array(mistakes) - min(mistakes)))
+    total = np.zeros(len(mistakes))
+    orders = list(permutations(range(len(mistakes))))
+    for order in orders:
+        left = 1.0
+        for candidate in order:
+            total[candidate] += left * chance[candidate] / len(orders)
+            left *= 1 - chance[candidate]
+    return total
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_exponential_mechanism_matches_its_law(adjacency: str) -> None:
+    mistakes = [3, 5, 4, 9]
+    expected = probabilities(mistakes, 0.7, adjacency)
+    rate = 0.7 if adjacency == "add-remove" else 0.35
+    np.testing.assert_allclose(expected, np.exp(-rate * np.array(mistakes)) / np.exp(-rate * np.array(mistakes)).sum())
+    observed = frequencies(mistakes, 0.7, "exponential", adjacency)
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > ALARM
+    wrong = probabilities(mistakes, 0.9, adjacency)
+    assert stats.chisquare(observed, wrong * observed.sum()).pvalue < ALARM
+
+
+def test_permute_and_flip_matches_its_law_and_is_never_worse() -> None:
+    mistakes = [2, 4, 3]
+    expected = permute_and_flip(mistakes, 0.4)
+    observed = frequencies(mistakes, 0.8, "permute-and-flip", "replace-one")
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > ALARM
+    exponential = probabilities(mistakes, 0.8, "replace-one")
+    assert expected @ mistakes <= exponential @ mistakes
+
+
+@pytest.mark.parametrize("how", ["exponential", "permute-and-flip"])
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_choices_are_private_over_all_neighbours(how: str, adjacency: str) -> None:
+    from itertools import product
+
+    epsilon, base = 0.6, [2, 3, 5]
+    rate = epsilon if adjacency == "add-remove" else epsilon / 2
+
+    def law(mistakes: list[int]) -> np.ndarray:
+        return probabilities(mistakes, epsilon, adjacency) if how == "exponential" else permute_and_flip(mistakes, rate)
+
+    steps = [(0, 1)] * 3 if adjacency == "add-remove" else [(-1, 0, 1)] * 3
+    worst = 0.0
+    for step in product(*steps):
+        ratio = np.abs(np.log(law(base) / law([a + b for a, b in zip(base, step, strict=True)])))
+        worst = max(worst, float(ratio.max()))
+    assert worst <= epsilon + 1e-12
+    assert worst >= 0.4 * epsilon
+
+
+def test_under_add_remove_a_record_does_not_move_the_others() -> None:
+    first, second = parts(50, 4, "add-remove", seeded_generator(1)), parts(51, 4, "add-remove", seeded_generator(1))
+    assert np.array_equal(first, second[:50])
+    split = parts(51, 4, "replace-one", seeded_generator(1))
+    assert np.bincount(split).max() - np.bincount(split).min() <= 1
+
+
+def data(size: int = 2000) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(size, 3))
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+
+
+def test_tuning_prefers_the_better_candidate() -> None:
+    good = dp.load("logistic_regression", features=3, regularization=0.01)
+    bad = dp.load("logistic_regression", features=3, regularization=0.01, labels=(1, -1))
+    bad.predict = lambda parameters, x: np.ones(len(x))  # type: ignore[assignment]
+    outcome = tune({"bad": bad, "good": good}, data(), dp.Privacy(epsilon=2.0), seed=0)
+    assert outcome.choice == "good"
+    assert outcome.spent is None
+    assert not outcome.release.private
+
+
+def test_the_whole_costs_one_promise() -> None:
+    from dpconvex.privacy import Budget
+
+    ledger = Budget(dp.Privacy(epsilon=1.0))
+    candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1)]
+    outcome = tune(candidates, data(300), dp.Privacy(epsilon=1.0), budget=ledger)
+    assert outcome.spent == dp.Privacy(epsilon=1.0)
+    assert float(ledger.remaining.epsilon) == 0.0
+    with pytest.raises(dp.BudgetExceeded):
+        tune(candidates, data(300), dp.Privacy(epsilon=0.1), budget=ledger)
+
+
+def test_bad_input_is_refused() -> None:
+    template = dp.load("logistic_regression", features=3)
+    with pytest.raises(dp.TemplateError, match="no candidate"):
+        tune([], data(20), dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="parts"):
+        tune([template] * 5, data(4), dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="selection"):
+        tune([template], data(20), dp.Privacy(1.0), selection="best")
+    with pytest.raises(dp.NotPrivate, match="add-remove"):
+        tune([template], data(20), dp.Privacy(1.0, adjacency="add-remove"))
