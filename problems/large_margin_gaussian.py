@@ -86,5 +86,6 @@ def gaussian(matrix, *, radius: float = 1.0):
     precision = matrix[:-1, :-1] / (2 * radius**2)
     linear = matrix[:-1, -1] / (2 * radius)
     mean = -np.linalg.pinv(precision, rcond=1e-12, hermitian=True) @ linear
-    offset = float(matrix[-1, -1] / 2 - mean @ precision @ mean)
+    # A Schur complement of a positive semidefinite matrix; where the precision is nearly singular, rounding may go below 0.
+    offset = max(0.0, float(matrix[-1, -1] / 2 - mean @ precision @ mean))
     return mean, precision, offset

@@ -173,6 +173,9 @@ def test_predictions_go_to_the_nearest_recovered_gaussian() -> None:
     scores = []
     for c in range(2):
         mean, precision, offset = recover(release[f"Phi_{c}"], radius=2.0)
-        assert offset > -1e-9
+        assert offset >= 0
         scores.append(np.einsum("ni,ij,nj->n", x - mean, precision, x - mean) + offset)
-    np.testing.assert_array_equal(release.predict(x), np.argmin(scores, axis=0))
+    # A nearly singular precision has a far mean, and differences of large numbers round: ties are left out.
+    clear = np.abs(scores[0] - scores[1]) > 1e-4 * (1 + np.max(np.abs(scores)))
+    assert clear.mean() > 0.5
+    np.testing.assert_array_equal(release.predict(x)[clear], np.argmin(scores, axis=0)[clear])
