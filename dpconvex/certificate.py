@@ -12,7 +12,7 @@ from dpconvex.comparison import Comparison
 from dpconvex.derivation import Derivation
 from dpconvex.privacy import Privacy
 
-__all__ = ["Certificate", "CoverNoise"]
+__all__ = ["Certificate", "ClusteringNoise", "CoverNoise"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,61 @@ class CoverNoise:
 
 
 @dataclass(frozen=True)
+class ClusteringNoise:
+    """Noise on counts and sums of records, for a private clustering that a fit builds on.
+
+    Attributes
+    ----------
+    noise : {"gaussian", "gamma"}
+        The law: independent normal entries, or for every cell a vector b with density proportional to exp(-||b||/scale).
+    epsilon, delta : float
+        Its share of the promise.
+    rounds : int
+        T: how often counts and sums are released.
+    classes, components, features : int
+        C, K and d: there are C classes with K centres in d dimensions.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    weight : float
+        A count is released as if it were one more entry of the sum, times this.
+    sensitivity : float
+        Of one round's counts and sums: in the Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms.
+    scale : float
+        Standard deviation of each entry for Gaussian noise, else 1/beta.
+    step : float
+        Grid step, a power of two: records and noise are rounded to it before they are added up.
+    """
+
+    noise: str
+    epsilon: float
+    delta: float
+    rounds: int
+    classes: int
+    components: int
+    features: int
+    radius: float
+    weight: float
+    sensitivity: float
+    scale: float
+    step: float
+
+    @property
+    def composed(self) -> float:
+        """Sensitivity of all rounds together: rounds add up in squares for Gaussian noise, else plainly."""
+        return self.sensitivity * (math.sqrt(self.rounds) if self.noise == "gaussian" else self.rounds)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on one entry of a sum."""
+        return self.scale if self.noise == "gaussian" else self.scale * math.sqrt(self.features + 2)
+
+    @property
+    def symbol(self) -> str:
+        """What the scale is called."""
+        return "sigma" if self.noise == "gaussian" else "1/beta"
+
+
+@dataclass(frozen=True)
 class Certificate:
     """A proof that a mechanism on a template is private.
 
@@ -81,7 +136,8 @@ class Certificate:
     jacobian_epsilon : float
         J: the part of epsilon that pays for one record's curvature.
     noise_epsilon : float
-        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the cover's share it makes up epsilon.
+        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the cover and of a clustering it
+        makes up epsilon.
     noise_dimension : int
         p: dimension of the sensitive subspace, in which the noise is drawn.
     noise_scale : float
@@ -107,6 +163,8 @@ class Certificate:
         Further public numbers that the mechanism fixed.
     cover : CoverNoise or None
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
+    clustering : ClusteringNoise or None
+        What pays for component labels that were learnt from the data; None if there are none.
     """
 
     privacy: Privacy
@@ -131,6 +189,7 @@ class Certificate:
     predicted_risk: float | None = None
     settings: dict[str, float] = field(default_factory=dict)
     cover: CoverNoise | None = None
+    clustering: ClusteringNoise | None = None
 
     @property
     def epsilon(self) -> float:
@@ -191,6 +250,8 @@ class Certificate:
             exponent = round(math.log2(self.cover.step))
             yield "distance tau", number(self.cover.distance), "of the computed answer from the exact one, at most"
             yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
+        if self.clustering is not None:
+            yield from clustering_rows(self.clustering)
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
@@ -213,7 +274,7 @@ class Certificate:
         share = 100 / self.epsilon
         yield "How epsilon is spent"
         paid = {
-            "gaussian": "the noise, with all of delta",
+            "gaussian": "the noise, with all of delta" if self.clustering is None else "the noise, with its delta",
             "matrix": "the noise: beta x the sensitivity in the nuclear norm",
         }.get(self.noise, "the noise: beta x G_adj")
         yield f"  {number(self.noise_epsilon):>8}  ({share * self.noise_epsilon:3.0f} %)  {paid}"
@@ -225,6 +286,9 @@ class Certificate:
         if self.cover is not None:
             spent = self.cover.epsilon
             yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the cover of the computed answer's distance tau"
+        if self.clustering is not None:
+            spent = self.clustering.epsilon
+            yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the component labels: noisy k-means"
         yield from (f"  {sentence}" for sentence in self.advice)
 
     def _repr_html_(self) -> str:
@@ -251,6 +315,7 @@ class Certificate:
         plain["advice"] = list(self.advice)
         plain["settings"] = dict(self.settings)
         plain["cover"] = None if self.cover is None else asdict(self.cover)
+        plain["clustering"] = None if self.clustering is None else asdict(self.clustering)
         return plain
 
     @classmethod
@@ -264,7 +329,18 @@ class Certificate:
         fields["settings"] = dict(fields.get("settings", {}))
         cover = fields.get("cover")
         fields["cover"] = None if cover is None else CoverNoise(**cover)
+        clustering = fields.get("clustering")
+        fields["clustering"] = None if clustering is None else ClusteringNoise(**clustering)
         return cls(**fields)
+
+
+def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:
+    """Yield (constant, value, where it comes from) of a clustering."""
+    many = f"{noise.rounds} rounds of {noise.classes} x {noise.components} counts and sums"
+    yield "clustering sensitivity", number(noise.sensitivity), f"of one round; {number(noise.composed)} for all: {many}"
+    law = "Gaussian" if noise.noise == "gaussian" else "Gamma"
+    name = f"clustering noise {noise.symbol}"
+    yield name, number(noise.scale), f"{law}; {number(noise.deviation / noise.weight)} records on a count"
 
 
 def number(value: float) -> str:
