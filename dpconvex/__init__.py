@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpconvex.backends.conic import Conic
     from dpconvex.certificate import Certificate
     from dpconvex.columns import Chunks
+    from dpconvex.components import Components
     from dpconvex.declared import Atom
     from dpconvex.estimators import (
         HuberSVC,
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     from dpconvex.falsify import Falsification, falsify
     from dpconvex.features import RandomFourierFeatures
     from dpconvex.gallery import load, problems
+    from dpconvex.mechanisms.clustering import NoisyKMeans
     from dpconvex.mechanisms.cover import Cover
     from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
     from dpconvex.mechanisms.objective import ObjectivePerturbation
     from dpconvex.mechanisms.output import OutputPerturbation
+    from dpconvex.mixtures import Mixture, cluster, solve_mixture, verify_mixture
     from dpconvex.privacy import Budget, Privacy
     from dpconvex.record import Ball, Box, Choice, Record
     from dpconvex.release import Release
@@ -62,6 +65,7 @@ __all__ = [
     "Certificate",
     "Choice",
     "Chunks",
+    "Components",
     "Conic",
     "Cover",
     "DPConvexError",
@@ -72,7 +76,9 @@ __all__ = [
     "LargeMarginGaussian",
     "LogisticRegression",
     "MissingRule",
+    "Mixture",
     "NoisyGradientDescent",
+    "NoisyKMeans",
     "NotConverged",
     "NotPrivate",
     "ObjectivePerturbation",
@@ -85,6 +91,7 @@ __all__ = [
     "Template",
     "TemplateError",
     "__version__",
+    "cluster",
     "errors",
     "falsify",
     "huber_hinge",
@@ -93,9 +100,11 @@ __all__ = [
     "minimize",
     "problems",
     "solve",
+    "solve_mixture",
     "sweep",
     "tune",
     "verify",
+    "verify_mixture",
 ]
 
 # Public name -> the module that defines it.
@@ -107,10 +116,13 @@ _HOMES = {
     "Certificate": "certificate",
     "Choice": "record",
     "Chunks": "columns",
+    "Components": "components",
     "Conic": "backends.conic",
     "Cover": "mechanisms.cover",
     "Falsification": "falsify",
+    "Mixture": "mixtures",
     "NoisyGradientDescent": "mechanisms.gradient_descent",
+    "NoisyKMeans": "mechanisms.clustering",
     "ObjectivePerturbation": "mechanisms.objective",
     "OutputPerturbation": "mechanisms.output",
     "Privacy": "privacy",
@@ -118,6 +130,7 @@ _HOMES = {
     "Record": "record",
     "Release": "release",
     "Template": "template",
+    "cluster": "mixtures",
     "falsify": "falsify",
     "huber_hinge": "atoms",
     "is_private": "verify",
@@ -125,8 +138,10 @@ _HOMES = {
     "minimize": "solve",
     "problems": "gallery",
     "solve": "solve",
+    "solve_mixture": "mixtures",
     "sweep": "sweep",
     "verify": "verify",
+    "verify_mixture": "mixtures",
     "tune": "tuning",
     "HuberSVC": "estimators",
     "KernelSVC": "estimators",

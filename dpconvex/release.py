@@ -185,16 +185,7 @@ class Release(Mapping[str, Array]):
         path : str or path
             Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
         """
-        file = Path(path)
-        draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-        try:
-            with draft.open("xb") as stream:
-                stream.write(self._archive())
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(draft, file)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(Path(path), self._archive())
 
     @classmethod
     def load(
@@ -295,6 +286,19 @@ class Release(Mapping[str, Array]):
                 np.lib.format.write_array(content, value, version=(1, 0), allow_pickle=False)
                 archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), content.getvalue())
         return buffer.getvalue()
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        with draft.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def member(index: int) -> str:

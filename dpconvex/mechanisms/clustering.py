@@ -200,7 +200,7 @@ def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float
 
     Examples
     --------
-    >>> euclidean_sensitivity("replace-one", 1.0, 1.0)  # a record turned around; or one that moves to another cell
+    >>> round(euclidean_sensitivity("replace-one", 1.0, 1.0), 9)  # a record turned around; or one that moves to another cell
     2.0
     """
     if adjacency == "add-remove":
