@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dpconvex.atoms import huber_hinge
     from dpconvex.backends.conic import Conic
     from dpconvex.certificate import Certificate
+    from dpconvex.clustering import cluster
     from dpconvex.columns import Chunks
     from dpconvex.components import Components
     from dpconvex.declared import Atom
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
     from dpconvex.mechanisms.objective import ObjectivePerturbation
     from dpconvex.mechanisms.output import OutputPerturbation
-    from dpconvex.mixtures import Mixture, cluster, solve_mixture, verify_mixture
+    from dpconvex.mixtures import Mixture, solve_mixture, verify_mixture
     from dpconvex.privacy import Budget, Privacy
     from dpconvex.record import Ball, Box, Choice, Record
     from dpconvex.release import Release
@@ -130,7 +131,7 @@ _HOMES = {
     "Record": "record",
     "Release": "release",
     "Template": "template",
-    "cluster": "mixtures",
+    "cluster": "clustering",
     "falsify": "falsify",
     "huber_hinge": "atoms",
     "is_private": "verify",

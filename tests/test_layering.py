@@ -53,6 +53,7 @@ LAYERS = [
     {"tables"},
     {"release"},
     {"components"},
+    {"clustering"},
     {"solve"},
     {"mixtures"},
     {"sweep"},
