@@ -45,10 +45,13 @@ if TYPE_CHECKING:
     from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
     from dpconvex.mechanisms.objective import ObjectivePerturbation
     from dpconvex.mechanisms.output import OutputPerturbation
+    from dpconvex.mechanisms.repetitions import Repetitions
     from dpconvex.mixtures import Mixture, solve_mixture, verify_mixture
     from dpconvex.privacy import Budget, Privacy
     from dpconvex.record import Ball, Box, Choice, Record
     from dpconvex.release import Release
+    from dpconvex.risk import RiskBound, risk_bound
+    from dpconvex.repeated import tune_repeated
     from dpconvex.solve import minimize, solve
     from dpconvex.sweep import sweep
     from dpconvex.template import Template
@@ -88,6 +91,8 @@ __all__ = [
     "RandomFourierFeatures",
     "Record",
     "Release",
+    "RiskBound",
+    "Repetitions",
     "SoftmaxRegression",
     "Template",
     "TemplateError",
@@ -100,10 +105,12 @@ __all__ = [
     "load",
     "minimize",
     "problems",
+    "risk_bound",
     "solve",
     "solve_mixture",
     "sweep",
     "tune",
+    "tune_repeated",
     "verify",
     "verify_mixture",
 ]
@@ -130,6 +137,8 @@ _HOMES = {
     "RandomFourierFeatures": "features",
     "Record": "record",
     "Release": "release",
+    "RiskBound": "risk",
+    "Repetitions": "mechanisms.repetitions",
     "Template": "template",
     "cluster": "clustering",
     "falsify": "falsify",
@@ -138,12 +147,14 @@ _HOMES = {
     "load": "gallery",
     "minimize": "solve",
     "problems": "gallery",
+    "risk_bound": "risk",
     "solve": "solve",
     "solve_mixture": "mixtures",
     "sweep": "sweep",
     "verify": "verify",
     "verify_mixture": "mixtures",
     "tune": "tuning",
+    "tune_repeated": "repeated",
     "HuberSVC": "estimators",
     "KernelSVC": "estimators",
     "LargeMarginGaussian": "estimators",

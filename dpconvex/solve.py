@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.certificate import Certificate
 from dpconvex.columns import records_of
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.form import LossForm
@@ -94,20 +95,59 @@ def solve(
     chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, chosen, cover)
-    assert certificate.cover is not None
     rng = system_generator() if seed is None else seeded_generator(seed)
     solver = resolved(backend)
     if budget is not None:
         budget.spend(privacy, label)
+    return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
+
+
+def run_certified(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    certificate: Certificate,
+    mechanism: Mechanism,
+    backend: Any,
+    rng: np.random.Generator,
+    *,
+    clip: bool = False,
+    seed: int | None = None,
+) -> Release:
+    """Run a mechanism once, as its certificate says; the promise must have been paid for.
+
+    Parameters
+    ----------
+    template : Template
+    data : mapping of str to array_like
+    certificate : Certificate
+        Of the mechanism on the template, from `verify`.
+    mechanism : Mechanism
+    backend : str or object, optional
+    rng : numpy.random.Generator
+        Where the mechanism's noise comes from; that of the cover comes from the operating system.
+    clip : bool
+    seed : int, optional
+        The one that `rng` was made from, for tests: the cover is then drawn from `rng` too, and nothing is private.
+
+    Returns
+    -------
+    Release
+
+    Raises
+    ------
+    DomainError, NotConverged
+        As for `solve`.
+    """
+    assert certificate.cover is not None
     batch = template.record.validate(data, clip=clip)
     analysis = analyse(template)
-    engine = DataEngine(analysis, batch, public, solver)
-    theta = chosen.run(analysis, certificate, engine, rng)
+    engine = DataEngine(analysis, batch, certificate.size, backend)
+    theta = mechanism.run(analysis, certificate, engine, rng)
     theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
-        spent=privacy if seed is None else None,
+        spent=certificate.privacy if seed is None else None,
         not_private_because="" if seed is None else f"the noise was drawn with the seed {seed}",
         source=template.source,
         predictor=template.predict,
@@ -195,6 +235,7 @@ class DataEngine:
             added=added,
             linear=linear,
             gradient_bound=self.analysis.gradient_bound,
+            hessian_bound=None if smoothing or self.analysis.kink is not None else self.analysis.hessian_bound,
             projector=projector(form),
         )
 

@@ -146,7 +146,7 @@ class Warm:
         return solution
 
 
-def bar(total: int, progress: bool | None) -> AbstractContextManager[Any]:
+def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]:
     """Return a progress bar, or something that shows nothing."""
     if progress is False or (progress is None and not sys.stderr.isatty()):
         return nullcontext()

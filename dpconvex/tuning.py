@@ -38,15 +38,19 @@ class Tuning:
         The chosen candidate's fit.
     spent : Privacy or None
         What the whole cost: the fits, the choice and the release together.  None if a seed was given.
+    mistakes : int or None
+        From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be because the
+        lowest was chosen.  It is part of what was paid for.  None from `tune`.
     """
 
     choice: str
     release: Release
     spent: Privacy | None
+    mistakes: int | None = None
 
 
 def tune(
-    candidates: Mapping[str, Template] | Sequence[Template],
+    candidates: Mapping[str, Any] | Sequence[Any],
     data: Mapping[str, ArrayLike],
     privacy: Privacy,
     mechanism: Mechanism | None = None,
@@ -65,7 +69,8 @@ def tune(
     Parameters
     ----------
     candidates : mapping of str to Template, or sequence of Template
-        Public: fixed without looking at the data.  Each needs `predict` and the same record fields.
+        Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
+        record fields.  A scikit-learn estimator of this package stands for the template that it fits.
     data : mapping of str to array_like
     privacy : Privacy
         The promise of the whole.
@@ -98,9 +103,13 @@ def tune(
     -----
     With m candidates there are m + 1 parts.  Under replace-one the parts are a public random split of the positions; under
     add-remove every record chooses its part by itself, so that adding one does not move the others.
+
+    `tune_repeated` fits on all of the data instead, which is better for more than two or three candidates.
     """
-    named = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
-    check(named, selection)
+    if selection not in SELECTIONS:
+        raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    named = named_templates(candidates, data, features)
+    check(named, label)
     columns = {name: np.asarray(column) for name, column in data.items()}
     counted = len(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)
@@ -123,22 +132,62 @@ def tune(
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
     x = held_out.fields[features][rows]
-    mistakes = [int(np.sum(release.predict(x) != truth)) if len(rows) else 0 for release in releases]
-    chosen = select(mistakes, privacy.epsilon, privacy.adjacency, rng, selection)
+    counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
+    chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
 
-def check(named: Mapping[str, Template], selection: str) -> None:
-    """Refuse an empty list, candidates that cannot predict, and unknown methods."""
+def named_templates(
+    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str
+) -> dict[str, Template]:
+    """Return the candidates by name; an estimator stands for its template."""
+    named = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    return {name: declared(name, candidate, data, features) for name, candidate in named.items()}
+
+
+def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features: str) -> Template:
+    """Return a candidate's template, or say what it is instead."""
+    if isinstance(candidate, Template):
+        return candidate
+    build = getattr(candidate, "template", None)
+    shape = np.shape(data[features]) if features in data else ()
+    if not callable(build) or len(shape) != 2:
+        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    template = build(shape[1])
+    if not isinstance(template, Template) or template.record.continuous[features].shape != shape[1:]:
+        raise TemplateError(
+            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
+        )
+    return template
+
+
+def check(named: Mapping[str, Template], label: str) -> None:
+    """Refuse an empty list, and candidates whose mistakes cannot be counted."""
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
-    if selection not in SELECTIONS:
-        raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     for name, template in named.items():
-        if not isinstance(template, Template):
-            raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(template).__name__}.")
         if template.predict is None:
             raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
+        if label not in template.record.discrete:
+            raise TemplateError(
+                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
+            )
+
+
+def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
+    """Count wrong predictions; each record counts once, whatever shape a prediction has.
+
+    Raises
+    ------
+    TemplateError
+        If there is not one prediction for each record: comparing arrays of other shapes would count a record many times.
+    """
+    predicted = release.predict(x)
+    if predicted.shape != truth.shape:
+        raise TemplateError(
+            f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
+        )
+    return int(np.sum(predicted != truth))
 
 
 def public_count(privacy: Privacy, size: int | None, counted: int) -> int:

@@ -122,3 +122,25 @@ def test_bad_input_is_refused() -> None:
         tune([template], data(20), dp.Privacy(1.0), selection="best")
     with pytest.raises(dp.NotPrivate, match="add-remove"):
         tune([template], data(20), dp.Privacy(1.0, adjacency="add-remove"))
+
+
+def test_estimators_stand_for_their_templates() -> None:
+    pytest.importorskip("sklearn")
+    grid = {f"{r:g}": dp.LogisticRegression(classes=(-1, 1), regularization=r) for r in (0.01, 0.1)}
+    for search in (tune, dp.tune_repeated):
+        outcome = search(grid, data(300), dp.Privacy(epsilon=2.0))
+        assert outcome.choice in grid
+        assert outcome.spent == dp.Privacy(2.0)
+    with pytest.raises(dp.TemplateError, match="maps the features"):
+        tune([dp.KernelSVC(classes=(-1, 1))], data(300), dp.Privacy(epsilon=2.0))
+    with pytest.raises(dp.TemplateError, match="not a Template but str"):
+        tune(["logistic_regression"], data(300), dp.Privacy(epsilon=2.0))
+
+
+def test_a_prediction_of_another_shape_is_refused() -> None:
+    """Compared with the labels, a column would count every record many times, and one record would move the count by more."""
+    template = dp.load("logistic_regression", features=3, regularization=0.1)
+    template.predict = lambda parameters, x: np.ones((len(x), 1))
+    for search in (tune, dp.tune_repeated):
+        with pytest.raises(dp.TemplateError, match="one label for each record"):
+            search([template], data(100), dp.Privacy(epsilon=2.0))
