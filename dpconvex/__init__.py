@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from dpconvex.privacy import Budget, Privacy
     from dpconvex.record import Ball, Box, Choice, Record
     from dpconvex.release import Release
-    from dpconvex.risk import RiskBound, risk_bound
     from dpconvex.repeated import tune_repeated
+    from dpconvex.risk import RiskBound, risk_bound
     from dpconvex.solve import minimize, solve
     from dpconvex.sweep import sweep
     from dpconvex.template import Template
@@ -91,8 +91,8 @@ __all__ = [
     "RandomFourierFeatures",
     "Record",
     "Release",
-    "RiskBound",
     "Repetitions",
+    "RiskBound",
     "SoftmaxRegression",
     "Template",
     "TemplateError",

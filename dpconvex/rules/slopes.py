@@ -34,7 +34,7 @@ from dpconvex.rules.gradients import gradient_bound
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.walk import Walker
 
-__all__ = ["regularizer_slope"]
+__all__ = ["bregman_bounds", "regularizer_slope", "slope_of"]
 
 Array = NDArray[np.float64]
 
@@ -46,18 +46,18 @@ def regularizer_slope(analysis: Analysis) -> float:
     return slope_of(analysis.form.template.regularizer, analysis.form)
 
 
-def slope_of(expression: Any, form: LossForm) -> float:
-    """Bound the norm of the gradients of a convex public expression over K."""
+def slope_of(expression: Any, form: LossForm, ball: float = math.inf) -> float:
+    """Bound the norm of the gradients of a convex public expression over the points of K of norm at most `ball`."""
     if not expression.variables():
         return 0.0
     if isinstance(expression, AddExpression):
-        return sum(slope_of(argument, form) for argument in expression.args)
+        return sum(slope_of(argument, form, ball) for argument in expression.args)
     if isinstance(expression, Promote):
-        return slope_of(expression.args[0], form)
+        return slope_of(expression.args[0], form, ball)
     if isinstance(expression, multiply | MulExpression | DivExpression) and expression.is_scalar():
         factor, inner = constant_factor(expression)
         if inner is not None:
-            return abs(factor) * slope_of(inner, form) if factor else 0.0
+            return abs(factor) * slope_of(inner, form, ball) if factor else 0.0
     if expression.is_affine():
         jacobian = constant_jacobian(form.expander.expand(expression), form.space.dim)
         return float(sp.linalg.norm(jacobian))
@@ -68,8 +68,39 @@ def slope_of(expression: Any, form: LossForm) -> float:
             hessian = sp.csr_array(2 * (jacobian.T @ weight @ jacobian))
             touched = np.unique(jacobian.indices)
             stiffness = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-            return gradient_norm(expression, form) + stiffness * form.feasible.norm_on(touched)
-    return walked(expression, form)
+            return gradient_norm(expression, form) + stiffness * min(form.feasible.norm_on(touched), ball)
+    return walked(expression, form, ball)
+
+
+def bregman_bounds(expression: Any, form: LossForm) -> tuple[float, float]:
+    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v.
+
+    Returns
+    -------
+    stiffness : float
+        Largest eigenvalue of what is quadratic.
+    slope : float
+        Largest norm of the gradients over K of what is neither quadratic nor affine; infinite if no bound is found.
+    """
+    if not expression.variables() or expression.is_affine():
+        return 0.0, 0.0
+    if isinstance(expression, AddExpression):
+        parts = [bregman_bounds(argument, form) for argument in expression.args]
+        return sum(a for a, _ in parts), sum(b for _, b in parts)
+    if isinstance(expression, Promote):
+        return bregman_bounds(expression.args[0], form)
+    if isinstance(expression, multiply | MulExpression | DivExpression) and expression.is_scalar():
+        factor, inner = constant_factor(expression)
+        if inner is not None:
+            stiffness, slope = bregman_bounds(inner, form) if factor else (0.0, 0.0)
+            return abs(factor) * stiffness, abs(factor) * slope
+    for rule in QUADRATIC:
+        found = rule(expression, form.expander, form.feasible)
+        if found is not None:
+            jacobian, weight = found
+            hessian = sp.csr_array(2 * (jacobian.T @ weight @ jacobian))
+            return float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0, 0.0
+    return 0.0, slope_of(expression, form)
 
 
 def gradient_norm(expression: Any, form: LossForm) -> float:
@@ -90,7 +121,7 @@ def gradient_norm(expression: Any, form: LossForm) -> float:
     return math.sqrt(total)
 
 
-def walked(expression: Any, form: LossForm) -> float:
+def walked(expression: Any, form: LossForm, ball: float = math.inf) -> float:
     """Bound the gradients with the rules for losses."""
     leaves = affine_leaves(expression)
     try:
@@ -102,7 +133,7 @@ def walked(expression: Any, form: LossForm) -> float:
             constant = polynomial.part(with_theta=False)
             offset = np.bincount(constant.entry, weights=constant.coefficient, minlength=polynomial.size)
             touched = np.unique(polynomial.part(with_theta=True).coordinate)
-            radius = form.feasible.norm_on(touched)
+            radius = min(form.feasible.norm_on(touched), ball)
             size = np.sqrt(gram.squared_norms(rows)) * radius if len(touched) else np.zeros(len(offset))
             return [Interval(float(a - s), float(a + s)) for a, s in zip(offset, size, strict=True)]
 
