@@ -273,7 +273,9 @@ def check_ball(analysis: Analysis) -> None:
     leaves = [leaf for group in analysis.form.leaves for leaf in group]
     worst, where = 0.0, None
     for leaf, rows in zip(leaves, gram.rows, strict=True):
-        apart = [np.diag(row)[row != 0] for row in rows]  # one variable at a time
+        # One variable at a time.
+        owners = [np.unique(gram.blocks[row != 0])[:, None] for row in rows]
+        apart = [np.where(gram.blocks == owner, row, 0.0) for row, owner in zip(rows, owners, strict=True)]
         parts = np.concatenate(apart) if apart else np.empty((0, 0))
         if len(parts):
             norm = float(np.sqrt(gram.squared_norms(np.unique(parts, axis=0)).max()))

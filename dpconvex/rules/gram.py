@@ -3,6 +3,10 @@
 The rows of all leaves of a loss are written in a few *generators*: one variable's worth of coefficients, up to a factor.
 A gradient is then a short vector of numbers, and inner products of gradients, of one record or of two, are sums of bilinear
 forms with known ranges.  For a classifier with C matrices there are C generators, whatever the number of leaves.
+
+If all rows are ``a (x) H(z)`` in a variable, one weight for each of its columns (or rows, or entries) times one and the same H,
+a generator is H in one column: C generators for a matrix with one column for each of C classes, and not one for each of the
+C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
 """
 
 from __future__ import annotations
@@ -69,6 +73,8 @@ class Gram:
         Each entry's row of `A_z` in generator coordinates.
     blocks : ndarray of int, shape (generators,)
         Which variable each generator belongs to.
+    places : list of ndarray of int
+        The coordinates of theta that each generator lives on: a variable's, or one of its columns'.
     forms : list of Form
     upper : ndarray, shape (generators, generators)
         Positive semidefinite, and above the Gram matrix of the generators at every record (in the Loewner order).
@@ -85,6 +91,7 @@ class Gram:
         table, generators = factor(terms, mono, space, int(offsets[-1]))
         self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
         self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
+        self.places = [generator.place for generator in generators]
         self.forms = self._forms(generators)
         self.upper = self._upper(len(generators))
 
@@ -96,7 +103,7 @@ class Gram:
         size = len(self.monomial)
         for g, left in enumerate(generators):
             for k, right in enumerate(generators):
-                if left.block != right.block:
+                if (left.block, left.cell) != (right.block, right.cell):
                     continue
                 pair = (left.key, right.key)
                 if pair not in products:
@@ -175,48 +182,116 @@ class Gram:
 
 @dataclass(frozen=True, eq=False)
 class Generator:
-    """Coefficients of one row of `A_z` within one variable, up to a factor."""
+    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
+
+    Attributes
+    ----------
+    block, cell : int
+        Number of the variable, and of the cell within it.
+    key : bytes
+        What generators with equal coefficients in different cells share.
+    place : ndarray of int
+        The cell's coordinates of theta.
+    coordinate, monomial : ndarray of int, shape (terms,)
+        Of each term; coordinates are counted within the cell.
+    coefficient : ndarray, shape (terms,)
+    """
 
     block: int
+    cell: int
     key: bytes
+    place: Index
     coordinate: Index
     monomial: Index
     coefficient: Array
-    dim: int
 
     def matrix(self, monomials: int) -> sp.csr_array:
-        """Return the coefficients as a matrix, shape (variable's coordinates, monomials)."""
-        return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(self.dim, monomials))
+        """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
+        return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
 
 
 def factor(terms: Polynomial, mono: Index, space: Space, rows: int) -> tuple[Array, list[Generator]]:
     """Write every row as a combination of generators; returns the table of factors and the generators."""
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
-    block = np.searchsorted(starts, terms.coordinate, side="right") - 1
-    order = np.lexsort([mono, terms.coordinate, block, terms.entry])
-    entry, block = terms.entry[order], block[order]
-    coordinate, mono, coefficient = terms.coordinate[order] - starts[block], mono[order], terms.coefficient[order]
-    cuts = np.flatnonzero((np.diff(entry) != 0) | (np.diff(block) != 0)) + 1
-    begins, ends = [0, *cuts.tolist()], [*cuts.tolist(), len(entry)]
-    place: dict[tuple[int, bytes], int] = {}
+    owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
     generators: list[Generator] = []
-    found: list[tuple[int, int, float]] = []
-    for a, b in zip(begins, ends, strict=True):
-        if a == b:
+    found: list[tuple[Index, Index, Array]] = []
+    for number, block in enumerate(blocks):
+        own = order[(ends[number - 1] if number else 0) : ends[number]]
+        if len(own) == 0:
             continue
-        lead = float(coefficient[a])
-        pattern = coefficient[a:b] / lead
-        key = coordinate[a:b].tobytes() + b"|" + mono[a:b].tobytes() + b"|" + significant(pattern).tobytes()
-        number = place.setdefault((int(block[a]), key), len(generators))
-        if number == len(generators):
-            dim = blocks[block[a]].dim
-            generators.append(Generator(int(block[a]), key, coordinate[a:b], mono[a:b], pattern, dim))
-        found.append((int(entry[a]), number, lead))
+        part = (terms.entry[own], terms.coordinate[own] - block.start, mono[own], terms.coefficient[own])
+        best = patterns(number, block.start, np.arange(block.dim)[None, :], *part)
+        if len(best[0]) > 1 and not block.symmetric:
+            for cells in layouts(block.variable.shape):
+                split = patterns(number, block.start, cells, *part)
+                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) < len(best[0]):
+                    best = split
+        found.append((best[1], best[2] + len(generators), best[3]))
+        generators.extend(best[0])
     table = np.zeros((rows, len(generators)))
-    for row, number, lead in found:
-        table[row, number] = lead
+    for row, column, lead in found:
+        table[row, column] = lead
     return table, generators
+
+
+def layouts(shape: tuple[int, ...]) -> list[Index]:
+    """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
+    numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
+    found = [numbers[:, None]]
+    if len(shape) == 2:
+        columns = numbers.reshape(shape[::-1])
+        found += [columns, columns.T]
+    return found
+
+
+def patterns(
+    block: int, start: int, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array
+) -> tuple[list[Generator], Index, Index, Array]:
+    """Divide the rows within one variable into multiples of generators, cell by cell.
+
+    Parameters
+    ----------
+    block, start : int
+        Number of the variable, and its first coordinate.
+    cells : ndarray of int, shape (cells, size)
+        The coordinates of each cell, counted within the variable.
+    entry, coordinate, mono : ndarray of int, shape (terms,)
+        The row, the coordinate within the variable and the monomial of each term.
+    coefficient : ndarray, shape (terms,)
+
+    Returns
+    -------
+    generators : list of Generator
+    row, number : ndarray of int
+    factor : ndarray
+        In that row, that generator has this factor.
+    """
+    cell, position = np.empty((2, cells.size), dtype=np.int64)
+    cell[cells], position[cells] = np.indices(cells.shape)
+    cell, position = cell[coordinate], position[coordinate]
+    order = np.lexsort([mono, position, cell, entry])
+    entry, cell, position, mono = entry[order], cell[order], position[order], mono[order]
+    coefficient = coefficient[order]
+    begins = np.flatnonzero(np.append(True, (np.diff(entry) != 0) | (np.diff(cell) != 0)))
+    lengths = np.diff(np.append(begins, len(entry)))
+    lead = coefficient[begins]
+    pattern = coefficient / np.repeat(lead, lengths)
+    merged = significant(pattern)
+    known: dict[tuple[int, bytes], int] = {}
+    generators: list[Generator] = []
+    number = np.empty(len(begins), dtype=np.int64)
+    for k, a in enumerate(begins):
+        run = slice(a, a + lengths[k])
+        key = position[run].tobytes() + b"|" + mono[run].tobytes() + b"|" + merged[run].tobytes()
+        number[k] = known.setdefault((int(cell[a]), key), len(generators))
+        if number[k] == len(generators):
+            place = start + cells[cell[a]]
+            generators.append(Generator(block, int(cell[a]), key, place, position[run], mono[run], pattern[run]))
+    return generators, entry[begins], number, lead
 
 
 def normalised(

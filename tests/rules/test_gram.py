@@ -99,6 +99,70 @@ def test_generators_are_shared_by_leaves_that_differ_in_a_factor():
     assert two.upper == pytest.approx(np.eye(2))
 
 
+def softmax(classes: int, features: int, by_rows: bool = False, offset: bool = False) -> Template:
+    """Margins of each class against all others, as differences of columns (or rows) of one matrix."""
+    W = cp.Variable((classes, features) if by_rows else (features, classes), name="W")
+    b = cp.Variable(classes, name="b")
+
+    def loss(x, y):
+        against = np.eye(classes)
+        against[y] -= 1
+        scores = (against.T @ W) @ x if by_rows else x @ (W @ against)
+        return cp.log_sum_exp(scores + b @ against if offset else scores)
+
+    return Template(Record(x=Ball(features, 2.0), y=Choice(range(classes))), loss)
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_differences_of_classes_are_written_in_the_classes(by_rows, offset, monkeypatch):
+    """As many generators as classes, not as many as pairs of them, and no inner product changes."""
+    form = LossForm(softmax(7, 3, by_rows, offset))
+    leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
+    found = Gram(leaves, form.space, form.bases)
+    assert len(found.blocks) == 7 * (1 + offset)
+    assert len(found.forms) == 1 + offset
+    monkeypatch.setattr(module, "layouts", lambda shape: [])
+    whole = Gram(leaves, form.space, form.bases)
+    assert len(whole.blocks) == 7 * 6 // 2 * (1 + offset)
+    rng = np.random.default_rng(0)
+    first, second = (np.concatenate(gram.rows) for gram in (found, whole))
+    mixed = rng.normal(size=(20, len(first)))
+    for cross in (False, True):
+        for sign in (1.0, -1.0):
+            one, other = (
+                gram.products(mixed @ rows, rows, cross, sign) for gram, rows in ((found, first), (whole, second))
+            )
+            assert one == pytest.approx(other, rel=1e-12, abs=1e-12)
+    assert found.squared_norms(mixed @ first) == pytest.approx(whole.squared_norms(mixed @ second), rel=1e-12)
+    assert first @ found.upper @ first.T == pytest.approx(second @ whole.upper @ second.T, rel=1e-12, abs=1e-12)
+
+
+def test_the_number_of_products_grows_with_the_classes_and_not_with_their_pairs(monkeypatch):
+    """Products of coefficient matrices are what takes long: one suffices for a softmax of any size."""
+    calls = []
+    original = module.normalised
+    monkeypatch.setattr(module, "normalised", lambda *arguments: calls.append(1) or original(*arguments))
+    counts = []
+    for classes in (4, 26):
+        calls.clear()
+        Analysis(LossForm(softmax(classes, 2)))
+        counts.append(len(calls))
+    assert counts == [1, 1]
+
+
+def test_a_variable_is_divided_only_if_all_its_columns_are_used_alike():
+    """Else bounds of the parts would add up: x1^2 + x2^2 is at most 1 in the unit ball, not 2."""
+    U = cp.Variable((2, 2), name="U")
+    gram, _, _ = gram_of(lambda x: cp.logistic(u[:2] @ x) + cp.logistic(u[0] * x[0]), x=Ball(2))
+    assert [place.tolist() for place in gram.places] == [[0, 1, 2], [0, 1, 2]]
+    gram, _, _ = gram_of(
+        lambda x: cp.logistic(x @ U[:, 0]) + cp.logistic(x[::-1] @ U[:, 1] - x @ U[:, 0]) + cp.logistic(x @ U[:, 1]),
+        x=Ball(2),
+    )
+    assert [place.tolist() for place in gram.places] == [[0, 1, 2, 3]] * 3
+
+
 def test_a_long_and_a_short_generator_are_charged_in_proportion():
     gram, _, _ = gram_of(lambda x: cp.logistic(w @ x) + cp.logistic(w[0]), x=Ball(3, 100.0))
     assert gram.upper == pytest.approx(np.diag([2e4, 2.0]))

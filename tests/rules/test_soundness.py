@@ -60,17 +60,15 @@ def walked(analysis: Analysis) -> list[tuple[cp.Expression, list[Scalar]]]:
 def generator_rows(analysis: Analysis, jets: Jets) -> np.ndarray:
     """Rows of the generators at each record, shape (records, generators, dim).
 
-    A leaf's row in one variable is a known multiple of one generator.
+    A leaf's row in one variable, or one of its columns, is a known multiple of one generator.
     """
     form, gram = analysis.form, analysis.gram
     leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
     rows = np.concatenate([jets.jacobian(leaf) for leaf in leaves], axis=1)
     table = np.concatenate(gram.rows)
-    blocks = list(form.space.blocks.values())
     result = np.zeros((len(rows), table.shape[1], form.space.dim))
-    for g, block in enumerate(gram.blocks):
+    for g, place in enumerate(gram.places):
         source = int(np.argmax(np.abs(table[:, g])))
-        place = blocks[block].slice
         result[:, g, place] = rows[:, source, place] / table[source, g]
     return result
 
