@@ -100,7 +100,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             labels=labels,
             regularization=self.regularization,
             radius=self.radius,
+            **self._options(),
         )
+
+    def _options(self) -> dict[str, Any]:
+        """Return what else the problem file takes."""
+        return {}
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
@@ -178,9 +183,40 @@ class SoftmaxRegression(PrivateClassifier):
 
 
 class LargeMarginGaussian(PrivateClassifier):
-    """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`."""
+    """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
+
+    Parameters
+    ----------
+    competitors : {"summed", "soft"} or None
+        How a record's competing classes are put together; None means "soft" for more than two classes.
+    **options
+        As for the other classifiers.
+    """
 
     problem = "large_margin_gaussian"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        adjacency: str = "replace-one",
+        classes: Sequence[Any] = (0, 1),
+        regularization: float = 0.01,
+        radius: float = 1.0,
+        clip: bool = False,
+        size: int | None = None,
+        mechanism: Any = None,
+        backend: Any = None,
+        seed: int | None = None,
+        competitors: str | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon, delta, adjacency, classes, regularization, radius, clip, size, mechanism, backend, seed
+        )
+        self.competitors = competitors
+
+    def _options(self) -> dict[str, Any]:
+        return {"competitors": self.competitors}
 
 
 class KernelSVC(PrivateClassifier):

@@ -51,6 +51,22 @@ def test_many_classes() -> None:
     assert fitted.fit(x, raw.target).score(x, raw.target) > 0.9
 
 
+def test_competing_classes_are_an_option() -> None:
+    rng = np.random.default_rng(5)
+    y = np.arange(900) % 3
+    angle = 2 * np.pi * y / 3
+    x = 0.6 * np.column_stack([np.cos(angle), np.sin(angle)]) + rng.uniform(-0.15, 0.15, size=(900, 2))
+    for competitors, gradient in ((None, np.sqrt(2)), ("soft", np.sqrt(2)), ("summed", np.sqrt(6))):
+        estimator = estimators.LargeMarginGaussian(
+            epsilon=20.0, classes=(0, 1, 2), regularization=1e-3, competitors=competitors, seed=1
+        )
+        assert clone(estimator).get_params()["competitors"] == competitors
+        assert estimator.certificate(features=2, size=900).gradient_bound == pytest.approx(gradient)
+        assert estimator.fit(x, y).score(x, y) > 0.95
+    with pytest.raises(dp.TemplateError, match="'summed' or 'soft'"):
+        estimators.LargeMarginGaussian(classes=(0, 1, 2), competitors="nearest").fit(x, y)
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [

@@ -106,6 +106,8 @@ def test_the_unit_of_the_features_does_not_matter(problem: str) -> None:
         ("large_margin_gaussian", {"classes": 1}, "at least two"),
         ("large_margin_gaussian", {"classes": 3, "labels": ("a", "b")}, "needs 3 labels"),
         ("large_margin_gaussian", {"width": 0.0}, "width"),
+        ("large_margin_gaussian", {"competitors": "nearest"}, "'summed' or 'soft'"),
+        ("large_margin_gaussian_mixture", {"competitors": 1}, "'summed' or 'soft'"),
         ("huber_svm", {"width": -1.0}, "width"),
         ("logistic_regression", {"features": 0}, "dim must be a positive integer"),
         ("logistic_regression", {"radius": 0.0}, "radius must be a positive number"),

@@ -196,7 +196,7 @@ def test_no_data_are_read_before_the_refusal() -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_the_repaired_constants(classes: int) -> None:
-    template = dp.load("large_margin_gaussian", features=3, classes=classes)
+    template = dp.load("large_margin_gaussian", features=3, classes=classes, competitors="summed")
     replace = dp.verify(template, PROMISE, 583, ObjectivePerturbation())
     assert replace.sensitivity == pytest.approx(np.sqrt(2) * classes)
     assert replace.gradient_bound == pytest.approx(np.sqrt(classes * (classes - 1)))

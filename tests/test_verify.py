@@ -35,13 +35,26 @@ def certified(name: str, adjacency: str = "replace-one", **options: Any) -> dp.C
 def test_constants_of_large_margin_gaussians(
     classes: int, gradient: float, replacement: float, dimension: int, eigenvalue: float
 ) -> None:
-    certificate = certified("large_margin_gaussian", features=9, classes=classes, radius=1.0, width=0.5)
+    options = {"features": 9, "classes": classes, "competitors": "summed"}
+    certificate = certified("large_margin_gaussian", radius=1.0, width=0.5, **options)
     assert certificate.gradient_bound == pytest.approx(gradient, **DIGITS)
     assert certificate.sensitivity == pytest.approx(replacement, **DIGITS)
     assert certificate.hessian_bound == pytest.approx(eigenvalue, **DIGITS)
     assert certificate.noise_dimension == dimension
-    removal = certified("large_margin_gaussian", "add-remove", features=9, classes=classes)
+    removal = certified("large_margin_gaussian", "add-remove", **options)
     assert removal.sensitivity == pytest.approx(gradient, **DIGITS)
+
+
+@pytest.mark.parametrize("name", ["large_margin_gaussian", "large_margin_gaussian_mixture"])
+@pytest.mark.parametrize("classes", [3, 4, 9])
+def test_constants_of_soft_competitors_do_not_grow_with_the_classes(name: str, classes: int) -> None:
+    for options in ({}, {"competitors": "soft"}):  # soft by default
+        certificate = certified(name, features=3, classes=classes, width=0.25, **options)
+        assert certificate.gradient_bound == pytest.approx(math.sqrt(2), **DIGITS)
+        assert certificate.sensitivity == pytest.approx(2 * math.sqrt(2), **DIGITS)
+        assert certificate.hessian_bound == pytest.approx(1 / 0.25, **DIGITS)
+        removal = certified(name, "add-remove", features=3, classes=classes, **options)
+        assert removal.sensitivity == pytest.approx(math.sqrt(2), **DIGITS)
 
 
 @pytest.mark.parametrize("radius", [1.0, 0.25, 40.0])

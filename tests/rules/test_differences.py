@@ -64,14 +64,15 @@ def test_softmax_has_a_vertex_for_each_other_class(classes: int) -> None:
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_summed_margins_span_a_zonotope(classes: int) -> None:
-    (item,) = differences(of("large_margin_gaussian", features=3, classes=classes), "add-remove")
+    analysis = of("large_margin_gaussian", features=3, classes=classes, competitors="summed")
+    (item,) = differences(analysis, "add-remove")
     expected = {round(math.sqrt(k * (k + 1)), 5): math.comb(classes - 1, k) for k in range(1, classes)}
     assert vertices(item) == expected
     assert item.dimension == classes - 1
 
 
 def test_too_many_vertices_are_not_counted() -> None:
-    (item,) = differences(of("large_margin_gaussian", features=1, classes=14), "add-remove")
+    (item,) = differences(of("large_margin_gaussian", features=1, classes=14, competitors="summed"), "add-remove")
     assert item.lengths is None
     assert item.dimension == 13
 

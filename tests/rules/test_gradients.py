@@ -101,7 +101,7 @@ def test_pairs_are_never_sharper_than_all_combinations(seed):
 @pytest.mark.parametrize("enumerate_all", [True, False])
 def test_margins_that_share_a_row(classes, enumerate_all):
     """G = sqrt(C (C - 1)) for large-margin Gaussians, by pairs too, and G_adj = sqrt 2 C."""
-    template = dp.load("large_margin_gaussian", features=2, classes=classes)
+    template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors="summed")
     with pytest.MonkeyPatch.context() as patch:
         if not enumerate_all:
             patch.setattr(gradients, "LARGEST_ENUMERATION", 0)
