@@ -1,0 +1,1 @@
+"""Reproductions of published experiments, and checks of published claims: one module and one command each."""
