@@ -6,7 +6,7 @@ the papers computed can be compared with a repaired learner, and attacked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dpconvex.space import Space
 from dpconvex.template import Template
 from dpconvex.verify import analyse
 
-__all__ = ["NoMinimiser", "escape", "reproduce", "reproduce_chaudhuri"]
+__all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce", "reproduce_chaudhuri"]
 
 Array = NDArray[np.float64]
 
@@ -151,28 +151,67 @@ def reproduce_chaudhuri(
     DomainError
         If a record is outside its declared domain.
     """
+    return next(
+        repeat_chaudhuri(
+            template, data, epsilon, algorithm, backend, draws=1, tolerance=tolerance, clip=clip, seed=seed
+        )
+    )
+
+
+def repeat_chaudhuri(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    epsilon: float,
+    algorithm: int = 2,
+    backend: Any = None,
+    *,
+    draws: int,
+    tolerance: float = 1e-8,
+    clip: bool = False,
+    seed: int | None = None,
+) -> Iterator[Release]:
+    """Yield runs of `reproduce_chaudhuri` on the same data, each with noise of its own.
+
+    Records are checked once, and Algorithm 1 minimises once.
+
+    Parameters
+    ----------
+    template, data, epsilon, algorithm, backend, tolerance, clip, seed
+        As for `reproduce_chaudhuri`.
+    draws : int
+        Number of runs.
+
+    Yields
+    ------
+    Release
+        Marked as not private.
+
+    Raises
+    ------
+    NotPrivate, NotConverged, DomainError
+        As for `reproduce_chaudhuri`.
+    """
     analysis = analyse(template)
     batch = template.record.validate(data, clip=clip)
     size, space = batch.size, analysis.form.space
     found = published_calibration(analysis, epsilon, size, algorithm)
     rng = system_generator() if seed is None else seeded_generator(seed)
-    noise = gamma_direction(space.dim, 1 / found.rate, rng)
     engine = DataEngine(analysis, batch, size, backend)
     added = size * found.added
     mu = size * analysis.modulus + added
-    if algorithm == 1:
-        theta = engine.minimise(mu, tolerance) + noise
-    else:
-        theta = engine.minimise(mu, tolerance, linear=noise, added=added)
-    return Release(
-        parameters=space.unpack(theta),
-        not_private_because=(
-            f"its noise is calibrated as published (Chaudhuri, Monteleoni & Sarwate 2011, Algorithm {algorithm}) and not "
-            "certified"
-        ),
-        source=template.source,
-        predictor=template.predict,
-    )
+    exact = engine.minimise(mu, tolerance) if algorithm == 1 else None
+    for _ in range(draws):
+        noise = gamma_direction(space.dim, 1 / found.rate, rng)
+        theta = engine.minimise(mu, tolerance, linear=noise, added=added) if exact is None else exact + noise
+        yield Release(
+            parameters=space.unpack(theta),
+            not_private_because=(
+                f"its noise is calibrated as published (Chaudhuri, Monteleoni & Sarwate 2011, Algorithm {algorithm}) and "
+                "not certified"
+            ),
+            source=template.source,
+            predictor=template.predict,
+        )
 
 
 def without_convexity(analysis: Analysis, engine: DataEngine, noise: Array, tolerance: float) -> Array:

@@ -11,7 +11,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.mechanisms.chaudhuri import objective_calibration, output_calibration, published_calibration
-from dpconvex.reproduction import reproduce_chaudhuri
+from dpconvex.reproduction import repeat_chaudhuri, reproduce_chaudhuri
 from dpconvex.verify import analyse
 
 
@@ -89,3 +89,14 @@ def test_the_noise_of_algorithm_1_has_its_law() -> None:
     drawn = np.array([reproduce_chaudhuri(template, data, 1.0, 1, seed=s)["w"] for s in range(120)])
     rate = output_calibration(1.0, 40, 0.01).rate
     assert stats.kstest(np.linalg.norm(drawn, axis=1) * rate, stats.gamma(3).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [1, 2])
+def test_repeated_runs_are_single_runs(algorithm: int) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(50, 2))
+    data = {"x": x / np.linalg.norm(x, axis=1).max() / (1 + 1e-12), "y": np.tile([-1, 1], 25)}
+    template = dp.load("huber_svm", features=2)
+    runs = [r["w"] for r in repeat_chaudhuri(template, data, 1.0, algorithm, draws=3, seed=5)]
+    assert runs[0] == pytest.approx(reproduce_chaudhuri(template, data, 1.0, algorithm, seed=5)["w"], abs=1e-7)
+    assert len({run.tobytes() for run in runs}) == 3
