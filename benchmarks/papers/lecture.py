@@ -145,7 +145,7 @@ def draw(points: list[Point], path: Path) -> None:
         axes.set(xscale="log", yscale="log", xlabel="steps T", title=f"ε = {epsilon:g}, δ = {DELTA:g}")
         axes.grid(True, alpha=0.2)
     panels[0].set_ylabel("excess of the mean loss")
-    panels[-1].legend(fontsize=7, loc="lower left")
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
     figure.suptitle(f"Noisy gradient descent on Breast Cancer, logistic loss, ‖w‖ ≤ {RADIUS:g}", fontsize=11)
     figure.savefig(path, dpi=150)
 

@@ -236,10 +236,12 @@ def sample_sizes() -> str:
     three = chaudhuri_theorem_3(10.0, 0.1, d, EPSILON, 0.25, PROBABILITY)
     four = chaudhuri_theorem_4(10.0, 0.1, d, EPSILON, 0.25, PROBABILITY)
     true = pathak_raj_theorem_5_3(n, d, 2, EPSILON, 0.31, PROBABILITY)
+    rows = "; ".join(
+        f"{name} {', '.join(f'{v:.0f}' for v in terms)}" for name, terms in (("theorem 3", three), ("theorem 4", four))
+    )
     return (
         "Records for an excess of 0.1 over a classifier of norm 10, in units of the constant C that the paper leaves open: "
-        f"theorem 3 {', '.join(f'{v:.0f}' for v in three)}; theorem 4 {', '.join(f'{v:.0f}' for v in four)}.  Theorem 5.3 of 2012 for "
-        f"{n} records: {true:.4g}."
+        f"{rows}.  Theorem 5.3 of 2012 for {n} records: {true:.4g}."
     )
 
 
@@ -260,7 +262,7 @@ def draw(mine: list[Measurement], theirs: list[Measurement], path: Path) -> None
     axes.axhline(len(theirs) - 0.5, color="#7a7a7a", lw=0.8, ls=":")
     axes.set(xscale="log", xlabel="excess of the mean loss plus the regularizer", title="Excess risk, ε = 1")
     axes.grid(True, axis="x", alpha=0.2)
-    axes.legend(fontsize=8, loc="lower right")
+    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=150)
 
 
