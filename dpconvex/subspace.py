@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.polynomial import Polynomial
 
-__all__ = ["sensitive_basis"]
+__all__ = ["sensitive_basis", "settled"]
 
 Index = NDArray[np.int64]
 
@@ -63,13 +63,26 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
         key = np.round(block, 12).tobytes() + str(block.shape).encode()
         if key not in known:
             vectors, values, _ = np.linalg.svd(block, full_matrices=False)
-            known[key] = vectors[:, values > RANK_TOLERANCE * values[0]]
+            known[key] = settled(vectors[:, values > RANK_TOLERANCE * values[0]])
         basis = known[key]
         rows.append(np.repeat(index, basis.shape[1]))
         places.append(np.tile(width + np.arange(basis.shape[1]), len(index)))
         data.append(basis.ravel())
         width += basis.shape[1]
     return sp.csc_array((np.concatenate(data), (np.concatenate(rows), np.concatenate(places))), shape=(dim, width))
+
+
+def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the one orthonormal basis of the same space that is nearest to fixed vectors, shape (rows, p).
+
+    Equal singular values leave the singular vectors undetermined, and another processor rounds to others.  Any basis serves
+    privacy, but with this one a seed draws the same noise everywhere.  It is the orthogonal polar factor (N. Higham, "Computing
+    the polar decomposition", 1986, theorem 2.1), unique because fixed vectors of no pattern are in general position.
+    """
+    rows, p = basis.shape
+    fixed = np.cos(np.outer(np.arange(1, rows + 1), np.arange(1, p + 1)))
+    left, _, right = np.linalg.svd(basis.T @ fixed)
+    return np.asarray(basis @ (left @ right))
 
 
 def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:

@@ -12,7 +12,7 @@ import dpconvex as dp
 from dpconvex.form import LossForm
 from dpconvex.polynomial import Polynomial
 from dpconvex.record import Ball, Box, Choice, Record
-from dpconvex.subspace import sensitive_basis
+from dpconvex.subspace import sensitive_basis, settled
 from dpconvex.template import Template
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -141,3 +141,25 @@ def test_a_direction_that_the_data_never_see_is_left_out():
 def test_nothing_to_see():
     assert sensitive_basis([], 4).shape == (4, 0)
     assert sensitive_basis([Polynomial.constant(np.ones(3))], 4).shape == (4, 0)
+
+
+@pytest.mark.parametrize(("rows", "p"), [(1, 1), (2, 1), (3, 2), (10, 9), (40, 25)])
+def test_a_space_has_one_settled_basis(rows: int, p: int) -> None:
+    # Singular vectors of equal singular values are any rotation of each other, and processors round to different ones.
+    rng = np.random.default_rng(rows)
+    basis = np.linalg.qr(rng.standard_normal((rows, p)))[0]
+    found = settled(basis)
+    assert found.T @ found == pytest.approx(np.eye(p), abs=1e-13)
+    assert found @ found.T == pytest.approx(basis @ basis.T, abs=1e-13)
+    for _ in range(5):
+        rotation = np.linalg.qr(rng.standard_normal((p, p)))[0]
+        assert settled(basis @ rotation) == pytest.approx(found, abs=1e-11)
+
+
+def test_the_space_of_a_constant_has_a_settled_basis() -> None:
+    # Differences of classes: the case in which all singular values are equal.
+    for classes in range(2, 30):
+        centred = np.eye(classes) - 1 / classes
+        first = settled(np.linalg.svd(centred)[0][:, :-1])
+        second = settled(np.linalg.svd(centred[::-1])[0][::-1, :-1])
+        assert first == pytest.approx(second, abs=1e-11)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dpconvex.polynomial import Polynomial
 from dpconvex.rules.analysis import Analysis
 from dpconvex.space import Space
+from dpconvex.subspace import settled
 
 __all__ = ["RankOne", "rank_one_structures"]
 
@@ -203,7 +204,7 @@ def row_space(matrix: Array) -> Array:
     rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
     _, values, vectors = np.linalg.svd(rows, full_matrices=False)
     rank = int((values > RANK_TOLERANCE * values[0]).sum())
-    return np.eye(matrix.shape[1]) if rank == matrix.shape[1] else np.asarray(vectors[:rank].T)
+    return np.eye(matrix.shape[1]) if rank == matrix.shape[1] else settled(vectors[:rank].T)
 
 
 def affine_root(features: Array, monomials: Index) -> Array | None:
