@@ -144,3 +144,38 @@ def test_a_prediction_of_another_shape_is_refused() -> None:
     for search in (tune, dp.tune_repeated):
         with pytest.raises(dp.TemplateError, match="one label for each record"):
             search([template], data(100), dp.Privacy(epsilon=2.0))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""
+    from dpconvex import tuning
+
+    promise = dp.Privacy(2.0, adjacency=adjacency)
+    columns = data(400)
+    used: list[np.ndarray] = []
+    chosen_on: list[int] = []
+
+    def fit(
+        template: dp.Template, mine: dict[str, np.ndarray], privacy: dp.Privacy, *rest: object, **more: object
+    ) -> object:
+        assert privacy == promise
+        used.append(mine["x"])
+        return dp.Release({"w": np.zeros(3)}, spent=privacy, predictor=lambda p, x: np.ones(len(x), dtype=int))
+
+    def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:
+        assert (epsilon, neighbours) == (2.0, adjacency)
+        chosen_on.append(counts[0])
+        return 0
+
+    monkeypatch.setattr(tuning, "solve", fit)
+    monkeypatch.setattr(tuning, "select", choose)
+    candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1, 1.0)]
+    outcome = tune(candidates, columns, promise, size=400 if adjacency == "add-remove" else None)
+    assert outcome.spent == promise
+    together = np.concatenate(used)
+    assert len(np.unique(together, axis=0)) == len(together)
+    left = {tuple(row) for row in columns["x"]} - {tuple(row) for row in together}
+    assert len(left) == 400 - len(together)
+    held_out = np.array([tuple(row) in left for row in columns["x"]])
+    assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
