@@ -101,6 +101,11 @@ class BatchedLoss:
         """The separable absolute values in the regularizer, if there are any."""
         return self._lowered.absolute
 
+    def quadratic(self, smooth: bool = False) -> Quadratic | None:
+        """The regularizer, or its smooth part, if it is a quadratic function."""
+        lowered = self._lowered.smooth if smooth else self._lowered.regularizer
+        return lowered if isinstance(lowered, Quadratic) else None
+
     def regularizer_value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
         """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,).
 

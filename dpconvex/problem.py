@@ -55,6 +55,8 @@ class Problem:
         Modulus of F (sum form), `added` included; positive.
     gradient_bound : float or None
         Bound on the gradient norm of one record's loss, if one was proved; it only serves to estimate rounding.
+    hessian_bound : float or None
+        Bound on the largest eigenvalue of the Hessian of one record's loss on K, if one was proved.
     projector : callable or None
         Orthogonal projection on the sensitive subspace, acting on the last axis of an array of shape (..., dim).  If
         given, the losses see the projected parameters; the regularizer, the quadratic and the noise see all of them.
@@ -74,6 +76,7 @@ class Problem:
     added: float = 0.0
     linear: Array | None = None
     gradient_bound: float | None = None
+    hessian_bound: float | None = None
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -65,6 +65,17 @@ class Composite:
         return self.problem.feasible.is_space and self.absolute is None
 
     @cached_property
+    def curvature(self) -> float:
+        """Proved Lipschitz constant of the gradient of f on K; infinite if there is none."""
+        problem, loss = self.problem, self.problem.loss
+        regularizer = loss.quadratic(smooth=self.absolute is not None)
+        if problem.hessian_bound is None or regularizer is None:
+            return np.inf
+        matrix = abs(regularizer.hessian)
+        public = problem.size * float(matrix.sum(axis=1).max(initial=0.0)) + problem.added
+        return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
+
+    @cached_property
     def has_kinks(self) -> bool:
         """Whether the regularizer has absolute values that could not be split off."""
         return self.problem.loss.absolute is not None and self.absolute is None
@@ -130,7 +141,7 @@ class Composite:
         noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
         public = (
             float(np.linalg.norm(gradient))
-            + 2 * noise
+            + noise
             + (problem.added + problem.strong_convexity) * float(np.linalg.norm(theta))
         )
         return 8.0 * (np.sqrt(records) + np.sqrt(self.dim)) * (UNIT / 2) * (records * bound + public)

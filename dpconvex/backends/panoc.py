@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.backends.composite import Composite
-from dpconvex.backends.exactness import Iterate, floor, step
+from dpconvex.backends.exactness import Iterate, at_point, floor, step
 from dpconvex.backends.quasi_newton import Memory
 from dpconvex.backends.whitening import Coordinates, plain, whitened
 
@@ -103,9 +103,11 @@ def quasi_newton(composite: Composite, start: Iterate, tolerance: float, max_ste
         else:
             stalled += 1
         if distance <= threshold or stalled > PATIENCE:
-            theta = coordinates.point(now.forward)
+            theta = composite.problem.feasible.project(coordinates.point(now.forward))
             value, gradient = composite.smooth(theta)
-            iterate = step(composite, theta, value, gradient, best.lipschitz)
+            iterate = at_point(composite, theta, value, gradient, best.lipschitz)
+            if iterate.distance_bound > tolerance:
+                iterate = step(composite, theta, value, gradient, best.lipschitz)
             if iterate.distance_bound < best.distance_bound:
                 best = iterate
             if best.distance_bound <= tolerance or stalled > PATIENCE:

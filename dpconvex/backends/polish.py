@@ -37,15 +37,19 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         The best that was found; the caller looks at its bound.
     """
     mu = composite.problem.strong_convexity
+    if not composite.is_smooth:
+        start = composite.problem.feasible.project(start)
     value, gradient = composite.smooth(start)
     if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
         start = composite.problem.feasible.project(np.zeros(composite.dim))
         value, gradient = composite.smooth(start)
     if not np.isfinite(value):
         return Iterate(start, np.inf, value, gradient, mu)
+    best = at_point(composite, start, value, gradient)
+    if best.distance_bound <= tolerance:
+        return best
     if composite.is_smooth:
-        best = at_point(composite, start, value, gradient)
-        if best.distance_bound <= tolerance or max_steps == 0:
+        if max_steps == 0:
             return best
         allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
         return at_point(composite, *descend(composite, start, value, gradient, 0.9 * mu * allowance, max_steps))

@@ -109,6 +109,11 @@ class Automatic:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self._chosen(certificate).noise_bound(certificate, probability)
 
+    def noise_rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds."""
+        chosen = self._chosen(certificate)
+        return chosen.noise_rounding(certificate, probability) if isinstance(chosen, ObjectivePerturbation) else 0.0
+
     def _chosen(self, certificate: Certificate) -> Candidate:
         if certificate.perturbed == "objective":
             return ObjectivePerturbation(certificate.noise)

@@ -40,7 +40,7 @@ LARGEST_EPSILON = 0.1
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 2.0
+ABOVE_FLOOR = 1.5
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
@@ -124,7 +124,7 @@ class Cover:
         bare = mechanism.certify(analysis, rest, size)
         cap, dimension = noise_cap(mechanism, bare), analysis.form.space.dim
         tolerance = self._tolerance(analysis, bare, cap, spent)
-        distance = drawing_error(analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
+        distance = drawing_error(mechanism, analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
         tail = (1 + math.exp(min(privacy.epsilon, 700.0))) * TAIL
         noise = calibrate_cover(spent, distance, dimension, cap, tail)
         step = Derivation(
@@ -194,11 +194,17 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     return LOG_CONCAVE * certificate.expected_noise
 
 
-def drawing_error(analysis: Analysis, certificate: Certificate, cap: float) -> float:
-    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point."""
+def drawing_error(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float) -> float:
+    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
+
+    What rounding does to noise is proportional to its norm; a mechanism for which that is not enough says so with a method
+    ``noise_rounding(certificate, probability)``.
+    """
     relative = (analysis.form.space.dim + 16) * UNIT
+    own = getattr(mechanism, "noise_rounding", None)
+    more = float(own(certificate, TAIL)) if callable(own) else 0.0
     if certificate.perturbed == "objective":
-        return relative * cap / certificate.strong_convexity
+        return (relative * cap + more) / certificate.strong_convexity
     if certificate.perturbed == "output":
         reach = answer_radius(analysis, certificate, 0.0) + cap
         return relative * (cap + reach) + projection_error(analysis.form, reach)

@@ -20,6 +20,7 @@ from dpconvex.mechanisms.matrix_noise import (
     matrix_noise,
     noise_bound,
     root_mean_square,
+    rounding_bound,
 )
 from dpconvex.mechanisms.steps import sensitivity_of
 from dpconvex.noise import gamma_direction, gaussian, in_subspace
@@ -166,9 +167,17 @@ class MatrixLaw:
         return np.asarray(structure.map @ drawn.ravel(), dtype=float)
 
     def bound(self, certificate: Certificate, probability: float) -> float:
-        """Chi-square quantiles; the tail is heavy."""
-        rows, columns = (int(certificate.settings[name]) for name in ("rows", "columns"))
-        return noise_bound(rows, columns, certificate.noise_scale, probability)
+        """Quantile of the longest row; the tail is heavy.  Half of the probability is left to `rounding`."""
+        return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+    def rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound the distance of a drawn matrix from an ideal one, but for half of the given probability."""
+        return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+
+def shape_of(certificate: Certificate) -> tuple[int, int]:
+    """Return the rows and the columns of matrix-shaped noise."""
+    return int(certificate.settings["rows"]), int(certificate.settings["columns"])
 
 
 class GaussianLaw:

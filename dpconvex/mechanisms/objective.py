@@ -24,7 +24,7 @@ from dpconvex.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.advice import advise
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.laws import LAWS, Calibration, GaussianLaw, Law
+from dpconvex.mechanisms.laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
 from dpconvex.mechanisms.modulus import best_added, check_options, not_strongly_convex, reference_radius
 from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.privacy import Privacy
@@ -147,6 +147,10 @@ class ObjectivePerturbation:
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.bound(certificate, probability)
+
+    def noise_rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`cover`)."""
+        return self.law.rounding(certificate, probability) if isinstance(self.law, MatrixLaw) else 0.0
 
     def _check(self, analysis: Analysis) -> None:
         """Refuse what the theorem does not cover."""

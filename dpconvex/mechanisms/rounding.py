@@ -59,14 +59,15 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     stiffness = certificate.size * largest_eigenvalue(analysis) + certificate.added
     data = records * certificate.gradient_bound
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
-    everything = data + gradient + 2 * noise_bound + (certificate.added + mu) * radius
+    everything = data + gradient + noise_bound + (certificate.added + mu) * radius
     error = 8 * (np.sqrt(records) + np.sqrt(dim)) * UNIT / 2 * everything
     if analysis.form.feasible.is_space:
         return float(error / mu)
     bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     lipschitz = max(records * bend + stiffness, mu)
-    proximal = projection_error(analysis.form, radius + gradient / lipschitz)
-    return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
+    condition = float(np.sqrt(lipschitz / mu))
+    proximal = projection_error(analysis.form, radius + gradient / (condition * mu))
+    return float(error / mu + proximal * (1 + 2 * condition))
 
 
 def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:

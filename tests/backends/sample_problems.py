@@ -43,7 +43,7 @@ def logistic(constraints: Callable[[cp.Variable], Sequence[cp.Constraint]] = lam
         0.05 * cp.sum_squares(w),
         constraints(w),
     )
-    return build(template, 0.1, gradient_bound=1.0, **options)
+    return build(template, 0.1, gradient_bound=1.0, hessian_bound=0.25, **options)
 
 
 def huber_svm(**options: Any) -> Problem:
@@ -53,7 +53,7 @@ def huber_svm(**options: Any) -> Problem:
         lambda x, y: huber_hinge(1 - y * (x @ w + c), 0.5),
         0.05 * (cp.sum_squares(w) + cp.square(c)),
     )
-    return build(template, 0.1, gradient_bound=np.sqrt(2), **options)
+    return build(template, 0.1, gradient_bound=np.sqrt(2), hessian_bound=2.0, **options)
 
 
 def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: bool = True, **options: Any) -> Problem:
@@ -66,7 +66,8 @@ def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: boo
 
     regularizer = sum(1e-3 * cp.trace(P[: side - 1, : side - 1]) + weight * cp.sum_squares(P) for P in Phi)
     template = Template(Record(x=Ball(side - 1), y=Choice(range(classes))), loss, regularizer)
-    return build(template, 2 * weight, gradient_bound=np.sqrt(classes * (classes - 1)), **options)
+    G = np.sqrt(classes * (classes - 1))
+    return build(template, 2 * weight, gradient_bound=G, hessian_bound=float(classes), **options)
 
 
 def soft_margin(**options: Any) -> Problem:
@@ -89,7 +90,7 @@ def regression(weight: float = 0.05, **options: Any) -> Problem:
         weight * cp.sum_squares(w),
         [cp.norm(w, 2) <= 0.5],
     )
-    return build(template, 2 * weight, gradient_bound=3.0, **options)
+    return build(template, 2 * weight, gradient_bound=3.0, hessian_bound=2.0, **options)
 
 
 def lasso(**options: Any) -> Problem:
@@ -99,7 +100,7 @@ def lasso(**options: Any) -> Problem:
         lambda x, t: cp.huber(x @ w - t, 0.5),
         0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0] - 1),
     )
-    return build(template, 0.1, gradient_bound=1.0, **options)
+    return build(template, 0.1, gradient_bound=1.0, hessian_bound=2.0, **options)
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {

@@ -11,10 +11,10 @@ from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regr
 
 from dpconvex.backends import solve
 from dpconvex.backends.composite import Composite
-from dpconvex.backends.exactness import certify, distance_bound
+from dpconvex.backends.exactness import at_point, certify, distance_bound
 from dpconvex.backends.quasi_newton import Memory
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.problem import Problem
+from dpconvex.problem import Problem, Solution
 from dpconvex.record import Ball, Box, Record
 from dpconvex.template import Template
 
@@ -62,6 +62,86 @@ def test_bound_holds_against_long_runs(name: str) -> None:
             if problem.feasible.has_projection:
                 assert np.linalg.norm(problem.feasible.project(theta) - theta) <= 1e-12
     assert max(ratios) > 0.05
+
+
+def exact_in_box(X: np.ndarray, t: np.ndarray, mu: float, b: np.ndarray) -> np.ndarray:
+    """Minimise ``||X w - t||^2 / 2 + mu ||w||^2 / 2 + <b, w>`` over w >= 0, by trying which coordinates are 0."""
+    H, g = X.T @ X + mu * np.eye(X.shape[1]), X.T @ t - b
+    for mask in range(2 ** len(g)):
+        free = np.array([mask >> k & 1 for k in range(len(g))], dtype=bool)
+        w = np.zeros(len(g))
+        w[free] = np.linalg.solve(H[np.ix_(free, free)], g[free])
+        if (w >= 0).all() and ((H @ w - g)[~free] >= 0).all():
+            return w
+    raise AssertionError
+
+
+def test_a_point_is_certified_by_its_gradient_alone() -> None:
+    ratios = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        w = cp.Variable(4, name="w", nonneg=True)
+        template = Template(
+            Record(x=Ball(4), t=Box(-1.0, 1.0)), lambda x, t: 0.5 * cp.square(x @ w - t), 0.01 * cp.sum_squares(w)
+        )
+        # Records along few directions: the curvature is all in one of them, and the bound on it is nearly attained.
+        x = rng.normal(size=(1, 4)) + 0.02 * rng.normal(size=(30, 4))
+        batch = template.record.validate({"x": x / np.linalg.norm(x, axis=1)[:, None], "t": rng.uniform(-1, 1, 30)})
+        problem = build(template, 0.02, batch=batch, seed=seed, gradient_bound=3.0, hessian_bound=1.0)
+        assert problem.linear is not None
+        exact = exact_in_box(batch.fields["x"], batch.fields["t"], 0.6, problem.linear)
+        composite = Composite(problem)
+        assert composite.curvature == pytest.approx(30.6)
+        for size in (1e-1, 1e-4, 1e-8):
+            for direction in (rng.normal(size=4), x[0], np.linalg.svd(x)[2][3]):
+                point = np.maximum(exact + size * direction / np.linalg.norm(direction), 0.0)
+                bound = at_point(composite, point, *composite.smooth(point)).distance_bound
+                distance = float(np.linalg.norm(point - exact))
+                assert distance <= bound
+                ratios.append(distance / bound)
+    assert 0.2 < max(ratios) <= 1
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_a_point_certifies_holds_against_long_runs(name: str) -> None:
+    for seed in range(4):
+        problem = PROBLEMS[name](seed=seed)
+        composite = Composite(problem)
+        assert problem.hessian_bound is None or np.isfinite(composite.curvature)
+        reference = solve(problem, "first-order", 1e-10)
+        rng = np.random.default_rng(seed)
+        for spread in (1.0, 1e-3, 1e-6, 0.0):
+            start = reference.theta + spread * rng.normal(size=problem.space.dim)
+            theta = problem.feasible.project(start)
+            bound = at_point(composite, theta, *composite.smooth(theta)).distance_bound
+            assert np.linalg.norm(theta - reference.theta) <= bound + reference.distance_bound
+            if np.isfinite(bound) and spread == 0.0:
+                assert bound <= 1e-8
+
+
+class Liar:
+    """A backend that claims a distance it has not reached, for another's point or its own."""
+
+    def __init__(self, shift: float, claim: float, other: Problem | None = None) -> None:
+        self.shift, self.claim, self.other = shift, claim, other
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        found = solve(self.other or problem, "first-order", tolerance)
+        if self.other is not None:
+            return found
+        found.theta[0] += self.shift
+        return found if self.claim < 0 else Solution(found.theta, self.claim)
+
+
+@pytest.mark.parametrize("name", ["logistic", "large margin", "lasso"])
+def test_a_backends_word_does_not_count(name: str) -> None:
+    problem, twin = PROBLEMS[name](seed=1), PROBLEMS[name](seed=2)
+    for liar in (Liar(1e-3, 0.0), Liar(1e-3, 1e-9), Liar(1e-3, -1.0), Liar(0.0, 0.0, other=twin)):
+        with pytest.raises(NotConverged, match="nothing is released"):
+            solve(problem, liar, 1e-9)
+    # One that says too little is checked too, and believed where it is right.
+    modest = solve(problem, Liar(0.0, 5.0), 1e-6)
+    assert modest.distance_bound <= 1e-6
 
 
 def test_bound_is_valid_for_any_step_length() -> None:

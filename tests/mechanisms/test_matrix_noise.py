@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 from typing import Any
 
 import cvxpy as cp
@@ -20,6 +21,7 @@ from dpconvex.mechanisms.matrix_noise import (
     matrix_noise,
     noise_bound,
     root_mean_square,
+    rounding_bound,
 )
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.rank_one import rank_one_structures
@@ -119,7 +121,7 @@ def test_it_is_smaller_than_gamma_noise_for_softmax(classes: int, features: int,
 
 
 def test_the_symmetric_layout_is_smaller_for_large_margin_gaussians() -> None:
-    for features, ratio in ((9, 0.62), (29, 0.37)):
+    for features, ratio in ((9, 0.63), (29, 0.38)):
         analysis = analyse(dp.load("large_margin_gaussian", features=features))
         structure, p = best_structure(analysis), analysis.form.noise_dimension
         assert math.sqrt(structure.square / (p * (p + 1))) <= ratio
@@ -131,12 +133,82 @@ def test_the_symmetric_layout_is_smaller_for_large_margin_gaussians() -> None:
         np.testing.assert_allclose(basis @ (basis.T @ drawn), drawn, atol=1e-12 * np.abs(drawn).max())
 
 
-def test_the_bound_on_the_norm() -> None:
-    rng = generator(5)
-    norms = np.array([np.linalg.norm(matrix_noise(2, 3, 1.0, rng)) for _ in range(4000)])
-    assert (norms > noise_bound(2, 3, 1.0, 0.01)).mean() <= 0.01
-    assert noise_bound(2, 3, 1.0, 1e-9) > noise_bound(2, 3, 1.0, 0.01) > norms.mean()
-    assert noise_bound(2, 3, 5.0, 0.01) == pytest.approx(5 * noise_bound(2, 3, 1.0, 0.01))
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (10, 10), (9, 50)])
+def test_the_bound_on_the_norm(rows: int, columns: int) -> None:
+    rng, count = generator(5), 2000
+    norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 1.0, rng)) for _ in range(count)])
+    for probability in (0.3, 0.01):
+        assert (norms > noise_bound(rows, columns, 1.0, probability)).sum() <= stats.binom.isf(1e-6, count, probability)
+    assert noise_bound(rows, columns, 1.0, 1e-9) > noise_bound(rows, columns, 1.0, 0.01) > norms.mean()
+    assert noise_bound(rows, columns, 5.0, 0.01) == pytest.approx(5 * noise_bound(rows, columns, 1.0, 0.01))
+
+
+@pytest.mark.parametrize("columns", [1, 4, 30])
+@pytest.mark.parametrize("probability", [0.1, 1e-6, 2.0**-100])
+def test_for_one_row_the_bound_is_the_quantile(columns: int, probability: float) -> None:
+    # s^2 c/d times a variable with Fisher's law: one row is a multivariate t vector.
+    freedom = degrees_of_freedom(1, columns)
+    s = 0.7 * (freedom + columns) / 2
+    bound = noise_bound(1, columns, 0.7, probability)
+    tail = float(stats.f.sf((bound / s) ** 2 * freedom / columns, columns, freedom))
+    assert probability * (1 - 1e-3) <= tail <= probability * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (6, 4), (10, 10)])
+def test_what_errors_of_the_draw_do_to_the_noise(rows: int, columns: int) -> None:
+    # The steps of the sampler, twice: with errors of the worst kind, a share `error` of each row, in the direction in which
+    # the rows below have most to lose, and without.
+    rng, error, probability, count = generator(6), 1e-7, 0.05, 1500
+    freedom = degrees_of_freedom(rows, columns)
+    s = (freedom + columns) / 2
+    moved = np.empty(count)
+    for number in range(count):
+        exact, wrong = np.zeros((0, columns)), np.zeros((0, columns))
+        for k in reversed(range(rows)):
+            row = rng.standard_normal(columns) / math.sqrt(rng.chisquare(freedom - rows + 1 + k))
+            off = exact[np.argmax((exact**2).sum(axis=1))] if len(exact) else rng.standard_normal(columns)
+            near = row + error * np.linalg.norm(row) * off / np.linalg.norm(off)
+            exact, wrong = (np.vstack([r, m @ root(r)]) for r, m in ((row, exact), (near, wrong)))
+        moved[number] = s * np.linalg.norm(wrong - exact)
+    # `rounding_bound` counts (1.5 c + 35) units, of which an error of so many is root two.
+    bound = rounding_bound(rows, columns, 1.0, probability) * math.sqrt(2) * error / ((1.5 * columns + 35) * 2.0**-53)
+    assert (moved > bound).sum() <= stats.binom.isf(1e-6, count, probability)
+    assert bound < 100 * np.quantile(moved, 1 - probability)
+
+
+def root(row: Array) -> Array:
+    """Return (I + r'r)^(1/2), from eigenvectors."""
+    value, vector = np.linalg.eigh(np.eye(len(row)) + np.outer(row, row))
+    return np.asarray((vector * np.sqrt(value)) @ vector.T)
+
+
+def test_the_draw_is_rounded_by_less_than_the_bound() -> None:
+    # The same random numbers, with forty digits.
+    rows, columns, freedom = 10, 10, degrees_of_freedom(10, 10)
+    worst = 0.0
+    with localcontext() as context:
+        context.prec = 40
+        s = Decimal(freedom + columns) / 2
+        for seed in range(50):
+            drawn, rng = matrix_noise(rows, columns, 1.0, generator(seed)), generator(seed)
+            exact = np.empty((0, columns), dtype=object)
+            for k in reversed(range(rows)):
+                length = (2 * Decimal(rng.standard_gamma((freedom - rows + 1 + k) / 2))).sqrt()
+                row = np.array([Decimal(z) / length for z in rng.standard_normal(columns).tolist()])
+                exact = exact + np.outer(exact @ row / (1 + (1 + row @ row).sqrt()), row)
+                exact = np.vstack([row, exact])
+            difference = [float(s * a - Decimal(b)) for a, b in zip(exact.ravel(), drawn.ravel().tolist(), strict=True)]
+            worst = max(worst, float(np.linalg.norm(difference)))
+    assert 0 < worst < rounding_bound(rows, columns, 1.0, 0.01)
+
+
+def test_more_degrees_of_freedom_than_the_least_noise_needs_cost_little() -> None:
+    for rows, columns in ((1, 1), (1, 30), (5, 5), (9, 50), (60, 20)):
+        least = rows * columns * (rows + columns + 1)
+        freedom = degrees_of_freedom(rows, columns)
+        square = rows * columns * (freedom + columns) ** 2 / 4 / (freedom - rows - 1)
+        assert least < square < 1.1 * least
+        assert rows + columns < 10 or square < 1.05 * least
 
 
 # Which templates have gradients of rank one.
@@ -267,7 +339,9 @@ def test_the_log_ratio_in_the_plane(adjacency: str) -> None:
 def test_the_size_of_the_noise_follows_from_the_shape() -> None:
     structure = best_structure(plane()[0])
     assert {structure.rows, structure.columns} == {2, 1}
-    assert root_mean_square(structure, 2.0) == pytest.approx(2 * math.sqrt(2 * 4))
+    freedom = degrees_of_freedom(structure.rows, structure.columns)
+    square = 2 * (freedom + structure.columns) ** 2 / 4 / (freedom - structure.rows - 1)
+    assert root_mean_square(structure, 2.0) == pytest.approx(2 * math.sqrt(square))
 
 
 def test_a_private_fit() -> None:
