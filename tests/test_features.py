@@ -30,6 +30,18 @@ def test_inner_products_approximate_the_kernel(kernel: str, paired: bool) -> Non
     assert np.abs(mapped @ mapped.T - features.exact(x, x)).max() < 0.06
 
 
+def test_the_cosine_form_is_that_of_scikit_learn() -> None:
+    kernel_approximation = pytest.importorskip("sklearn.kernel_approximation")
+    x = np.random.default_rng(4).normal(size=(20, 3))
+    ours = RandomFourierFeatures(3, 200, "gaussian", 0.3, paired=False, seed=5)
+    theirs = kernel_approximation.RBFSampler(gamma=0.3, n_components=200, random_state=0).fit(x)
+    frequencies, phase = ours._drawn
+    # The same law of the frequencies, and, for the same frequencies, the same map.
+    assert frequencies.std() / theirs.random_weights_.std() == pytest.approx(1, abs=0.25)
+    theirs.random_weights_, theirs.random_offset_ = frequencies.T, phase
+    np.testing.assert_allclose(ours.transform(x), theirs.transform(x), atol=1e-12)
+
+
 def test_a_seed_is_the_whole_model() -> None:
     x = np.ones((1, 2))
     first, second = RandomFourierFeatures(2, 5, seed=1), RandomFourierFeatures(2, 5, seed=1)
