@@ -5,7 +5,8 @@ norm of the mapped record, which is known exactly.  (Rahimi & Recht 2007; Chaudh
 
 Why not scikit-learn's `RBFSampler`: it knows the Gaussian kernel and the cosine form alone, whose records are longer than
 pairs by a factor of sqrt(2), and so is the noise; it is an optional package here; and a saved model has to find its
-frequencies again from the seed, in any version.  Where it does fit, kernel="gaussian" and paired=False, a test holds this map to it.
+frequencies again from the seed, in any version.  Where it does fit, kernel="gaussian" and paired=False, a test holds this map
+to it.
 """
 
 from __future__ import annotations
