@@ -37,6 +37,8 @@ FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
 LARGEST_NOISE = 2.0**26
 # Covers that the norm of a record is checked in floating point.
 SLACK = 1 + 1e-12
+# By default.  More rounds come closer to the k-means of the data, and bear more noise.
+ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
 CANDIDATES = 2000
 SOURCE = "docs/theory.md, section 16"
@@ -56,8 +58,9 @@ class NoisyKMeans:
 
     Parameters
     ----------
-    rounds : int
-        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure promise.
+    rounds : int or None
+        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure promise,
+        so None stands for 5 rounds, or 3 for a pure promise.
     directions : int
         Public seed of the directions in which centres start.  It has nothing to do with the noise.
 
@@ -67,11 +70,12 @@ class NoisyKMeans:
         If an option is out of range.
     """
 
-    rounds: int = 4
+    rounds: int | None = None
     directions: int = 0
 
     def __post_init__(self) -> None:
-        check_whole("NoisyKMeans: rounds", self.rounds, 2)
+        if self.rounds is not None:
+            check_whole("NoisyKMeans: rounds", self.rounds, 2)
         check_whole("NoisyKMeans: directions", self.directions, 0)
 
     def calibrate(
@@ -108,13 +112,15 @@ class NoisyKMeans:
         if not 1e-100 < radius < 1e100:
             raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
 
+        rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
+
         def noise(law: str, weight: float, sensitivity: float, scale: float) -> ClusteringNoise:
             finest = max(FINE * radius, BELOW_NOISE * scale)
             return ClusteringNoise(
                 noise=law,
                 epsilon=privacy.epsilon,
                 delta=privacy.delta,
-                rounds=int(self.rounds),
+                rounds=rounds,
                 classes=int(classes),
                 components=int(components),
                 features=int(features),
@@ -127,12 +133,12 @@ class NoisyKMeans:
 
         balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
         once = block_sensitivity(privacy.adjacency, radius, balanced)
-        chosen = noise(GAMMA, balanced, once, self.rounds * once / privacy.epsilon * SLACK)
+        chosen = noise(GAMMA, balanced, once, rounds * once / privacy.epsilon * SLACK)
         if not privacy.pure:
             # Under replace-one, counts with the weight of the radius cost nothing.
             weight = balanced if privacy.adjacency == "add-remove" else float(radius)
             once = euclidean_sensitivity(privacy.adjacency, radius, weight)
-            sigma = gaussian_sigma(privacy.epsilon, privacy.delta, math.sqrt(self.rounds) * once * SLACK)
+            sigma = gaussian_sigma(privacy.epsilon, privacy.delta, math.sqrt(rounds) * once * SLACK)
             chosen = min(chosen, noise(GAUSSIAN, weight, once, sigma), key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
             raise NotPrivate(

@@ -63,7 +63,7 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
     pad = SLACK + 1e-15 * (np.abs(first) + np.abs(second) + abs(epsilon))
     with np.errstate(over="ignore"):
         delta = np.exp(first) * (1 + pad) - np.exp(epsilon + second) * (1 - pad)
-    still = max(-math.expm1(epsilon), 0.0)  # without any shift
+    still = -math.expm1(min(epsilon, 0.0))  # without any shift
     return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
 
 
@@ -88,7 +88,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     below its exponential tangent, and the integral of that is elementary.  So the sum is an upper bound.
     """
     if shift <= 0:
-        return max(-math.expm1(epsilon), 0.0)
+        return -math.expm1(min(epsilon, 0.0))
     a, c = shift, epsilon - shift**2 / 2
     start = max(c / a, 0.0)
     mass = float(gammaincc(dimension / 2, start**2 / 2))
@@ -106,7 +106,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     hazard = density / np.maximum(survival[:-1], 1e-300) * (1 - 1e-9)
     rate = a + hazard
     cells = a * np.exp(c - a * left) * survival[:-1] * -np.expm1(-rate * width) / rate
-    total = float(cells.sum()) + float(survival[-1]) + max(-math.expm1(c), 0.0)
+    total = float(cells.sum()) + float(survival[-1]) - math.expm1(min(c, 0.0))
     return min(total * (1 + 1e-9), 1.0)
 
 

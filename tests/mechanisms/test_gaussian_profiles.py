@@ -133,3 +133,12 @@ def test_no_scale_is_found_where_none_is_enough() -> None:
 @pytest.mark.parametrize("dimension", [1, 7, 300])
 def test_the_mean_norm(dimension: int) -> None:
     assert mean_norm(dimension, 2.5) == pytest.approx(2.5 * float(stats.chi.mean(dimension)), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [700.0, 1000.0, 1e5])
+def test_huge_promises_do_not_overflow(epsilon: float) -> None:
+    sigma = gaussian_sigma(epsilon, 1e-6, 1.0)
+    assert 0.0 < sigma < 0.1
+    assert float(gaussian_delta(epsilon, 1.0 / sigma)) <= 1e-6
+    assert chi_delta(epsilon, 3, 0.0) == 0.0
+    assert chi_delta(epsilon, 3, 1.0 / sigma) <= 1.0

@@ -1,0 +1,332 @@
+"""Noisy k-means: its sensitivity is attacked, its noise has the declared law, and whole runs have the promised profile."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.clustering import Records
+from dpconvex.mechanisms import clustering
+from dpconvex.mechanisms.clustering import (
+    GAMMA,
+    GAUSSIAN,
+    NoisyKMeans,
+    block_sensitivity,
+    draw,
+    euclidean_sensitivity,
+    nearest,
+    start_directions,
+)
+from dpconvex.noise import seeded_generator
+
+Array = NDArray[np.float64]
+ADJACENCIES = ("replace-one", "add-remove")
+ALARM = 1e-6
+SHAPE: dict[str, Any] = {"classes": 2, "components": 3, "features": 4, "radius": 1.5}
+
+
+# Sensitivity: neighbours are formed from records, and their statistics are those of the code that is run.
+
+
+def moved(first: Array, second: Array, weight: float) -> tuple[float, float]:
+    """Return the distance of two sets of statistics, in the Euclidean norm and summed over cells."""
+    difference = first - second
+    difference[..., -1] *= weight
+    cells = np.linalg.norm(difference, axis=-1)
+    return float(np.linalg.norm(cells)), float(cells.sum())
+
+
+def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
+    """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
+    record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
+    records = Records(record, record.validate({"x": x, "y": y}), clustering.grid_step(radius), "x", "y")
+    sums, counts = records.statistics(np.rint(centers / records.step))
+    return np.concatenate([sums * records.step, counts[..., None]], axis=-1)
+
+
+def inside(size: int, features: int, radius: float, rng: np.random.Generator) -> Array:
+    return dp.Ball(features, radius=radius).sample(size, rng)
+
+
+@pytest.mark.parametrize("ratio", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("features", [1, 3])
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_no_neighbours_move_the_statistics_further_and_some_move_them_as_far(
+    adjacency: str, features: int, ratio: float
+) -> None:
+    rng = np.random.default_rng(features)
+    radius, worst = 1.7, (0.0, 0.0)
+    weight = ratio * radius
+    bound = euclidean_sensitivity(adjacency, radius, weight), block_sensitivity(adjacency, radius, weight)
+    pole = radius * np.eye(features)[0]
+    extreme = [(pole, 0), (-pole, 0), (pole, 1), (-pole, 1)]  # turned around, moved to another class, or both
+    for trial in range(40):
+        centers = inside(6, features, radius, rng).reshape(2, 3, features)
+        if trial % 2:  # both poles share a centre
+            centers[:, 0], centers[:, 1:] = 0.0, 0.9 * radius * np.eye(features)[-1] if features > 1 else 0.0
+        x, y = inside(8, features, radius, rng), rng.integers(0, 2, 8)
+        drawn = [(v, int(c)) for v, c in zip(inside(3, features, radius, rng), rng.integers(0, 2, 3), strict=True)]
+        found = [
+            cells(np.vstack([x, value]), np.append(y, group), centers, radius) for value, group in [*extreme, *drawn]
+        ]
+        if adjacency == "add-remove":
+            pairs = [(one, cells(x, y, centers, radius)) for one in found]
+        else:
+            pairs = list(itertools.combinations(found, 2))
+        for first, second in pairs:
+            worst = tuple(map(max, worst, moved(first, second, weight)))  # type: ignore[assignment]
+    assert worst[0] <= bound[0] * (1 + 1e-12)
+    assert worst[1] <= bound[1] * (1 + 1e-12)
+    assert worst[0] >= 0.999 * bound[0]
+    assert worst[1] >= 0.999 * bound[1]
+
+
+# Calibration
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(("epsilon", "delta", "rounds"), [(0.1, 1e-6, 5), (1.0, 1e-9, 10), (8.0, 1e-2, 20)])
+def test_gaussian_noise_spends_the_promise_exactly(epsilon: float, delta: float, rounds: int, adjacency: str) -> None:
+    def profile(shift: float) -> float:
+        upper = stats.norm.cdf(shift / 2 - epsilon / shift)
+        return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
+
+    noise = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(epsilon, delta, adjacency), **SHAPE)
+    assert noise.noise == GAUSSIAN
+    assert noise.sensitivity == euclidean_sensitivity(adjacency, 1.5, noise.weight)
+    assert noise.composed == pytest.approx(math.sqrt(rounds) * noise.sensitivity)
+    shift = noise.composed / noise.scale
+    assert profile(shift) <= delta * (1 + 1e-9)
+    assert profile(shift * (1 + 1e-6)) > delta
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_gamma_noise_spends_the_promise_exactly(adjacency: str) -> None:
+    noise = NoisyKMeans(rounds=7).calibrate(dp.Privacy(0.3, 0.0, adjacency), **SHAPE)
+    assert noise.noise == GAMMA
+    assert noise.sensitivity == block_sensitivity(adjacency, 1.5, noise.weight)
+    assert 0.3 * (1 - 1e-9) <= noise.composed / noise.scale <= 0.3
+
+
+def test_the_smaller_noise_is_taken() -> None:
+    for delta, rounds, law in ((1e-4, 5, GAUSSIAN), (1e-12, 2, GAMMA)):
+        noise = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(1.0, delta), **SHAPE)
+        pure = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(1.0), **SHAPE)
+        assert noise.noise == law
+        assert noise.deviation <= pure.deviation
+    assert NoisyKMeans().calibrate(dp.Privacy(1000.0, 1e-6), **SHAPE).deviation < 1.5
+    assert NoisyKMeans().calibrate(dp.Privacy(1.0, 1e-6), **SHAPE).rounds == 5
+    assert NoisyKMeans().calibrate(dp.Privacy(1.0), **SHAPE).rounds == 3
+
+
+def test_counts_weigh_what_costs_nothing_under_replace_one() -> None:
+    noise = NoisyKMeans().calibrate(dp.Privacy(1.0, 1e-6), **SHAPE)
+    assert noise.weight == 1.5
+    assert noise.sensitivity == pytest.approx(euclidean_sensitivity("replace-one", 1.5, 1e-9))
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 100.0])
+def test_the_grid_is_finer_than_what_matters(epsilon: float) -> None:
+    noise = NoisyKMeans().calibrate(dp.Privacy(epsilon, 1e-6), **SHAPE)
+    assert math.frexp(noise.step)[0] == 0.5
+    assert noise.step <= max(2.0**-16 * noise.radius, 2.0**-24 * noise.scale)
+    assert noise.scale / noise.step <= 2.0**42  # rounded noise still takes every value
+
+
+# The law of the noise, and of whole runs
+
+
+def test_gaussian_draws_have_their_law() -> None:
+    noise = NoisyKMeans().calibrate(dp.Privacy(1.0, 1e-6), **SHAPE)
+    drawn = draw(noise, (40, 100), seeded_generator(5))
+    assert drawn.shape == (40, 100, 5)
+    assert stats.kstest(drawn.ravel() / noise.scale, "norm").pvalue > ALARM
+
+
+def test_gamma_draws_have_their_law_in_every_cell() -> None:
+    noise = NoisyKMeans().calibrate(dp.Privacy(1.0), **SHAPE)
+    drawn = draw(noise, (40, 100), seeded_generator(5)).reshape(-1, 5)
+    norms = np.linalg.norm(drawn, axis=1)
+    assert stats.kstest(norms / noise.scale, "gamma", args=(5,)).pvalue > ALARM
+    cosine = drawn[:, 0] / norms  # (cosine + 1)/2 has a Beta law
+    assert stats.kstest((cosine + 1) / 2, "beta", args=(2.0, 2.0)).pvalue > ALARM
+    assert np.std(drawn[:, 0]) == pytest.approx(noise.deviation, rel=0.05)
+
+
+class Listener:
+    """Statistics of one data set, and of a neighbour for the same centres."""
+
+    def __init__(self, own: Records, other: Records) -> None:
+        self.own, self.other = own, other
+        self.differences: list[Array] = []
+
+    def __call__(self, centers: Array) -> tuple[Array, Array]:
+        sums, counts = self.own.statistics(centers)
+        sums_too, counts_too = self.other.statistics(centers)
+        difference = np.concatenate([sums - sums_too, (counts - counts_too)[..., None]], axis=-1)
+        self.differences.append(difference)
+        return sums, counts
+
+
+def neighbours(adjacency: str, step: float) -> tuple[Records, Records]:
+    """Return data on the line that differ in one extreme record."""
+    record = dp.Record(x=dp.Ball(1), y=dp.Choice([0, 1]))
+    x, y = np.array([[0.3], [-0.4], [0.0], [1.0]]), np.array([0, 0, 1, 0])
+    changed = x.copy()
+    changed[-1] = -1.0
+    data = {"x": x, "y": y}
+    near = {"x": x[:-1], "y": y[:-1]} if adjacency == "add-remove" else {"x": changed, "y": y}
+    first, second = (Records(record, record.validate(d), step, "x", "y") for d in (data, near))
+    return first, second
+
+
+def losses(privacy: dp.Privacy, runs: int, monkeypatch: pytest.MonkeyPatch) -> Array:
+    """Return the exact privacy loss of each of many whole runs on the line, from the noise that was drawn in them."""
+    method = NoisyKMeans(rounds=3)
+    noise = method.calibrate(privacy, classes=2, components=2, features=1, radius=1.0)
+    heard: list[Array] = []
+
+    def recorded(*arguments: Any) -> Array:
+        heard.append(draw(*arguments))
+        return heard[-1]
+
+    monkeypatch.setattr(clustering, "draw", recorded)
+    unit = np.array([noise.step, noise.weight])
+    rng, found = seeded_generator(11), []
+    data, near = neighbours(privacy.adjacency, noise.step)
+    for _ in range(runs):
+        listener = Listener(data, near)
+        heard.clear()
+        method.run(noise, listener, rng)
+        total = 0.0
+        for b, difference in zip(heard, listener.differences, strict=True):
+            shift = difference * unit
+            if noise.noise == GAUSSIAN:
+                total += float(np.sum((b + shift) ** 2 - b**2)) / (2 * noise.scale**2)
+            else:
+                norms = np.linalg.norm(b + shift, axis=-1) - np.linalg.norm(b, axis=-1)
+                total += float(norms.sum()) / noise.scale
+        assert len(heard) == 3
+        found.append(total)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_whole_runs_have_the_promised_profile(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The loss of all rounds is that of one Gaussian; with a delta of a tenth, its mean excess can be measured.
+    loss = losses(dp.Privacy(1.0, 0.1, adjacency), 1000, monkeypatch)
+    excess = np.maximum(0.0, -np.expm1(1.0 - loss))
+    spread = float(np.std(excess)) / math.sqrt(len(excess))
+    assert spread < 0.01
+    assert abs(float(excess.mean()) - 0.1) < 3 * spread  # seeded, so this cannot flake
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_whole_runs_keep_a_pure_promise(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = losses(dp.Privacy(2.0, 0.0, adjacency), 300, monkeypatch)
+    assert loss.max() <= 2.0 * (1 + 1e-9)
+    assert loss.max() > 1.5  # the change of a record stays near the worst in every round
+
+
+def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two data sets whose noisy statistics agree must give the same centres.
+    method = NoisyKMeans(rounds=3)
+    noise = method.calibrate(dp.Privacy(1.0, 1e-6), classes=2, components=2, features=1, radius=1.0)
+    target = np.array([300.0, 900.0])
+
+    def run(sums: float, counts: float) -> Array:
+        def fill(_: Any, shape: tuple[int, ...], __: Any) -> Array:
+            return np.broadcast_to((target - [sums, counts]) * [noise.step, noise.weight], (*shape, 2)).copy()
+
+        monkeypatch.setattr(clustering, "draw", fill)
+        return method.run(noise, lambda c: (np.full(c.shape, sums), np.full(c.shape[:2], counts)), seeded_generator(0))
+
+    np.testing.assert_array_equal(run(5.0, 2.0), run(-7.0, 30.0))
+
+
+def test_centres_are_whole_and_inside() -> None:
+    method = NoisyKMeans(rounds=4)
+    noise = method.calibrate(dp.Privacy(5.0, 1e-6), classes=1, components=3, features=2, radius=1.0)
+    record = dp.Record(x=dp.Ball(2))
+    records = Records(record, record.sample(4000, np.random.default_rng(0)), noise.step, "x", None)
+    centers = method.run(noise, records.statistics, seeded_generator(1))
+    assert centers.shape == (1, 3, 2)
+    np.testing.assert_array_equal(centers, np.rint(centers))
+    assert np.linalg.norm(centers, axis=-1).max() * noise.step <= 1.0 + noise.step
+
+
+# Assignments and starting points
+
+
+def test_the_nearest_centre_is_found_exactly() -> None:
+    rng = np.random.default_rng(3)
+    records = rng.integers(-(2**17), 2**17, size=(300, 5)).astype(float)
+    centers = rng.integers(-(2**17), 2**17, size=(4, 5)).astype(float)
+    centers[3] = centers[0]  # ties go to the first
+    records[:50] = (centers[0] + centers[1]) // 2 + rng.integers(-1, 2, size=(50, 5))
+    expected = [
+        min(range(4), key=lambda k: (sum((int(a) - int(b)) ** 2 for a, b in zip(row, centers[k], strict=True)), k))
+        for row in records
+    ]
+    found = nearest(records, centers)
+    np.testing.assert_array_equal(found, expected)
+    order = rng.permutation(300)
+    np.testing.assert_array_equal(nearest(records[order], centers), found[order])
+    np.testing.assert_array_equal([nearest(row[None], centers)[0] for row in records], found)
+
+
+@pytest.mark.parametrize(("components", "features"), [(2, 1), (2, 5), (3, 2), (6, 5), (1, 3)])
+def test_starting_points_form_a_simplex(components: int, features: int) -> None:
+    points = start_directions(components, features, seed=2)
+    gram = points @ points.T
+    expected = np.eye(components) * (1 + 1 / max(components - 1, 1)) - 1 / max(components - 1, 1)
+    np.testing.assert_allclose(gram, expected if components > 1 else [[0.0]], atol=1e-12)
+    np.testing.assert_array_equal(points, start_directions(components, features, seed=2))
+    if components > 1:
+        assert not np.allclose(points, start_directions(components, features, seed=3)) or features == 1
+
+
+@pytest.mark.parametrize(("components", "features"), [(3, 1), (8, 2)])
+def test_many_starting_points_are_apart(components: int, features: int) -> None:
+    points = start_directions(components, features, seed=0)
+    apart = [float(np.linalg.norm(a - b)) for a, b in itertools.combinations(points, 2)]
+    assert min(apart) > 0.5
+    assert np.linalg.norm(points, axis=1).max() <= 1.0
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("options", [{"rounds": 1}, {"rounds": 2.5}, {"rounds": True}, {"directions": -1}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match="NoisyKMeans"):
+        NoisyKMeans(**options)
+
+
+@pytest.mark.parametrize(
+    "change", [{"components": 0}, {"classes": 0}, {"features": 0}, {"radius": 0.0}, {"radius": math.inf}]
+)
+def test_bad_shapes_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match="clustering"):
+        NoisyKMeans().calibrate(dp.Privacy(1.0), **{**SHAPE, **change})
+
+
+def test_noise_beyond_all_sums_is_refused() -> None:
+    with pytest.raises(dp.NotPrivate, match="larger share"):
+        NoisyKMeans().calibrate(dp.Privacy(1e-8), **SHAPE)
+
+
+def test_the_derivation_names_what_was_proved() -> None:
+    method = NoisyKMeans(rounds=4)
+    noise = method.calibrate(dp.Privacy(1.0, 1e-6), **SHAPE)
+    text = "\n".join(method.derive(noise, "replace-one").lines())
+    assert "noisy k-means  epsilon = 1, delta = 1e-06" in text
+    assert "of one round = 3" in text
+    assert "rounds = 4, of all rounds = 6, sigma" in text
