@@ -70,7 +70,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         delta: float = 0.0,
         adjacency: str = "replace-one",
         classes: Sequence[Any] = (0, 1),
-        regularization: float = 0.01,
+        regularization: float | None = 0.01,
         radius: float = 1.0,
         clip: bool = False,
         size: int | None = None,
@@ -187,6 +187,8 @@ class LargeMarginGaussian(PrivateClassifier):
 
     Parameters
     ----------
+    regularization : float or None
+        None means the problem file's own default, which depends on the number of classes.
     competitors : {"summed", "soft"} or None
         How a record's competing classes are put together; None means "soft" for more than two classes.
     **options
@@ -201,7 +203,7 @@ class LargeMarginGaussian(PrivateClassifier):
         delta: float = 0.0,
         adjacency: str = "replace-one",
         classes: Sequence[Any] = (0, 1),
-        regularization: float = 0.01,
+        regularization: float | None = None,
         radius: float = 1.0,
         clip: bool = False,
         size: int | None = None,

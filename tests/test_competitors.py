@@ -173,3 +173,15 @@ def test_one_component_is_a_single_gaussian() -> None:
     renamed = {f"{name}_0": value for name, value in parameters.items()}
     mixture = values(dp.load(MIXTURE, features=2, classes=3, components=1), renamed, data)
     assert mixture == pytest.approx(plain, rel=1e-12)
+
+
+# The default regularization
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 26])
+def test_the_default_penalty_is_a_twentieth_of_what_zero_costs(classes: int) -> None:
+    template = dp.load(SINGLE, features=2, classes=classes, trace=0.0)
+    zero = 1 + math.log(classes - 1)
+    for variable in template.variables:
+        variable.value = 5 * zero * np.eye(3) / math.sqrt(3)
+    assert float(template.regularizer.value) == pytest.approx(zero / 20)

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_wine
 
 import dpconvex as dp
+from dpconvex.verify import analyse
 
 estimators = pytest.importorskip("dpconvex.estimators")
 
@@ -63,6 +64,10 @@ def test_competing_classes_are_an_option() -> None:
         assert clone(estimator).get_params()["competitors"] == competitors
         assert estimator.certificate(features=2, size=900).gradient_bound == pytest.approx(gradient)
         assert estimator.fit(x, y).score(x, y) > 0.95
+    template = estimators.LargeMarginGaussian(classes=(0, 1, 2)).template(2)
+    assert analyse(template).modulus == pytest.approx(
+        analyse(dp.load("large_margin_gaussian", features=2, classes=3)).modulus
+    )
     with pytest.raises(dp.TemplateError, match="'summed' or 'soft'"):
         estimators.LargeMarginGaussian(classes=(0, 1, 2), competitors="nearest").fit(x, y)
 
