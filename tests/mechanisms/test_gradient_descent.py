@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -15,7 +16,9 @@ import dpconvex as dp
 from dpconvex.mechanisms.gaussian import gaussian_delta
 from dpconvex.mechanisms.gradient_descent import enough_steps
 from dpconvex.mechanisms.lecture import lecture_delta, lecture_sigma
+from dpconvex.mechanisms.published_risk import lecture_rate
 from dpconvex.rules.slopes import regularizer_slope
+from dpconvex.solve import DataEngine
 from dpconvex.verify import analyse
 
 Array = NDArray[np.float64]
@@ -126,25 +129,35 @@ def test_it_averages_projected_iterates() -> None:
     assert np.linalg.norm(last) <= 2 * (1 + 1e-9)  # the average is of 51 points, and the last one lies in K too
 
 
+def clouds(count: int) -> tuple[Array, Array]:
+    """Records in the ball, with labels that follow a logistic law."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(count, 3))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return x, np.where(rng.random(count) < 1 / (1 + np.exp(-4 * x @ [1.0, -1.0, 0.5])), 1, -1)
+
+
+def sum_of_losses(x: Array, y: Array, w: Array) -> float:
+    return float(np.logaddexp(0.0, -y * (x @ w)).sum())
+
+
+def smallest_sum(x: Array, y: Array) -> float:
+    """The minimum over the ball of radius 2, by an interior-point solver."""
+    w = cp.Variable(3)
+    cp.Problem(cp.Minimize(cp.sum(cp.logistic(-(y[:, None] * x) @ w))), [cp.norm(w) <= 2]).solve(solver="CLARABEL")
+    return sum_of_losses(x, y, w.value * min(1.0, 2 / float(np.linalg.norm(w.value))))
+
+
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 5.0])
 def test_the_excess_risk_is_below_the_bound(epsilon: float) -> None:
-    rng = np.random.default_rng(7)
-    x = rng.normal(size=(400, 3))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    y = np.where(rng.random(400) < 1 / (1 + np.exp(-4 * x @ [1.0, -1.0, 0.5])), 1, -1)
-    declared = template(features=3)
-    ridge = template(features=3, regularizer=lambda w: 1e-6 * cp.sum_squares(w))
-    best = dp.minimize(ridge, {"x": x, "y": y}, tolerance=1e-3)["w"]
-
-    def risk(w: Array) -> float:
-        return float(np.logaddexp(0.0, -y * (x @ w)).sum())
-
+    x, y = clouds(400)
+    declared, least = template(features=3), smallest_sum(x, y)
     for steps in (10, 100, 1000):
         mechanism = dp.NoisyGradientDescent(steps=steps)
         excess = []
         for seed in range(3 if steps < 1000 else 1):
             release = dp.solve(declared, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-6), mechanism, seed=seed)
-            excess.append(risk(release["w"]) - risk(best))
+            excess.append(sum_of_losses(x, y, release["w"]) - least)
         assert release.certificate is not None
         bound = release.certificate.predicted_risk
         assert bound is not None
@@ -154,6 +167,38 @@ def test_the_excess_risk_is_below_the_bound(epsilon: float) -> None:
         assert bound == pytest.approx(settings["radius"] * largest / math.sqrt(steps))
         assert settings["step_size"] == pytest.approx(settings["radius"] / (largest * math.sqrt(steps)))
         assert np.mean(excess) <= bound
+        found = dp.risk_bound(declared, release.certificate, 1e-6)
+        assert np.mean(excess) / 400 <= found.expected <= bound / 400 * (1 + 1e-6)
+        assert max(excess) / 400 <= found.bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("calibration", ["lecture", *ADJACENCIES])
+def test_the_mean_excess_is_below_the_rate_of_the_lecture(epsilon: float, calibration: str) -> None:
+    """R B / sqrt(T) against the mean of 40 draws, with the lecture's noise and with that of both adjacencies."""
+    n, delta, draws = 400, 1e-6, 40
+    x, y = clouds(n)
+    declared, least = template(features=3), smallest_sum(x, y)
+    analysis = analyse(declared)
+    engine = DataEngine(analysis, declared.record.validate({"x": x, "y": y}), n, None)
+    for steps in (10, 100, 1000):
+        mechanism = dp.NoisyGradientDescent(steps=steps)
+        adjacency = "add-remove" if calibration == "lecture" else calibration
+        certificate = mechanism.certify(analysis, dp.Privacy(epsilon, delta, adjacency), n)
+        bound = certificate.predicted_risk
+        if calibration == "lecture":
+            sigma = lecture_sigma(epsilon, delta, 1.0, steps)
+            step = 2 / (math.hypot(n, math.sqrt(3) * sigma) * math.sqrt(steps))
+            certificate = replace(certificate, noise_scale=sigma, settings=certificate.settings | {"step_size": step})
+            bound = n * lecture_rate(2.0, 1.0, steps, 3, n, epsilon, delta)
+        assert bound is not None
+        rng = np.random.Generator(np.random.PCG64(steps))
+        excess = np.array(
+            [sum_of_losses(x, y, mechanism.run(analysis, certificate, engine, rng)) - least for _ in range(draws)]
+        )
+        assert excess.mean() + 4 * excess.std() / math.sqrt(draws) <= bound
+        assert (excess / n <= dp.risk_bound(declared, certificate, 1e-6).bound).all()
 
 
 def test_steps_are_chosen_from_public_numbers() -> None:
