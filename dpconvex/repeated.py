@@ -30,7 +30,7 @@ from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, run_certified
 from dpconvex.sweep import bar
 from dpconvex.template import Template
-from dpconvex.tuning import Tuning, check, mistakes, named_templates
+from dpconvex.tuning import Tuning, check, dense, mistakes, named_templates
 from dpconvex.verify import verify
 
 __all__ = ["tune_repeated"]
@@ -173,7 +173,7 @@ def count_mistakes(release: Release, template: Template, checked: Checked, featu
     names = np.array([combination[label] for combination in record.combinations], dtype=object)
     truth, start, wrong = names[batch.group], 0, 0
     for block in blocks(batch.fields[features], BLOCK):
-        x = block.toarray() if hasattr(block, "toarray") else np.asarray(block)
+        x = dense(block)
         wrong += mistakes(release, x, truth[start : start + len(x)])
         start += len(x)
     return wrong

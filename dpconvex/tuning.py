@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.columns import Chunks, records_of
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.selection import SELECTIONS, select
@@ -110,8 +112,8 @@ def tune(
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, data, features)
     check(named, label)
-    columns = {name: np.asarray(column) for name, column in data.items()}
-    counted = len(next(iter(columns.values()))) if columns else 0
+    columns = {name: whole(name, column) for name, column in data.items()}
+    counted = records_of(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)
     share = count // (len(named) + 1)
     if share < 1:
@@ -131,7 +133,7 @@ def tune(
         releases.append(solve(template, mine, privacy, mechanism, backend, size=nominal, clip=clip, seed=stream))
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
-    x = held_out.fields[features][rows]
+    x = dense(held_out.fields[features][rows])
     counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
@@ -150,7 +152,7 @@ def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features:
     if isinstance(candidate, Template):
         return candidate
     build = getattr(candidate, "template", None)
-    shape = np.shape(data[features]) if features in data else ()
+    shape = tuple(getattr(data[features], "shape", np.shape(data[features]))) if features in data else ()
     if not callable(build) or len(shape) != 2:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     template = build(shape[1])
@@ -172,6 +174,18 @@ def check(named: Mapping[str, Template], label: str) -> None:
             raise TemplateError(
                 f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
             )
+
+
+def whole(name: str, column: Any) -> Any:
+    """Return a column that can be split at random: an array or a sparse matrix."""
+    if isinstance(column, Chunks):
+        raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
+    return sp.csr_array(column) if sp.issparse(column) else np.asarray(column)
+
+
+def dense(x: Any) -> NDArray[Any]:
+    """Return a block of features as an array."""
+    return np.asarray(x.toarray() if sp.issparse(x) else x)
 
 
 def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:

@@ -185,6 +185,9 @@ def test_sparse_columns_and_named_labels() -> None:
     columns: dict[str, Any] = data(200)
     template = dp.load("logistic_regression", features=3, labels=("no", "yes"), regularization=0.1)
     columns = {"x": sp.csr_array(columns["x"]), "y": np.where(columns["y"] > 0, "yes", "no")}
+    assert dp.tune([template], columns, dp.Privacy(5.0)).choice == "0"
+    with pytest.raises(dp.TemplateError, match="chunks"):
+        dp.tune([template], {**columns, "x": dp.Chunks([columns["x"]])}, dp.Privacy(5.0))
     outcome = tune_repeated([template], columns, dp.Privacy(5.0), repetitions=dp.Repetitions(2), seed=0)
     assert outcome.choice == "0"
     assert outcome.mistakes is not None
