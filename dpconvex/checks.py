@@ -5,7 +5,7 @@ What comes back is inside the domain: the array itself, a projected copy, or a c
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,13 +84,13 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
         for piece in column:
             survey.look(numbers(name, piece))
         survey.finish()
-        return Pieces(column, (survey.count, *domain.shape), domain.project if survey.outside else None)
+        return Pieces(column, (survey.count, *domain.shape), settled(domain) if survey.outside else None)
     array = column if isinstance(column, np.memmap) else numbers(name, column)
     survey = Survey(name, domain, clip)
     survey.look(array)
     survey.finish()
     if array.dtype != np.float64 or isinstance(array, np.memmap):
-        return Stored(np.asarray(array), domain.project if survey.outside else None)
+        return Stored(np.asarray(array), settled(domain) if survey.outside else None)
     if not survey.outside:
         return array
     result = np.array(array)
@@ -100,6 +100,23 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
         result[start + outside] = domain.project(block[outside])
         start += len(block)
     return result
+
+
+def settled(domain: Domain) -> Callable[[Array], Array]:
+    """Return the projection of those records that lie outside.
+
+    The others stay as they are, to the last bit: what happens to a record does not depend on whether another one lies outside.
+    """
+
+    def project(values: Array) -> Array:
+        outside = domain.excess(values) > domain.slack
+        if not outside.any():
+            return values
+        result = np.array(values)
+        result[outside] = domain.project(values[outside])
+        return result
+
+    return project
 
 
 class Survey:
@@ -195,7 +212,8 @@ def check_sparse(name: str, domain: Domain, column: Any, clip: bool) -> sp.csr_a
         lower, upper = domain.bounds
         data = np.clip(matrix.data, lower[matrix.indices], upper[matrix.indices])
     else:
-        data = matrix.data / np.repeat(1.0 + np.maximum(excess, 0.0), np.diff(matrix.indptr))
+        outside = np.where(excess > domain.slack, excess, 0.0)
+        data = matrix.data / np.repeat(1.0 + outside, np.diff(matrix.indptr))
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 

@@ -209,3 +209,16 @@ def test_parts_of_sparse_columns() -> None:
     found = part(matrix, 3, 11)
     assert (found.toarray() == matrix.toarray()[3:11]).all()
     assert (np.vstack([b.toarray() for b in blocks(matrix, 7)]) == matrix.toarray()).all()
+
+
+@pytest.mark.parametrize("domain", [Ball(3, radius=2.0), Ball(3, norm=1), Box(-np.ones(3), np.ones(3))], ids=repr)
+@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: Chunks([x]), lambda x: x.astype(np.float32)])
+def test_a_record_outside_leaves_the_others_as_they_are(form: Any, domain: Any) -> None:
+    record = Record(x=domain)
+    x = domain.project(domain.sample(300, np.random.default_rng(0)) * (1 + 1e-12))
+    found = []
+    for last in (np.zeros(3), np.full(3, 9.0)):
+        column = record.validate({"x": form(np.vstack([x, last]))}, clip=True).fields["x"]
+        found.append(column.toarray() if sp.issparse(column) else np.asarray(column[np.arange(301)]))
+    np.testing.assert_array_equal(found[0][:-1], found[1][:-1])
+    assert domain.excess(found[1]).max() <= domain.slack
