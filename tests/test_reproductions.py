@@ -1,0 +1,115 @@
+"""Reproductions of published tables: the mix of labels, clear refusals without data, and an entry of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.papers import chaudhuri
+from benchmarks.papers.folds import Records, adult_records, certified, errors, folds, published
+from benchmarks.papers.kdd_mix import FULL_COUNTS, full_mix, rows_of
+from dpconvex import Privacy
+from dpconvex.errors import DomainError
+from dpconvex.loaders import Table
+
+# A file with a hundredth of the frequent labels, and rare ones whole.
+FILE = np.repeat(list(FULL_COUNTS), [c // 100 if c > 100_000 else min(c, 300) for c in FULL_COUNTS.values()])
+
+
+def test_the_mix_is_that_of_the_full_file() -> None:
+    assert sum(FULL_COUNTS.values()) == 4_898_431
+    rows = full_mix(FILE, 6_000, np.random.default_rng(1))
+    assert len(np.unique(rows)) == len(rows) == 6_000
+    frequent = ["smurf", "neptune", "normal"]
+    observed = [int((FILE[rows] == label).sum()) for label in frequent]
+    shares = np.array([FULL_COUNTS[label] for label in frequent]) / 4_898_431
+    everything = [*observed, 6_000 - sum(observed)], [*(6_000 * shares), 6_000 * (1 - shares.sum())]
+    assert stats.chisquare(*everything).pvalue > 1e-6
+    own = [float((label == FILE).mean()) for label in frequent]
+    wrong = [*(6_000 * np.array(own)), 6_000 * (1 - sum(own))]
+    assert stats.chisquare(everything[0], wrong).pvalue < 1e-6  # the file's own mix is another one
+    assert not np.array_equal(rows, np.sort(rows))
+
+
+def test_a_file_with_too_few_records_is_an_error() -> None:
+    with pytest.raises(DomainError, match="'smurf'"):
+        full_mix(FILE, 100_000, np.random.default_rng(0))
+
+
+def test_rows_keep_their_labels() -> None:
+    numeric, codes = np.arange(6.0)[:, None], np.arange(6)[:, None] % 2
+    table = Table(numeric, np.zeros(1), np.full(1, 10.0), codes, (("a", "b"),), np.array(list("uvwxyz")))
+    some = rows_of(table, np.array([4, 1]))
+    assert some.y.tolist() == ["y", "v"]
+    assert some.design().toarray().tolist() == [[0.4, 1, 0], [0.1, 0, 1]]
+
+
+def toy() -> Records:
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True) * (1 + 1e-12)
+    return Records(sp.csr_matrix(x), np.where(x[:, 0] > 0, 1, -1))
+
+
+def test_folds_share_no_record() -> None:
+    records = toy()
+    tested = [fold.test.x.toarray() for fold in folds(records, 7)]
+    assert sum(map(len, tested)) == 200
+    assert len(np.unique(np.concatenate(tested), axis=0)) == 200
+    for fold in folds(records, 7):
+        both = np.concatenate([fold.train.x.toarray(), fold.test.x.toarray()])
+        assert len(np.unique(both, axis=0)) == 200
+
+
+def test_ways_run_and_unproved_ones_are_left_out() -> None:
+    fold = next(folds(toy(), 2))
+    assert len(errors(published("Huber", 0.1, fold.train, 10.0, 2, 3), fold.test)) == 3
+    assert max(errors(certified("logistic", 0.1, fold.train, Privacy(30.0), 0.0, 2), fold.test)) < 0.3
+    releases = list(certified("Huber", 1e-9, fold.train, Privacy(0.1), 0.0, 1))
+    assert releases == []
+    (release,) = certified("Huber", 1e-9, fold.train, Privacy(0.1, 1e-6, "add-remove"), None, 1)
+    assert release.spent == Privacy(0.1, 1e-6, "add-remove")
+    assert release.certificate is not None
+    assert release.certificate.added > 0
+
+
+@pytest.mark.parametrize("command", ["tables", "figures", "curves"])
+def test_without_data_commands_say_what_is_missing(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert chaudhuri.main([command, "--output", str(tmp_path / "results")]) == 2
+    message = capsys.readouterr().err
+    assert "no such file" in message
+    assert "DPCONVEX_DATA" in message
+
+
+def test_the_papers_numbers_fit_the_grids() -> None:
+    assert all(len(printed) == len(chaudhuri.GRIDS[data]) for (data, _, _), printed in chaudhuri.PRINTED.items())
+    assert {way for _, _, way in chaudhuri.PRINTED} <= set(chaudhuri.WAYS)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["logistic", "Huber"])
+def test_table_1_at_the_best_regularization(name: str, shared_data: Callable[[str], Path]) -> None:
+    records = adult_records(str(shared_data("adult.csv.gz")))
+    entry = chaudhuri.GRIDS["adult"].index(-2.5)
+    found = {}
+    for way, draws in (("plain", 1), ("output", 500), ("objective", 15), ("delta", 15)):
+        runs = (
+            errors(chaudhuri.WAYS[way].run(name, 10**-2.5, fold.train, 0.1, draws), fold.test)
+            for fold in islice(folds(records), 3)
+        )
+        found[way] = float(np.mean(list(runs)))
+        if ("adult", name, way) in chaudhuri.PRINTED:
+            assert found[way] == pytest.approx(chaudhuri.PRINTED["adult", name, way][entry], abs=0.03)
+    assert found["delta"] < found["objective"]
