@@ -11,9 +11,18 @@ import pytest
 from scipy import stats
 
 from benchmarks.papers import chaudhuri
-from benchmarks.papers.folds import Records, adult_records, certified, errors, folds, published
+from benchmarks.papers.folds import (
+    Records,
+    adult_records,
+    certified,
+    errors,
+    folds,
+    one_hot_learner,
+    projection,
+    published,
+)
 from benchmarks.papers.kdd_mix import FULL_COUNTS, full_mix, rows_of
-from dpconvex import Privacy
+from dpconvex import Privacy, verify
 from dpconvex.errors import DomainError
 from dpconvex.loaders import Table
 
@@ -56,6 +65,20 @@ def toy() -> Records:
     x = rng.normal(size=(200, 3))
     x /= np.linalg.norm(x, axis=1, keepdims=True) * (1 + 1e-12)
     return Records(sp.csr_matrix(x), np.where(x[:, 0] > 0, 1, -1))
+
+
+def test_noise_is_left_out_where_one_hot_columns_never_go() -> None:
+    groups = (2, 3, 4)
+    matrix = projection(11, groups)
+    x = np.zeros((24, 11))
+    for k, levels in enumerate(np.ndindex(groups)):
+        x[k, [2 + levels[0], 4 + levels[1], 7 + levels[2]]] = 1
+    x[:, :2] = np.random.default_rng(0).uniform(size=(24, 2))
+    np.testing.assert_allclose(x @ matrix, x, atol=1e-14)
+    assert np.linalg.matrix_rank(matrix) == np.linalg.matrix_rank(x) == 9
+    assert verify(one_hot_learner("logistic", 11, groups, 0.1), Privacy(1.0), 100).noise_dimension == 9
+    np.testing.assert_array_equal(projection(3, ()), np.eye(3))
+    np.testing.assert_array_equal(projection(3, (2,)), np.eye(3))
 
 
 def test_folds_share_no_record() -> None:

@@ -1,7 +1,8 @@
 """Tables 1 and 2 and figures 2 to 5 of Chaudhuri, Monteleoni & Sarwate (2011): ``python -m benchmarks.papers.chaudhuri``.
 
 Each command prints the paper's numbers beside those of its algorithms, calibrated to the letter, and of this toolkit's certified
-mechanisms at the same epsilon; pictures and every single error go to ``benchmarks/results``:
+mechanisms at the same epsilon; pictures and every single error go to ``benchmarks/results``.  An interrupted command goes on
+where it stopped, and one with more draws adds them; delete the files to begin anew:
 
     tables   errors at epsilon = 0.1 over the paper's regularizations, 10 folds   (--data adult: table 1; kdd: table 2)
     figures  errors against epsilon                                              (--data adult: figure 2; kdd: figure 3)
@@ -64,6 +65,7 @@ class Way:
     title: str
     run: Run
     drawn: bool = True
+    more: int = 1  # times as many draws, where they cost nothing
 
 
 def ours(title: str, delta: float, adjacency: Any, added: float | None) -> Way:
@@ -81,7 +83,7 @@ def theirs(title: str, algorithm: int) -> Way:
     def run(name: str, level: float, train: Records, epsilon: float, draws: int) -> Iterator[dp.Release]:
         return run_published(name, level, train, epsilon, algorithm, draws)
 
-    return Way(title, run)
+    return Way(title, run, more=25 if algorithm == 1 else 1)
 
 
 WAYS = {
@@ -107,34 +109,47 @@ EPSILONS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
 class Log:
-    """Every error in a file of comma-separated values, and in memory."""
+    """Every error in a file of comma-separated values, and in memory; what is in the file already is not computed again."""
 
     def __init__(self, file: Path, *keys: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self.file = file
-        self.found: dict[tuple[Any, ...], list[list[float]]] = {}
-        self._write([[*keys, "fold", "draw", "error"]], "w")
+        self.found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
+        if not file.exists():
+            self._write([[*keys, "fold", "draw", "error"]], "w")
+        with file.open(newline="", encoding="utf-8") as stream:
+            for *key, fold, _, error in islice(csv.reader(stream), 1, None):
+                known = self.found.setdefault((*key[:2], *map(float, key[2:])), {})
+                known.setdefault(int(fold), []).append(float(error))
 
     def _write(self, rows: Iterable[list[Any]], mode: str = "a") -> None:
         with self.file.open(mode, newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows(rows)
 
+    def run(self, key: tuple[Any, ...], fold: int, way: Way, draws: int, *arguments: Any, test: Records) -> None:
+        """Add the errors of some draws, as many as are missing."""
+        wanted = draws * way.more if way.drawn else 1
+        missing = wanted - len(self.found.get(key, {}).get(fold, ()))
+        if missing > 0:
+            self.add(key, fold, errors(way.run(*arguments, missing), test))
+
     def add(self, key: tuple[Any, ...], fold: int, values: list[float]) -> None:
         """Keep the errors of some draws."""
         if values:
-            self.found.setdefault(key, []).append(values)
-            self._write([*key, fold, draw, f"{value:.6f}"] for draw, value in enumerate(values))
+            known = self.found.setdefault(key, {}).setdefault(fold, [])
+            self._write([*key, fold, draw, f"{value:.6f}"] for draw, value in enumerate(values, len(known)))
+            known.extend(values)
 
     def mean(self, *key: Any) -> float:
         """Return the mean over folds and draws; not a number if there are none."""
-        return float(np.mean(self.found[key])) if key in self.found else float("nan")
+        return float(np.mean([np.mean(v) for v in self.found[key].values()])) if key in self.found else float("nan")
 
     def deviation(self, *key: Any) -> float:
         """Return the standard error of the mean that the noise alone leaves, folds held fixed."""
-        values = self.found.get(key, [])
-        if not values or len(values[0]) < 2:
+        values = list(self.found.get(key, {}).values())
+        if not values or min(map(len, values)) < 2:
             return float("nan")
-        return float(np.sqrt(np.mean([np.var(v, ddof=1) for v in values]) / sum(map(len, values))))
+        return float(np.sqrt(np.mean([np.var(v, ddof=1) / len(v) for v in values]) / len(values)))
 
 
 def number(value: float) -> str:
@@ -153,14 +168,21 @@ def tables(options: argparse.Namespace) -> None:
         records = load(data, options)
         ways = options.ways or list(WAYS)
         log = Log(options.output / f"chaudhuri_table_{data}.csv", "learner", "way", "log10_lambda")
+        chosen = options.grid or GRIDS[data]
         for name in LEARNERS:
             for way in ways:
-                for power in options.grid or GRIDS[data]:
+                for power in chosen:
                     for k, fold in enumerate(islice(folds(records), options.folds)):
-                        releases = WAYS[way].run(name, 10.0**power, fold.train, EPSILON, options.draws)
-                        log.add((name, way, power), k, errors(releases, fold.test))
+                        log.run(
+                            (name, way, power),
+                            k,
+                            WAYS[way],
+                            options.draws,
+                            *(name, 10.0**power, fold.train, EPSILON),
+                            test=fold.test,
+                        )
                 print(f"{data}, {name}, {way}: done", file=sys.stderr, flush=True)
-        text = table(data, ways, options.grid or GRIDS[data], log)
+        text = table(data, list(WAYS), GRIDS[data], log)
         (options.output / f"chaudhuri_table_{data}.md").write_text(text, encoding="utf-8")
         print(text)
 
@@ -197,8 +219,14 @@ def figures(options: argparse.Namespace) -> None:
             for way, power in BEST[data, name].items():
                 for epsilon in EPSILONS if WAYS[way].drawn else EPSILONS[:1]:
                     for k, fold in enumerate(islice(folds(records), options.folds)):
-                        releases = WAYS[way].run(name, 10.0**power, fold.train, epsilon, options.draws)
-                        log.add((name, way, epsilon), k, errors(releases, fold.test))
+                        log.run(
+                            (name, way, epsilon),
+                            k,
+                            WAYS[way],
+                            options.draws,
+                            *(name, 10.0**power, fold.train, epsilon),
+                            test=fold.test,
+                        )
                 print(f"{data}, {name}, {way}: done", file=sys.stderr, flush=True)
         titles = {way: WAYS[way].title for way in WAYS}
         for name in LEARNERS:

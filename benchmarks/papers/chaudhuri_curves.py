@@ -69,8 +69,9 @@ def learning_curves(options: Namespace) -> None:
                     for way in CURVES:
                         if way == "plain" and epsilon != EPSILONS[0]:
                             continue
-                        found = tuned(way, name, parts, validation, test, epsilon, options.draws)
-                        log.add((name, way, epsilon, size), k, found)
+                        if k not in log.found.get((name, way, epsilon, size), {}):
+                            found = tuned(way, name, parts, validation, test, epsilon, options.draws)
+                            log.add((name, way, epsilon, size), k, found)
             print(f"permutation {k}, {size:,} records: done", file=sys.stderr, flush=True)
     titles = {way: WAYS[way].title.removesuffix(", more regularization") for way in CURVES}
     for name in LEARNERS:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks.papers.kdd_mix import full_mix, rows_of
-from dpconvex.loaders import adult, kdd
+from dpconvex.loaders import Table, adult, kdd
 from dpconvex.reproduction import repeat_chaudhuri
 
 __all__ = [
@@ -42,14 +43,18 @@ COVER = dp.Cover(share=1e-3)
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Labelled records in the unit ball: x sparse of shape (n, d), y in {-1, 1}."""
+    """Labelled records in the unit ball: x sparse of shape (n, d), y in {-1, 1}.
+
+    `groups` says how many columns belong to each categorical one; they are the last.
+    """
 
     x: sp.csr_matrix
     y: NDArray[np.int64]
+    groups: tuple[int, ...] = ()
 
     def some(self, rows: NDArray[np.int64]) -> Records:
         """Return some of them."""
-        return Records(self.x[rows], self.y[rows])
+        return Records(self.x[rows], self.y[rows], self.groups)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -72,7 +77,7 @@ class Fold:
 def adult_records(path: str | None = None) -> Records:
     """Load Adult as the paper prepares it: columns divided by their maxima, rows by their norms, 105 columns, no intercept."""
     table = adult(path)
-    return Records(sp.csr_matrix(table.design(maxima=True, unit=True)), table.y)
+    return prepared(table, table.y)
 
 
 def kdd_records(path: str | None = None, count: int = 70_000, rng: np.random.Generator | None = None) -> Records:
@@ -80,8 +85,12 @@ def kdd_records(path: str | None = None, count: int = 70_000, rng: np.random.Gen
     table = kdd(path)
     rows = full_mix(table.y, count, rng if rng is not None else np.random.default_rng(0))
     chosen = rows_of(table, rows)
-    y = np.where(chosen.y == "normal", 1, -1)
-    return Records(sp.csr_matrix(chosen.design(maxima=True, unit=True)), y)
+    return prepared(chosen, np.where(chosen.y == "normal", 1, -1))
+
+
+def prepared(table: Table, y: NDArray[np.int64]) -> Records:
+    """Divide columns by their maxima, which looks at the data as the paper did, and rows by their norms."""
+    return Records(sp.csr_matrix(table.design(maxima=True, unit=True)), y, tuple(map(len, table.levels)))
 
 
 def folds(records: Records, number: int = 10, seed: int = 0) -> Iterator[Fold]:
@@ -93,8 +102,40 @@ def folds(records: Records, number: int = 10, seed: int = 0) -> Iterator[Fold]:
 
 
 def learner(name: str, records: Records, regularization: float) -> dp.Template:
-    """Return a linear classifier without intercept for records in the unit ball."""
+    """Return a linear classifier without intercept for records in the unit ball, as the paper has it."""
     return dp.load(LEARNERS[name], features=records.x.shape[1], regularization=regularization)
+
+
+def projection(features: int, groups: tuple[int, ...]) -> Array:
+    """Project on the vectors in which the columns of each group have the same sum; the groups are the last columns."""
+    sums, start = np.zeros((len(groups), features)), features - sum(groups)
+    for row, size in zip(sums, groups, strict=True):
+        row[start : start + size] = 1
+        start += size
+    equal = np.diff(sums, axis=0)
+    return np.eye(features) - np.linalg.pinv(equal) @ equal
+
+
+@cache
+def one_hot_learner(name: str, features: int, groups: tuple[int, ...], regularization: float) -> dp.Template:
+    """Return the same classifier, with what is public about one-hot columns.
+
+    A record has one level in each categorical column, so the columns of any two of them have equal sums: x = P x for a public
+    projection P.  Written as x'(P w) the loss of every record is what it was, and it is seen that no noise is needed
+    elsewhere.
+    """
+    matrix = projection(features, groups)
+    w = cp.Variable(features, name="w")
+
+    def loss(x: cp.Expression, y: int) -> cp.Expression:
+        margin = y * (x @ (matrix @ w))
+        return cp.logistic(-margin) if name == "logistic" else dp.huber_hinge(1 - margin, width=0.5)
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=1.0), y=dp.Choice([-1, 1])),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(w),
+    )
 
 
 def tolerance(regularization: float) -> float:
@@ -125,8 +166,8 @@ def certified(
     """
     count = len(train.y)
     size = count if privacy.adjacency == "replace-one" else round(count, 3 - len(str(count)))
-    template = learner(name, train, regularization)
-    mechanism = proved(name, train.x.shape[1], regularization, privacy, added, size)
+    template = one_hot_learner(name, train.x.shape[1], train.groups, regularization)
+    mechanism = proved(template, privacy, added, size)
     if mechanism is not None:
         yield from dp.sweep(
             template, train.data, privacy, mechanism=mechanism, draws=draws, size=size, cover=COVER, progress=False
@@ -135,11 +176,10 @@ def certified(
 
 @cache
 def proved(
-    name: str, features: int, regularization: float, privacy: dp.Privacy, added: float | None, size: int
+    template: dp.Template, privacy: dp.Privacy, added: float | None, size: int
 ) -> dp.ObjectivePerturbation | None:
     """Return the mechanism with what it adds made explicit, so that this is chosen once; None if there is no proof."""
     noise = "gamma" if privacy.pure else "gaussian"
-    template = dp.load(LEARNERS[name], features=features, regularization=regularization)
     try:
         proof = dp.verify(template, privacy, size, dp.ObjectivePerturbation(noise, added=added), COVER)
     except dp.NotPrivate:
