@@ -18,6 +18,7 @@ from dpconvex.certificate import Certificate, number
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.cover import TAIL
 from dpconvex.mechanisms.laws import LAWS
+from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.rules.analysis import Analysis
@@ -188,7 +189,9 @@ def objective_excess(
     """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the cover."""
     mu, added = certificate.strong_convexity, certificate.added
     reach = added * radius if added else 0.0
-    length = norm_quantile(certificate, probability)
+    # The symmetric part of a matrix is shorter than the matrix.
+    symmetric = certificate.noise == "matrix" and best_structure(analysis).share < 1
+    length = norm_quantile(certificate, probability, symmetric)
     worst = (length + reach) ** 2
     if added and certificate.noise in (
         "gamma",
@@ -308,41 +311,46 @@ def mean_square(certificate: Certificate) -> float:
     return p * scale**2 if certificate.noise == "gaussian" else certificate.expected_noise**2
 
 
-def norm_quantile(certificate: Certificate, probability: float) -> float:
+def norm_quantile(certificate: Certificate, probability: float, symmetric: bool = False) -> float:
     """Bound the norm of the noise b but for a probability: the exact quantile for Gamma and Gaussian noise.
 
-    Matrix-shaped noise is ``s S^(-1/2) Z`` or an image of it that is no longer.  ``U = tr(S^(-1) Z Z')`` exceeds its mean by
-    ``sqrt(1/probability - 1)`` deviations with at most this probability (Cantelli); the law's own bound is better far out.
+    Matrix-shaped noise is ``s S^(-1/2) Z``, or the symmetric part of its square blocks.  The square of its norm exceeds the
+    mean by ``sqrt(1/probability - 1)`` deviations with at most this probability (Cantelli); the law's own bound is better far
+    out.
     """
     bound = LAWS[certificate.noise].bound(certificate, probability)
     if certificate.noise != "matrix":
         return bound
     names = ("rows", "columns", "degrees_of_freedom")
     rows, columns, freedom = (int(certificate.settings[name]) for name in names)
-    mean, variance = trace_moments(rows, columns, freedom)
+    mean, variance = square_moments(rows, columns, freedom, symmetric)
     spread = certificate.noise_scale * (freedom + columns) / 2
     return min(bound, spread * math.sqrt(mean + math.sqrt(variance * (1 / probability - 1))))
 
 
-def trace_moments(rows: int, columns: int, freedom: int) -> tuple[float, float]:
-    """Return mean and variance of ``tr(S^(-1) Z Z')``, Z an r x c matrix of normal entries and S a Wishart matrix.
+def square_moments(rows: int, columns: int, freedom: int, symmetric: bool = False) -> tuple[float, float]:
+    """Return mean and variance of ``||S^(-1/2) Z||^2``, Z an r x c matrix of normal entries and S a Wishart matrix.
 
-    Given S the trace has mean ``c tr S^(-1)`` and variance ``2 c tr S^(-2)``; for the moments of ``S^(-1)`` see D. von Rosen,
-    "Moments for the inverted Wishart distribution", Scand. J. Statist. 15, 1988.  The variance is infinite unless
-    ``freedom > rows + 3``.
+    Given S, the mean is ``c tr S^(-1)`` and the variance ``2 c tr S^(-2)``.  For the symmetric parts of k = c/r square blocks
+    they are ``k (r + 1)/2 tr S^(-1)`` and ``k/2 ((r + 2) tr S^(-2) + (tr S^(-1))^2)`` (docs/theory.md, section 14).  For the
+    moments of ``S^(-1)`` see D. von Rosen, "Moments for the inverted Wishart distribution", Scand. J. Statist. 15, 1988; the
+    variance is infinite unless ``freedom > rows + 3``.
 
     Examples
     --------
-    >>> trace_moments(1, 2, 6)  # chi-square over chi-square: mean 2/4, mean square 8/(4 2)
+    >>> square_moments(1, 2, 6)  # chi-square over chi-square: mean 2/4, mean square 8/(4 2)
     (0.5, 0.75)
     """
     m = freedom - rows - 1
-    mean = columns * rows / m
+    trace = rows / m
+    blocks = columns / rows
+    factor = blocks * (rows + 1) / 2 if symmetric else columns
     if m <= 2:
-        return mean, math.inf
+        return factor * trace, math.inf
     squares = rows * (freedom - 1) / ((m + 1) * m * (m - 2))
     spread = 2 * rows / (m**2 * (m - 2)) + 2 * rows * (rows - 1) / ((m + 1) * m**2 * (m - 2))
-    return mean, 2 * columns * squares + columns**2 * spread
+    inner = blocks / 2 * ((rows + 2) * squares + spread + trace**2) if symmetric else 2 * columns * squares
+    return factor * trace, inner + factor**2 * spread
 
 
 def cosine_quantile(dimension: int, probability: float) -> float:

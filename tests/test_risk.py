@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.matrix_noise import degrees_of_freedom, matrix_noise
+from dpconvex.mechanisms.matrix_noise import best_structure, degrees_of_freedom, matrix_noise
 from dpconvex.noise import gamma_direction
 from dpconvex.risk import (
     cosine_quantile,
@@ -22,7 +22,7 @@ from dpconvex.risk import (
     minimiser_radius,
     norm_quantile,
     row_quantile,
-    trace_moments,
+    square_moments,
 )
 from dpconvex.rules.slopes import bregman_bounds, slope_of
 from dpconvex.solve import DataEngine
@@ -147,12 +147,31 @@ def test_the_norm_of_matrix_shaped_noise(rows: int, columns: int) -> None:
         bound = norm_quantile(certificate, probability)
         assert (norms > bound).mean() <= probability + 5.5 * math.sqrt(probability / draws)
         assert bound <= 2.0 * np.quantile(norms, 1 - probability)
-    mean, variance = trace_moments(rows, columns, freedom)
+    mean, variance = square_moments(rows, columns, freedom)
     traces = (norms / (freedom + columns)) ** 2  # the scale is 2 (freedom + columns) / 2
     assert traces.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
     if rows * columns > 4:  # the fourth moments of the small ones are too large to see the variance
         assert traces.var() == pytest.approx(variance, rel=0.25)
-    assert math.isinf(trace_moments(3, 2, 6)[1])
+    assert math.isinf(square_moments(3, 2, 6)[1])
+
+
+def test_the_norm_of_symmetric_noise() -> None:
+    template = dp.load("large_margin_gaussian", features=4, classes=3, regularization=0.1)
+    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation("matrix"))
+    structure = best_structure(analyse(template))
+    rows, columns, freedom = (int(certificate.settings[k]) for k in ("rows", "columns", "degrees_of_freedom"))
+    assert structure.share < 1
+    rng, draws, scale = generator(8), 4000, certificate.noise_scale
+    drawn = (structure.map @ matrix_noise(rows, columns, scale, rng).ravel() for _ in range(draws))
+    norms = np.array([np.linalg.norm(b) for b in drawn])
+    mean, variance = square_moments(rows, columns, freedom, symmetric=True)
+    squares = (norms / (scale * (freedom + columns) / 2)) ** 2
+    assert squares.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
+    assert squares.var() == pytest.approx(variance, rel=0.25)
+    assert mean == pytest.approx(mean_square(certificate) / (scale * (freedom + columns) / 2) ** 2)
+    bound = norm_quantile(certificate, 0.05, symmetric=True)
+    assert (norms > bound).mean() <= 0.05 + 5.5 * math.sqrt(0.05 / draws)
+    assert bound < norm_quantile(certificate, 0.05)
 
 
 def test_directions() -> None:
