@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import Certificate
@@ -147,7 +148,7 @@ class Release(Mapping[str, Array]):
 
         Parameters
         ----------
-        x : array_like, shape (n, ...)
+        x : array_like or SciPy sparse matrix, shape (n, ...)
             Features, scaled as in training.
 
         Returns
@@ -164,10 +165,10 @@ class Release(Mapping[str, Array]):
         if self.predictor is None:
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
         try:
-            features = np.asarray(x, dtype=float)
+            features = sp.csr_array(x, dtype=float) if sp.issparse(x) else np.asarray(x, dtype=float)
         except (TypeError, ValueError) as error:
             raise DomainError(f"predict: the features are not an array of numbers ({error}).") from error
-        if not np.isfinite(features).all():
+        if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError("predict: the features must be finite; some are NaN or infinite.")
         try:
             return np.asarray(self.predictor(dict(self.parameters), features))

@@ -15,6 +15,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -175,6 +176,13 @@ def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> 
 def test_predicts_with_the_released_parameters() -> None:
     x = np.eye(3)[:2].tolist()
     np.testing.assert_array_equal(full().predict(x), np.eye(3)[:2] @ W + 0.5)
+
+
+def test_predicts_from_sparse_features() -> None:
+    x = sp.coo_matrix(np.eye(3)[:2])
+    np.testing.assert_array_equal(full().predict(x), full().predict(x.toarray()))
+    with pytest.raises(DomainError, match="finite"):
+        full().predict(sp.csr_array([[np.inf, 0.0, 0.0]]))
 
 
 def test_predict_says_what_is_wrong() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from scipy import stats
 
 import dpconvex as dp
@@ -98,6 +99,14 @@ def test_tuning_prefers_the_better_candidate() -> None:
     assert outcome.choice == "good"
     assert outcome.spent is None
     assert not outcome.release.private
+
+
+def test_sparse_features_are_tuned_like_dense_ones() -> None:
+    candidates = [dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 1.0)]
+    dense, sparse = data(90), {**data(90), "x": sp.coo_matrix(data(90)["x"])}
+    one, other = (tune(candidates, d, dp.Privacy(epsilon=5.0), seed=4) for d in (dense, sparse))
+    assert one.choice == other.choice
+    np.testing.assert_allclose(one.release["w"], other.release["w"], atol=1e-5)
 
 
 def test_the_whole_costs_one_promise() -> None:
