@@ -9,6 +9,7 @@ import numpy as np
 
 import dpconvex as dp
 
+ROOT = Path(__file__).resolve().parent.parent
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 
 
@@ -25,3 +26,29 @@ def test_the_examples_run_as_printed() -> None:
 
 def test_every_shipped_problem_is_in_the_table() -> None:
     assert set(re.findall(r'^\| `"(\w+)"` \|', README, flags=re.MULTILINE)) == set(dp.problems())
+
+
+def learners() -> str:
+    return README.split("## Learners of the papers")[1].split("\n## ")[0]
+
+
+def test_every_learner_of_the_papers_has_a_row() -> None:
+    rows = [line.split("|")[1:-1] for line in learners().splitlines() if line.startswith("| ")][1:]
+    assert all(len(row) == 5 and all(cell.strip() for cell in row) for row in rows)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
+    assert named <= set(dp.problems())
+    assert named >= {name for name in dp.problems() if name.startswith(("pathak_raj", "large_margin"))}
+    assert named >= {"logistic_regression", "huber_svm", "smooth_hinge_svm", "kernel_svm", "hinge_svm"}
+
+
+def test_what_the_table_of_learners_names_exists() -> None:
+    text = learners()
+    files = re.findall(r"`(tests/[\w/]+\.py)`", text)
+    modules = re.findall(r"python -m (benchmarks[.\w]+)", text)
+    assert len(files) >= 12
+    assert len(set(modules)) >= 5
+    missing = [name for name in files if not (ROOT / name).is_file()]
+    missing += [name for name in modules if not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file()]
+    assert not missing
+    for name in re.findall(r"dp\.(\w+)", text):
+        assert name in dp.__all__
