@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         HuberSVC,
         KernelSVC,
         LargeMarginGaussian,
+        LargeMarginGaussianMixture,
         LogisticRegression,
         SoftmaxRegression,
     )
@@ -78,6 +79,7 @@ __all__ = [
     "HuberSVC",
     "KernelSVC",
     "LargeMarginGaussian",
+    "LargeMarginGaussianMixture",
     "LogisticRegression",
     "MissingRule",
     "Mixture",
@@ -158,6 +160,7 @@ _HOMES = {
     "HuberSVC": "estimators",
     "KernelSVC": "estimators",
     "LargeMarginGaussian": "estimators",
+    "LargeMarginGaussianMixture": "estimators",
     "LogisticRegression": "estimators",
     "SoftmaxRegression": "estimators",
 }

@@ -15,10 +15,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dpconvex.certificate import Certificate
+from dpconvex.components import Components
 from dpconvex.errors import TemplateError
 from dpconvex.features import RandomFourierFeatures
 from dpconvex.gallery import load
+from dpconvex.mechanisms.clustering import NoisyKMeans
+from dpconvex.mixtures import solve_mixture, verify_mixture
 from dpconvex.privacy import Privacy
+from dpconvex.release import Release
 from dpconvex.solve import solve
 from dpconvex.template import Template
 from dpconvex.verify import verify
@@ -27,6 +31,7 @@ __all__ = [
     "HuberSVC",
     "KernelSVC",
     "LargeMarginGaussian",
+    "LargeMarginGaussianMixture",
     "LogisticRegression",
     "SoftmaxRegression",
 ]
@@ -125,14 +130,21 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
+        self.release_ = self._solve(self._data(X, y))
+        return self
+
+    def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+        """Return the data as a template takes them, and remember what is public about them."""
         records = np.asarray(X, dtype=float)
         if records.ndim != 2:
             raise TemplateError(f"fit: X must have two axes, (records, features), not shape {records.shape}.")
         self.n_features_in_ = records.shape[1]
         self.classes_ = np.array(list(self.classes))
-        data = {"x": self._map(records), "y": y}
-        self.release_ = solve(
-            self.template(records.shape[1]),
+        return {"x": self._map(records), "y": y}
+
+    def _solve(self, data: dict[str, Any]) -> Release:
+        return solve(
+            self.template(self.n_features_in_),
             data,
             self._privacy(),
             self.mechanism,
@@ -141,7 +153,6 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             clip=self.clip,
             seed=self.seed,
         )
-        return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels from the released parameters; costs no privacy.
@@ -219,6 +230,130 @@ class LargeMarginGaussian(PrivateClassifier):
 
     def _options(self) -> dict[str, Any]:
         return {"competitors": self.competitors}
+
+
+class LargeMarginGaussianMixture(PrivateClassifier):
+    """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
+
+    Parameters
+    ----------
+    components : int
+        K: number of Gaussians for each class.
+    component_labels : {"private", "nearest", "given"}
+        Where the component of a training record comes from: a private clustering of every class, which a share of the promise
+        pays for; the nearest of declared public `centers`; or the argument `m` of `fit`, which must follow from each record by
+        itself and from public facts.
+    share : float
+        Fraction of the promise that pays for "private" labels.
+    rounds : int or None
+        Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
+    centers : array_like, shape (classes, K, features), or None
+        For "nearest"; fixed without looking at the data.
+    competitors : {"summed", "soft"} or None
+        As for `LargeMarginGaussian`.
+    **options
+        As for the other classifiers.
+
+    Attributes
+    ----------
+    components_ : Components
+        The centres, unless labels were given.
+    """
+
+    problem = "large_margin_gaussian_mixture"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        adjacency: str = "replace-one",
+        classes: Sequence[Any] = (0, 1),
+        regularization: float | None = None,
+        radius: float = 1.0,
+        clip: bool = False,
+        size: int | None = None,
+        mechanism: Any = None,
+        backend: Any = None,
+        seed: int | None = None,
+        components: int = 2,
+        component_labels: str = "private",
+        share: float = 0.2,
+        rounds: int | None = None,
+        centers: Any = None,
+        competitors: str | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon, delta, adjacency, classes, regularization, radius, clip, size, mechanism, backend, seed
+        )
+        self.components = components
+        self.component_labels = component_labels
+        self.share = share
+        self.rounds = rounds
+        self.centers = centers
+        self.competitors = competitors
+
+    def _options(self) -> dict[str, Any]:
+        return {"components": self.components, "competitors": self.competitors}
+
+    def certificate(self, features: int, size: int) -> Certificate:
+        """Verify without data, for a number of features and of records; what private labels cost is part of it."""
+        clustering = self._clustering()
+        if clustering is None:
+            return super().certificate(features, size)
+        return verify_mixture(
+            self.template(features), self._privacy(), size, self.mechanism, clustering=clustering, share=self.share
+        )
+
+    def fit(self, X: ArrayLike, y: ArrayLike, m: ArrayLike | None = None) -> LargeMarginGaussianMixture:
+        """Fit privately.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, features)
+            Every row within the public radius (or ``clip=True``).
+        y : array_like, shape (n,)
+            Declared labels.
+        m : array_like of int, shape (n,), optional
+            Components, from 0 to K - 1; for ``component_labels="given"``, and only then.
+
+        Returns
+        -------
+        self
+        """
+        clustering = self._clustering()
+        if (clustering is None) != (m is not None):
+            raise TemplateError(
+                f"fit: components m are passed for component_labels='given' and not otherwise; it is {self.component_labels!r}."
+            )
+        data = self._data(X, y)
+        if clustering is None:
+            self.release_ = self._solve({**data, "m": m})
+            return self
+        mixture = solve_mixture(
+            self.template(self.n_features_in_),
+            data,
+            self._privacy(),
+            self.mechanism,
+            self.backend,
+            clustering=clustering,
+            share=self.share,
+            size=self.size,
+            clip=self.clip,
+            seed=self.seed,
+        )
+        self.release_, self.components_ = mixture.release, mixture.components
+        return self
+
+    def _clustering(self) -> NoisyKMeans | Components | None:
+        if self.component_labels not in ("private", "nearest", "given"):
+            raise TemplateError(
+                f"component_labels must be 'private', 'nearest' or 'given', not {self.component_labels!r}."
+            )
+        if (self.component_labels == "nearest") != (self.centers is not None):
+            raise TemplateError("declare public centers for component_labels='nearest', and not otherwise.")
+        if self.component_labels == "nearest":
+            return Components(self.centers, classes=tuple(self.classes), radius=self.radius)
+        return NoisyKMeans(rounds=self.rounds) if self.component_labels == "private" else None
 
 
 class KernelSVC(PrivateClassifier):

@@ -14,7 +14,10 @@ from dpconvex.verify import analyse
 
 estimators = pytest.importorskip("dpconvex.estimators")
 
-BINARY = ["LogisticRegression", "HuberSVC", "KernelSVC", "SoftmaxRegression", "LargeMarginGaussian"]
+BINARY = [
+    *("LogisticRegression", "HuberSVC", "KernelSVC", "SoftmaxRegression"),
+    *("LargeMarginGaussian", "LargeMarginGaussianMixture"),
+]
 
 
 def separable(size: int = 1500) -> tuple[np.ndarray, np.ndarray]:
@@ -70,6 +73,43 @@ def test_competing_classes_are_an_option() -> None:
     )
     with pytest.raises(dp.TemplateError, match="'summed' or 'soft'"):
         estimators.LargeMarginGaussian(classes=(0, 1, 2), competitors="nearest").fit(x, y)
+
+
+def test_component_labels_are_learnt_declared_or_given() -> None:
+    x, y = separable(600)
+    centers = [[[-0.5, 0.5], [-0.5, -0.5]], [[0.5, 0.5], [0.5, -0.5]]]
+    fixed: dict[str, Any] = {"epsilon": 20.0, "classes": ("no", "yes"), "regularization": 1e-3, "seed": 1}
+    learnt = estimators.LargeMarginGaussianMixture(**fixed, share=0.3, rounds=4)
+    nearest = estimators.LargeMarginGaussianMixture(**fixed, component_labels="nearest", centers=centers)
+    given = estimators.LargeMarginGaussianMixture(**fixed, component_labels="given")
+    for estimator, extra in ((learnt, ()), (nearest, ()), (given, (x[:, 1] > 0,))):
+        again = clone(estimator)
+        assert again.fit(x, y, *extra).score(x, y) > 0.9
+        assert again.release_.certificate == estimator.certificate(features=2, size=600)
+    noise = learnt.certificate(features=2, size=600).clustering
+    assert noise is not None
+    assert (noise.epsilon, noise.rounds) == (6.0, 4)
+    assert given.certificate(2, 600) == nearest.certificate(2, 600)
+    assert given.certificate(2, 600).clustering is None
+    np.testing.assert_array_equal(nearest.fit(x, y).components_.assign(x, y), x[:, 1] <= 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"component_labels": "free"}, (), "component_labels must be"),
+        ({"component_labels": "given"}, (), "are passed for"),
+        ({}, (np.zeros(50, dtype=int),), "are passed for"),
+        ({"component_labels": "nearest"}, (), "declare public centers"),
+        ({"centers": [[[0.0, 0.0]]]}, (), "declare public centers"),
+        ({"share": 2.0}, (), "share"),
+        ({"components": 0}, (), "at least one component"),
+    ],
+)
+def test_labels_from_nowhere_are_refused(options: dict[str, Any], arguments: tuple[Any, ...], message: str) -> None:
+    x, y = separable(50)
+    with pytest.raises(dp.TemplateError, match=message):
+        estimators.LargeMarginGaussianMixture(classes=("no", "yes"), **options).fit(x, y, *arguments)
 
 
 @pytest.mark.parametrize(
