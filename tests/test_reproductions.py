@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from benchmarks.papers.folds import (
     published,
 )
 from benchmarks.papers.kdd_mix import FULL_COUNTS, full_mix, rows_of
-from dpconvex import Privacy, verify
+from dpconvex import Privacy, Release, verify
 from dpconvex.errors import DomainError
 from dpconvex.loaders import Table
 
@@ -101,6 +101,25 @@ def test_ways_run_and_unproved_ones_are_left_out() -> None:
     assert release.spent == Privacy(0.1, 1e-6, "add-remove")
     assert release.certificate is not None
     assert release.certificate.added > 0
+
+
+def test_an_interrupted_table_goes_on(tmp_path: Path) -> None:
+    fold, calls = next(folds(toy(), 2)), []
+
+    def run(draws: int) -> Iterator[Release]:
+        calls.append(draws)
+        return published("Huber", 0.1, fold.train, 10.0, 2, draws)
+
+    way = chaudhuri.Way("counted", run)
+    for draws, expected in ((2, [2]), (2, [2]), (5, [2, 3])):
+        log = chaudhuri.Log(tmp_path / "log.csv", "learner", "way", "epsilon")
+        log.run(("Huber", "counted", 10.0), 0, way, draws, test=fold.test)
+        assert calls == expected
+    again = chaudhuri.Log(tmp_path / "log.csv", "learner", "way", "epsilon")
+    assert again.found.keys() == {("Huber", "counted", 10.0)}
+    assert again.mean("Huber", "counted", 10.0) == pytest.approx(log.mean("Huber", "counted", 10.0), abs=1e-6)
+    assert len(again.found["Huber", "counted", 10.0][0]) == 5
+    assert np.isnan(again.mean("Huber", "other", 10.0))
 
 
 @pytest.mark.parametrize("command", ["tables", "figures", "curves"])
