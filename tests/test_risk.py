@@ -14,16 +14,15 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.mechanisms.matrix_noise import best_structure, degrees_of_freedom, matrix_noise
-from dpconvex.noise import gamma_direction
-from dpconvex.risk import (
+from dpconvex.mechanisms.noise_norms import (
     cosine_quantile,
-    displacement,
     mean_square,
-    minimiser_radius,
     norm_quantile,
     row_quantile,
     square_moments,
 )
+from dpconvex.noise import gamma_direction
+from dpconvex.risk import displacement, minimiser_radius
 from dpconvex.rules.slopes import bregman_bounds, slope_of
 from dpconvex.solve import DataEngine
 from dpconvex.verify import analyse
