@@ -244,7 +244,7 @@ def draw(outcomes: list[Outcome], plain: dict[str, float], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
     names = list(dict.fromkeys(outcome.case.data for outcome in outcomes))
-    figure = Figure(figsize=(4.4 * len(names), 4.2), dpi=150, layout="constrained")
+    figure = Figure(figsize=(4.6 * len(names), 3.8 + 0.75 / len(names)), dpi=150, layout="constrained")
     for axes, name in zip(np.atleast_1d(figure.subplots(1, len(names), sharey=True)), names, strict=True):
         mine = [outcome for outcome in outcomes if outcome.case.data == name]
         for learner, colour in COLOURS.items():
@@ -273,7 +273,7 @@ def draw(outcomes: list[Outcome], plain: dict[str, float], path: Path) -> None:
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         known |= dict(zip(labels, handles, strict=True))
-    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(list(known.values()), list(known), loc="outside lower center", ncols=len(names), frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
