@@ -149,6 +149,8 @@ def risk_bound(
     if width:
         analysis = smooth_analysis(analysis, width)
         objective += f", with kinks rounded off over {number(2 * width)}"
+    if not math.isclose(certificate.gradient_bound, analysis.gradient_bound, rel_tol=1e-6):
+        raise TemplateError("risk_bound: the certificate is not of this template: their gradient bounds differ.")
     feasible = analysis.form.feasible
     radius = minimiser_radius(analysis, certificate) if comparator_norm is None else comparator_norm
     radius = min(radius, feasible.norm_bound)

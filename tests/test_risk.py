@@ -367,6 +367,8 @@ def test_what_has_no_bound_is_refused() -> None:
             dp.risk_bound(template, certificate, **options)
     with pytest.raises(dp.TemplateError, match="Certificate"):
         dp.risk_bound(template, "certificate")  # type: ignore[arg-type]
+    with pytest.raises(dp.TemplateError, match="not of this template"):
+        dp.risk_bound(dp.load("large_margin_gaussian", features=2), certificate)
     w = cp.Variable(2, name="w")
     steep = dp.Template(
         dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w) - cp.sum(cp.log(w)), [cp.norm(w) <= 1]

@@ -1,0 +1,58 @@
+"""The experiments on excess risk: small runs of both commands, and what their tables must say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from benchmarks.papers import lecture, risk
+
+
+def test_the_lecture_in_small() -> None:
+    points = list(lecture.measure(2, (0.3,), (1, 10)))
+    assert [(p.steps, p.way) for p in points] == [(t, way) for t in (1, 10) for way in lecture.WAYS]
+    for p in points:
+        assert 0 < p.excess.mean() <= p.bound
+        assert (p.excess <= p.likely).all()
+        # What the lecture's noise gives for a replaced record is more than it promises.
+        assert (p.true_delta > 10 * lecture.DELTA) == (p.way == "lecture")
+    assert lecture.table(points).count("\n") == 1 + len(points)
+
+
+def test_its_command_writes_a_table_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lecture.main(["--draws", "1", "--most", "1", "--output", str(tmp_path)])
+    assert "9 means of 1 draws, 0 above" in capsys.readouterr().out
+    assert (tmp_path / "lecture.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "lecture.md").read_text(encoding="utf-8").count("| lecture |") == 3
+
+
+def test_the_papers_bounds_are_looser_than_ours_for_the_same_noise(tmp_path: Path) -> None:
+    template = dp.load("logistic_regression", features=9, regularization=risk.REGULARIZATION)
+    theirs = list(risk.chaudhuri("logistic", template, 3))
+    mine = list(risk.ours("logistic in a ball", risk.in_a_ball(), (-1, 1), 2))
+    assert [m.source for m in theirs] == ["lemma 3", "lemma 5"]
+    assert [m.mechanism for m in mine] == ["noisy gradient descent"]
+    for m in theirs:
+        assert m.other is not None
+        assert 10 * m.bound < m.other
+    for m in mine:
+        assert m.expected is not None
+        assert (m.excess > -1e-7).all()
+        assert m.excess.mean() <= m.expected <= m.bound
+    assert "lemma 5" in risk.second_table(theirs)
+    assert "0 of 2" in risk.first_table(mine)
+    assert "theorem 4" in risk.sample_sizes()
+    risk.draw(mine, theirs, tmp_path / "risk.png")
+    assert (tmp_path / "risk.png").stat().st_size > 10_000
+
+
+def test_the_minimum_over_the_ball_is_one() -> None:
+    x, y = lecture.data()
+    loss, least = lecture.mean_loss(x, y), lecture.smallest(x, y)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        w = rng.normal(size=x.shape[1] + 1)
+        assert loss(lecture.RADIUS * w / np.linalg.norm(w)) >= least
