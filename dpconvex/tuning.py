@@ -106,7 +106,7 @@ def tune(
     With m candidates there are m + 1 parts.  Under replace-one the parts are a public random split of the positions; under
     add-remove every record chooses its part by itself, so that adding one does not move the others.
 
-    `tune_repeated` fits on all of the data instead, which is better for more than two or three candidates.
+    `tune_repeated` fits on all of the data instead, with about half of epsilon for each fit, however many candidates there are.
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")

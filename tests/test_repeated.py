@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import dpconvex as dp
 from dpconvex import repeated
@@ -131,6 +133,26 @@ def test_the_best_run_is_released_and_nothing_of_the_others(monkeypatch: pytest.
     assert outcome.mistakes == 3
     np.testing.assert_array_equal(outcome.release["w"], made[1]["w"])
     assert vars(outcome).keys() == {"choice", "release", "spent", "mistakes"}
+
+
+def test_the_count_has_the_noise_that_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = grid(0.1)["0.1"]
+    plan = planned(template, dp.Privacy(2.0), dp.Repetitions(mean=2), 100, dp.ObjectivePerturbation())
+    release = dp.Release({"w": np.zeros(3)}, not_private_because="a test")
+    monkeypatch.setattr(dp.Repetitions, "draw", lambda self, rng: 1)
+    monkeypatch.setattr(repeated, "planned", lambda *arguments: plan)
+    monkeypatch.setattr(repeated, "run_certified", lambda *arguments, **options: release)
+    monkeypatch.setattr(repeated, "count_mistakes", lambda *arguments: 40)
+    columns, law = data(100), dp.Repetitions(mean=2)
+    found = [tune_repeated([template], columns, dp.Privacy(2.0), repetitions=law, seed=k).mistakes for k in range(1500)]
+    steps = np.array(found) - 40
+    ratio = math.exp(-plan.score.epsilon)  # of neighbouring counts: the privacy of the score
+    inside = np.arange(-30, 31)
+    expected = (1 - ratio) / (1 + ratio) * ratio ** np.abs(inside)
+    counts = np.array([(steps == k).sum() for k in inside])
+    observed, law_of_it = np.append(counts, 1500 - counts.sum()), np.append(expected, 1 - expected.sum())
+    cells = np.add.reduceat(observed, range(0, 62, 6)), np.add.reduceat(law_of_it, range(0, 62, 6)) * 1500
+    assert stats.chisquare(*cells).pvalue > 1e-7
 
 
 def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
