@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench golden clean
 
 help:
 	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint   lint and check types"
 	@echo "make format rewrite the files in the project's style"
 	@echo "make bench  measure: a table and pictures in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
+	@echo "make golden measure what tests/regression holds again, and show what moved (ARGUMENTS=--write writes it)"
 	@echo "make clean  remove .venv and caches"
 
 demo: $(INSTALLED)
@@ -35,6 +36,9 @@ bench: export OMP_NUM_THREADS =
 bench: export OPENBLAS_NUM_THREADS =
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+golden: $(INSTALLED)
+	$(BIN)/python tests/regression/refresh.py $(ARGUMENTS)
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -1,0 +1,216 @@
+"""Measures a case: numbers that another machine must find too."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from golden_cases import GALLERY, Case, Fit
+from golden_data import Dataset
+from numpy.typing import NDArray
+from randomgen import ChaCha
+
+import dpconvex as dp
+from dpconvex import backends
+from dpconvex.backends.conic import perturbed_program, twin
+from dpconvex.problem import Problem
+from dpconvex.solve import projector
+from dpconvex.verify import analyse
+
+Array = NDArray[np.float64]
+Numbers = dict[str, Any]
+
+# Certified distance from the exact minimiser, in the Euclidean norm of the parameters.
+TOLERANCE = 1e-7
+# Inner products with so many fixed directions stand for a vector of parameters.
+PROBES = 3
+
+CONSTANTS = (
+    "gradient_bound",
+    "sensitivity",
+    "strong_convexity",
+    "added",
+    "hessian_bound",
+    "jacobian_epsilon",
+    "noise_epsilon",
+    "noise_dimension",
+    "noise_scale",
+    "expected_noise",
+    "predicted_risk",
+    "tolerance",
+)
+CHOICE = ("mechanism", "added", "strong_convexity", "noise_scale", "predicted_risk")
+
+# Certificates of the gallery need no data.  The quadratic is given, so that every constant is determined to rounding; it is
+# small, so that curvature costs something.
+GALLERY_FEATURES = 3
+GALLERY_SIZE = 100
+GALLERY_EPSILON = 3.0
+ADDED = 2.0
+PURE_MECHANISMS: tuple[Any, ...] = (
+    None,
+    dp.ObjectivePerturbation("gamma", added=ADDED),
+    dp.ObjectivePerturbation("matrix", added=ADDED),
+    dp.OutputPerturbation("gamma", added=ADDED),
+)
+APPROXIMATE_MECHANISMS: tuple[Any, ...] = (
+    None,
+    dp.ObjectivePerturbation("gaussian", added=ADDED),
+    dp.OutputPerturbation("gaussian", added=ADDED),
+    dp.NoisyGradientDescent(),
+)
+
+
+def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
+    """Return every number of a certificate; `given` if the added quadratic is."""
+    found: Numbers = {"mechanism": certificate.mechanism} | ({"given": True} if given else {})
+    found |= {name: getattr(certificate, name) for name in CONSTANTS if getattr(certificate, name) is not None}
+    found |= dict(certificate.settings)
+    if certificate.cover is not None:
+        found |= {f"cover_{name}": getattr(certificate.cover, name) for name in ("distance", "size", "noise_cap")}
+    # The derivation as a checksum: each constant in it that moves, moves the sum of their logarithms.
+    steps = list(walk(certificate.derivation))
+    values = [abs(value) for step in steps for value in step.claims.values()]
+    found["derivation_steps"] = len(steps)
+    found["derivation_logarithms"] = sum(math.log(value) for value in values if 1e-6 < value < math.inf)
+    return found
+
+
+def walk(step: Any) -> Any:
+    """Yield a derivation's steps."""
+    yield step
+    for child in step.children:
+        yield from walk(child)
+
+
+def certificates(name: str) -> Numbers:
+    """Return the constants of all certificates of a problem of the gallery, or the fact that there is none."""
+    problem, options = GALLERY[name]
+    template = dp.load(problem, features=GALLERY_FEATURES, **options)
+    found = {}
+    for adjacency in ("replace-one", "add-remove"):
+        for delta, mechanisms in ((0.0, PURE_MECHANISMS), (1e-6, APPROXIMATE_MECHANISMS)):
+            privacy = dp.Privacy(GALLERY_EPSILON, delta, adjacency)
+            for mechanism in mechanisms:
+                given = getattr(mechanism, "added", None) is not None
+                try:
+                    numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism), given)
+                except dp.NotPrivate:
+                    numbers = {"mechanism": "refused"}
+                # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
+                short = {name: numbers[name] for name in CHOICE if name in numbers}
+                found[Fit(privacy, mechanism).name] = short if mechanism is None else numbers
+    return found
+
+
+def probes(theta: Array) -> list[float]:
+    """Return inner products of a vector with fixed unit vectors, which no vector of another direction shares."""
+    index = np.arange(1, len(theta) + 1)
+    directions = [np.cos(index * (k + 1) + k) for k in range(PROBES)]
+    return [float(theta @ d / np.linalg.norm(d)) for d in directions]
+
+
+class Measured:
+    """A case with its data: each property is one group of numbers.
+
+    Parameters
+    ----------
+    case : Case
+    data : Dataset
+    """
+
+    def __init__(self, case: Case, data: Dataset) -> None:
+        self.case, self.data = case, data
+        columns = {name: np.asarray(column) for name, column in case.columns(data).items()}
+        self.train = {name: column[~data.test] for name, column in columns.items()}
+        self.test = {name: column[data.test] for name, column in columns.items()}
+        self.inputs = (self.test["x"] if case.inputs is None else case.inputs(data)[data.test]).astype(float)
+        features = case.features if case.features is not None else columns["x"].shape[1]
+        self.template = dp.load(case.problem, features=features, **case.options)
+        self.size = int((~data.test).sum())
+        analysis = analyse(self.template)
+        form = analysis.form
+        self.problem = Problem(
+            template=form.template,
+            space=form.space,
+            feasible=form.feasible,
+            batch=self.template.record.validate(self.train),
+            size=self.size,
+            strong_convexity=self.size * analysis.modulus,
+            gradient_bound=analysis.gradient_bound,
+            projector=projector(form),
+        )
+        self.kinked = analysis.kink is not None
+        self.theta: Array | None = None
+
+    def minimum(self) -> Numbers:
+        """Fit without privacy.
+
+        The minimiser is certified to `TOLERANCE`, and a subgradient r of the objective is known there with ||r||/mu below it.
+        So the objective is at most ``||r||^2 / (2 mu)`` above its minimum, which is far below what is compared.
+        """
+        if self.kinked:  # no first-order certificate; the conic backend speaks alone
+            return {"records": self.size, "objective": self.oracle()}
+        solution = backends.solve(self.problem, None, TOLERANCE)
+        self.theta = solution.theta
+        gap = self.problem.strong_convexity * solution.distance_bound**2 / 2 / self.size
+        objective = self.problem.value(self.theta) / self.size
+        assert gap <= 1e-10 * abs(objective), f"{self.case.id}: the objective is certified only to {gap:.2g}"
+        found = {
+            "records": self.size,
+            "distance": TOLERANCE,
+            "objective": objective,
+            "norm": float(np.linalg.norm(self.theta)),
+        }
+        return found | {"probes": probes(self.theta)} | self.quality(self.theta)
+
+    def oracle(self) -> float:
+        """Return the optimal mean objective as the conic solver states it, over CVXPY's own evaluation of the losses."""
+        fresh = {name: twin(block.variable) for name, block in self.problem.space.blocks.items()}
+        program = perturbed_program(self.problem, fresh)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "may be inaccurate": the comparison says how inaccurate
+            return float(program.solve(solver=cp.CLARABEL, warm_start=False)) / self.size
+
+    def fit(self, fit: Fit) -> Numbers:
+        """Fit privately with a seed, and say what was promised and what came out."""
+        nominal = self.size if fit.privacy.adjacency == "add-remove" else None
+        release = dp.solve(self.template, self.train, fit.privacy, fit.mechanism, size=nominal, seed=fit.seed)
+        assert release.certificate is not None
+        theta = self.problem.space.pack(dict(release.items()))
+        found: Numbers = {"seed": fit.seed, "certificate": constants(release.certificate)}
+        found["objective"] = self.problem.value(theta) / self.size
+        found["norm"] = float(np.linalg.norm(theta))
+        return found | {"probes": probes(theta)} | self.quality(theta)
+
+    def quality(self, theta: Array) -> Numbers:
+        """Return mistakes on the test records, or for other than labels the mean absolute error."""
+        parameters = self.problem.space.unpack(theta)
+        assert self.template.predict is not None
+        answer = self.template.predict(parameters, self.inputs)
+        if "y" not in self.test:
+            return {"test_error": float(np.mean(answer))}
+        if self.template.record.discrete:
+            return {"test_mistakes": int((answer != self.test["y"]).sum()), "test_records": len(self.test["y"])}
+        return {"test_error": float(np.mean(np.abs(answer - self.test["y"])))}
+
+    def everything(self) -> Numbers:
+        """Return all that the golden file holds about the case."""
+        found = {"minimum": self.minimum()}
+        return found | {fit.name: self.fit(fit) for fit in self.case.fits}
+
+
+def draws() -> Numbers:
+    """Return the first draws of the generator that seeded noise comes from, without this package's own code.
+
+    NumPy may change its samplers between versions; seeded fits then differ, and that says nothing about the package.
+    """
+    rng = np.random.Generator(ChaCha(seed=np.random.SeedSequence(1), rounds=20))
+    return {
+        "standard_normal": rng.standard_normal(3).tolist(),
+        "standard_gamma": rng.standard_gamma(5.0, 3).tolist(),
+        "geometric": rng.geometric(1e-3, 3).tolist(),
+    }

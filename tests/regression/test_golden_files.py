@@ -1,0 +1,116 @@
+"""Golden files are complete, and comparing with them finds what should be found and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import golden_files
+import pytest
+from golden_cases import CASES
+from golden_files import CALIBRATED, CHOSEN, DERIVED, FOLDER, compare, load, merge, names, save
+
+GALLERY = [name for name in names() if name.startswith(golden_files.CERTIFICATES)]
+SETS = [name for name in names() if name not in GALLERY and name != "draws"]
+
+
+def floats(golden: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield (group, name) of every number of every group."""
+    for name, value in golden.items():
+        if isinstance(value, dict):
+            yield from floats(value)
+        elif isinstance(value, float):
+            yield golden, name
+
+
+def test_every_file_is_asked_for() -> None:
+    found = {str(file.relative_to(FOLDER).with_suffix("")) for file in FOLDER.rglob("*.json")}
+    assert found == set(names())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_file_holds_its_cases(name: str) -> None:
+    golden = load(name)
+    assert list(golden) == golden_files.expected(name)
+    for case in CASES:
+        if case.golden == name:
+            assert set(golden[case.name]) == {"minimum", *(fit.name for fit in case.fits)}
+
+
+@pytest.mark.parametrize("name", GALLERY)
+def test_a_constant_that_moves_by_a_millionth_is_found(name: str) -> None:
+    golden = load(name)
+    checked = 0
+    for group, constant in floats(golden):
+        value = group[constant]
+        given = group.get("given", False) or not group.get("added")
+        if value == 0 or (not given and constant in {"added", *CALIBRATED}):
+            continue
+        if constant in ("jacobian_epsilon", "derivation_logarithms") and abs(value) < 0.1:
+            continue  # a difference, or a sum, that happens to be small; what it is made of is compared
+        group[constant] = value * (1 + 1e-6)
+        moved = list(compare(load(name), golden))
+        group[constant] = value
+        assert [change.new for change in moved] == [value * (1 + 1e-6)], f"{constant} = {value}"
+        checked += 1
+    assert checked > 50
+
+
+@pytest.mark.parametrize("name", [*GALLERY, *SETS])
+def test_rounding_is_not_found(name: str) -> None:
+    golden = load(name)
+    for group, constant in floats(golden):
+        group[constant] *= 1 + DERIVED / 10
+    assert not list(compare(load(name), golden))
+
+
+def test_what_may_move_and_what_may_not() -> None:
+    fit = {
+        "certificate": {"gradient_bound": 1.0, "tolerance": 1e-9, "added": 2.0, "strong_convexity": 5.0},
+        "objective": 0.5,
+        "norm": 3.0,
+        "probes": [0.1, -0.2],
+        "test_mistakes": 7,
+        "test_records": 50,
+    }
+    golden = {"case": {"fit": fit}}
+
+    def moved(path: str, value: Any) -> int:
+        changed = copy.deepcopy(golden)
+        *groups, name = path.split("/")
+        place: Any = changed["case"]["fit"]
+        for group in groups:
+            place = place[group]
+        place[name] = value
+        return len(list(compare(golden, changed)))
+
+    assert moved("test_mistakes", 8) == 0
+    assert moved("test_mistakes", 9) == 1
+    assert moved("test_records", 51) == 1
+    assert moved("probes", [0.1, 0.2]) == 1
+    assert moved("probes", [0.1 + CHOSEN, -0.2]) == 0
+    assert moved("probes", [0.1]) == 1
+    assert moved("objective", 0.501) == 1
+    assert moved("certificate/added", 2.0 + CHOSEN) == 0
+    assert moved("certificate/added", 2.001) == 1
+    assert moved("certificate/gradient_bound", 1 + 1e-6) == 1
+    assert moved("norm", None) == 1
+    assert moved("norm", float("nan")) == 1
+    assert moved("unheard of", 1.0) == 1
+
+
+def test_refreshing_replaces_only_what_moved(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden_files, "FOLDER", tmp_path)
+    assert load("new") == {}
+    old = {"a": {"derivation_steps": 3, "x": 1.0, "y": 2.0, "z": {"w": [1.0, 2.0], "long name, of two parts": "t, u"}}}
+    save("new", old)
+    assert load("new") == old
+    new = {"a": {"derivation_steps": 3, "x": 1.0 + 1e-13, "y": 2.1, "z": {"w": [1.0, 3.0]}}, "b": {"c": 1}}
+    assert [str(change) for change in compare(old, new)] == [
+        "a: y: 2 -> 2.1 (by 0.1; 2e-09 is allowed)",
+        "a: z: w 1: 2 -> 3 (by 1; 2e-09 is allowed)",
+        "a: z: long name, of two parts: 't, u' -> None",
+        "b: new",
+    ]
+    assert merge(old, new) == {"a": {"derivation_steps": 3, "x": 1.0, "y": 2.1, "z": {"w": [1.0, 3.0]}}, "b": {"c": 1}}
