@@ -30,6 +30,9 @@ __all__ = ["main"]
 
 REFUSED, MISTAKEN = 1, 2
 
+# Of a promise, for the components of a mixture.
+SHARE = 0.2
+
 # What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
 SETTINGS = (
     "features",
@@ -41,6 +44,7 @@ SETTINGS = (
     "delta",
     "adjacency",
     "size",
+    "share",
     "backend",
     "options",
 )
@@ -130,6 +134,7 @@ def add_promise(sub: argparse.ArgumentParser) -> None:
     """Add the arguments of a promise, but for epsilon."""
     sub.add_argument("--delta", type=float, metavar="D", help="by default 0")
     sub.add_argument("--adjacency", choices=ADJACENCIES, help=f"by default {ADJACENCIES[0]}")
+    sub.add_argument("--share", type=float, metavar="S", help="part of it that pays for the components of a mixture")
 
 
 # Commands
@@ -162,7 +167,10 @@ def list_problems(chosen: argparse.Namespace) -> None:
 def verify(chosen: argparse.Namespace) -> None:
     """Print the certificate of a problem."""
     promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
-    certificate = dp.verify(template(chosen.problem, assignments(chosen.set)), promise, chosen.size)
+    learner = template(chosen.problem, assignments(chosen.set))
+    share = labelling(learner, chosen.share)
+    prove = dp.verify_mixture if share else dp.verify
+    certificate = prove(learner, promise, chosen.size, **share)
     print(json.dumps({"private": True, "certificate": certificate.to_dict()}) if chosen.json else certificate)
 
 
@@ -184,9 +192,11 @@ def fit(chosen: argparse.Namespace) -> None:
         raise TemplateError(f"the setting options must be a table of the problem's options, not {options!r}.")
     learner, codes = declare(chosen.problem, table, options | assignments(chosen.set))
     promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
+    share = labelling(learner, settings.get("share"))
     out = writable(chosen.out)
     X, y = table.read(chosen.data)
-    release = dp.solve(
+    solve = dp.solve_mixture if share else dp.solve
+    found = solve(
         learner,
         {"x": X, "y": [codes[table.labels.index(text)] for text in y]},
         promise,
@@ -195,8 +205,9 @@ def fit(chosen: argparse.Namespace) -> None:
         budget=ledger(chosen, promise),
         label=f"fit {chosen.problem}",
         seed=chosen.seed,
+        **share,
     )
-    release = replace(release, table=table)
+    release = replace(found.release if isinstance(found, dp.Mixture) else found, table=table)
     release.save(out)
     if not release.private:
         print(f"dpconvex fit: {release.status}", file=sys.stderr)
@@ -292,7 +303,8 @@ def declare(problem: str, table: Table, options: dict[str, Any]) -> tuple[Templa
     learner = template(problem, {key: v for key, v in declared.items() if key in options_of(problem)} | options)
     fields = learner.record.fields
     values = getattr(fields.get("y"), "values", ())
-    if set(fields) != {"x", "y"} or getattr(fields["x"], "shape", None) != (len(table.features),) or not values:
+    needed = set(fields) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
+    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (len(table.features),) or not values:
         raise TemplateError(
             f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
             f"{len(table.features)}, and a label y from declared values; it has {learner.record!r}."
@@ -300,6 +312,15 @@ def declare(problem: str, table: Table, options: dict[str, Any]) -> tuple[Templa
     if len(values) != len(table.labels):
         raise TemplateError(f"{problem} has {len(values)} classes, but {len(table.labels)} labels are declared.")
     return learner, list(values)
+
+
+def labelling(learner: Template, share: float | None) -> dict[str, Any]:
+    """Return what learning the components of a mixture takes, nothing if the problem is none."""
+    if "m" in learner.record.discrete:
+        return {"share": SHARE if share is None else share}
+    if share is not None:
+        raise TemplateError("share pays for the components of a mixture, and this problem has none.")
+    return {}
 
 
 def named(value: Any, codes: list[Any], table: Table) -> str:

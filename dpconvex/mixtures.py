@@ -156,7 +156,7 @@ def solve_mixture(
     """
     plan = Plan(template, privacy, clustering, share, features, group, component)
     public = public_size(template, data, privacy, size)
-    certificate = plan.certify(public, mechanism, cover)
+    plan.certify(public, mechanism, cover)  # raises before anything is paid
     solver = resolved(backend)
     rng = system_generator() if seed is None else seeded_generator(seed)
     if component in data:
@@ -183,7 +183,8 @@ def solve_mixture(
     )
     seeded = "" if seed is None else f"the noise was drawn with the seed {seed}"
     spent = privacy if seed is None else None
-    release = replace(fit, certificate=certificate, spent=spent, not_private_because=seeded)
+    assert fit.certificate is not None
+    release = replace(fit, certificate=plan.whole(fit.certificate), spent=spent, not_private_because=seeded)
     return Mixture(components, release, spent)
 
 
@@ -232,8 +233,11 @@ class Plan:
             self.noise = calibrated(self.method, part, domain, features, group, len(self.names))
 
     def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
-        """Return the certificate of the whole."""
-        fit = verify(self.template, self.rest, size, mechanism, cover)
+        """Return the certificate of the whole, without data."""
+        return self.whole(verify(self.template, self.rest, size, mechanism, cover))
+
+    def whole(self, fit: Certificate) -> Certificate:
+        """Return the certificate of the whole, from that of the fit."""
         if self.noise is None:
             return fit
         claims = {"epsilon": self.privacy.epsilon} | ({} if self.privacy.pure else {"delta": self.privacy.delta})

@@ -234,6 +234,34 @@ def test_options_go_before_settings(run: Run, data: str, tmp_path: Path) -> None
     assert release.table.clip
 
 
+def test_a_mixture_pays_for_its_components(run: Run, data: str, tmp_path: Path) -> None:
+    problem = ("large_margin_gaussian_mixture", "--epsilon", "4", "--delta", "1e-6")
+    proved = run("verify", *problem, "--set", "features=2", "--size", "300", "--json")
+    assert proved.status == 0, proved.err
+    (tmp_path / "fit.toml").write_text("share = 0.25", encoding="utf-8")
+    columns = (data, *COLUMNS, "--out", "model.npz")
+    fitted = run("fit", *problem, *columns, "--ledger", "budget.jsonl", "--budget", "4", "--budget-delta", "1e-6")
+    assert fitted.status == 0, fitted.err
+    assert "( 20 %)  the component labels: noisy k-means" in fitted.out
+    release = dp.Release.load("model.npz")
+    assert release.certificate is not None
+    told = release.certificate.to_dict()
+    for key in ("clustering", "privacy", "noise_scale", "cover"):
+        assert told[key] == json.loads(proved.out)["certificate"][key]
+    assert dp.Budget.open("budget.jsonl").remaining == (0.0, 0.0)
+    assert run("predict", "model.npz", data).status == 0
+    assert run("fit", *problem, *columns, "--config", "fit.toml").status == 0
+    certificate = dp.Release.load("model.npz").certificate
+    assert certificate is not None
+    assert certificate.clustering is not None
+    assert certificate.clustering.epsilon == 1.0
+    one = run("verify", *problem, "--set", "features=2", "--size", "300", "--set", "components=1")
+    assert "component labels" not in one.out
+    refused = run("verify", "huber_svm", "--set", "features=2", "--size", "300", "--epsilon", "1", "--share", "0.2")
+    assert refused.status == 2
+    assert "this problem has none" in refused.err
+
+
 def test_fits_differ_and_seeds_are_not_private(run: Run, data: str) -> None:
     command = ("fit", "logistic_regression", data, *COLUMNS, "--epsilon", "1", "--json")
     for name in ("one", "two"):

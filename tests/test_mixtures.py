@@ -114,6 +114,8 @@ def test_the_release_says_what_was_spent_and_on_what(tmp_path: Path) -> None:
     assert "clustering noise sigma" in text
     assert "5 rounds of 2 x 2 counts and sums" in text
     assert "component labels: noisy k-means" in certificate._repr_html_()
+    # The certificate is made from the one that the fit was run with, and is what was proved without data.
+    assert certificate == dp.verify_mixture(learner(), PROMISE, 300, share=0.25)
     assert any("clustering's noise" in line for line in certificate.assumptions)
     assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
     assert certificate.to_dict()["clustering"]["sensitivity"] == pytest.approx(2.0)
@@ -136,6 +138,15 @@ def test_nothing_is_paid_without_a_proof_and_all_of_it_before_the_data() -> None
     with pytest.raises(dp.DomainError, match="not declared"):
         dp.solve_mixture(learner(), {"x": X[:5], "y": [0, 1, 2, 0, 1]}, PROMISE, budget=budget)
     assert len(budget.entries) == 1
+
+
+def test_under_add_remove_the_number_of_records_stays_private() -> None:
+    privacy = dp.Privacy(2.0, 1e-6, "add-remove")
+    mixture = dp.solve_mixture(learner(), SMALL, privacy, size=500)
+    certificate = mixture.release.certificate
+    assert mixture.spent == privacy
+    assert certificate == dp.verify_mixture(learner(), privacy, 500)
+    assert "300" not in str(certificate)
 
 
 def test_a_seed_makes_both_stages_repeatable_and_not_private() -> None:
