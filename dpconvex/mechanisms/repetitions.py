@@ -33,8 +33,10 @@ __all__ = ["ACCOUNTINGS", "Repetitions", "concentration"]
 ACCOUNTINGS = ("direct", "renyi")
 # Relative error of everything computed below; costs are rounded up by it.
 SLACK = 1e-12
-# A law whose terms are below this has no more mass than rounding has moved already.
+# Beyond the mean, a law whose terms are below this has no more mass than rounding has moved already.
 LEAST = 1e-22
+# All terms are multiples of the first, which must be a float with all of its digits.
+SMALLEST = 1e-250
 ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (128.0, 256.0, 512.0)
 STEPS = 60
 
@@ -53,7 +55,7 @@ class Repetitions:
     share : float
         Fraction of a run's cost that pays for its score, in (0, 1).
     accounting : {"direct", "renyi"}
-        "direct" holds for every mechanism.  "renyi" charges about a sixth less noise, and asks for a mechanism whose noise
+        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise, and asks for a mechanism whose noise
         is Gaussian and does not depend on the answer (`OutputPerturbation("gaussian")` or `NoisyGradientDescent`), for a
         delta, for ``shape >= 0``, and for the package dp-accounting (``pip install dpconvex[accounting]``).
 
@@ -91,6 +93,11 @@ class Repetitions:
             raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
         if self.accounting == "renyi" and self.shape < 0:
             raise TemplateError("Repetitions: Rényi accounting needs a shape of at least 0.")
+        if self._first() < SMALLEST:
+            raise TemplateError(
+                f"Repetitions: with a shape of {self.shape:g} and a mean of {self.mean:g} a single run is so unlikely that the "
+                "law cannot be drawn from; use a smaller shape."
+            )
 
     @property
     def gamma(self) -> float:
@@ -172,13 +179,15 @@ class Repetitions:
         """Return the probability of one run."""
         length = log_inverse_gamma(float(self.mean), float(self.shape))
         t = self.shape * length
+        if t > 700:
+            return 0.0
         return -math.expm1(-length) / length * (1.0 if t == 0 else t / math.expm1(t))
 
     def _invert(self, level: float) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""
         rest = -math.expm1(-log_inverse_gamma(float(self.mean), float(self.shape)))
         count, mass = 1, self._first()
-        while level >= mass and mass > LEAST:
+        while level >= mass and (count <= self.mean or mass > LEAST):
             level -= mass
             mass *= rest * (count + self.shape) / (count + 1)
             count += 1

@@ -78,6 +78,18 @@ def test_known_laws() -> None:
     assert Repetitions(5.0, 1.0).quantile(0.9) == stats.geom(0.2).ppf(0.9)
 
 
+@pytest.mark.parametrize(("mean", "shape"), [(200.0, 20.0), (3.0, 300.0), (5000.0, 0.0), (30.0, -0.9)])
+def test_extreme_laws_are_drawn_as_they_are(mean: float, shape: float) -> None:
+    law = Repetitions(mean, shape)
+    probabilities = law.probabilities(200_000)
+    assert (np.diff(np.cumsum(probabilities)) >= 0).all()
+    for level in (0.01, 0.5, 0.99):
+        count = law.quantile(level)
+        assert probabilities[: count - 1].sum() <= level + 1e-9
+        assert probabilities[:count].sum() >= level - 1e-9
+    assert law.draw(seeded_generator(1)) >= 1
+
+
 # Exact privacy under direct accounting.
 
 
@@ -224,6 +236,7 @@ def test_noisy_descent_composes_its_steps() -> None:
         {"share": "0.1"},
         {"accounting": "advanced"},
         {"shape": -0.5, "accounting": "renyi"},
+        {"shape": 900.0, "mean": 1e5},
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
