@@ -115,10 +115,10 @@ CASES = (
     Case("letter", PURE, 1, (100, 1000), None, 0.94),
     Case("letter", PURE, 3, (100, 300), None, 0.90),
     Case("letter", PURE, 10, (30, 100)),
-    Case("letter", SOFT, 1, (3, 6)),
-    Case("letter", SOFT, 3, (0.75, 1, 1.5), 0.30, 0.29),
-    Case("letter", SOFT, 10, (0.3, 0.5), 0.21, 0.20),
-    Case("letter", SUMMED, 3, (10, 20, 40), None, 0.58),
+    Case("letter", SOFT, 1, (6, 12)),
+    Case("letter", SOFT, 3, (1, 1.5), 0.30, 0.29),
+    Case("letter", SOFT, 10, (0.3, 0.4), 0.21, 0.20),
+    Case("letter", SUMMED, 3, (40, 80), None, 0.58),
 )
 
 
@@ -164,7 +164,7 @@ def template(learner: str, features: int, classes: tuple[Any, ...]) -> dp.Templa
         return dp.load("logistic_regression", features=features, regularization=LEAST)
     # A wide parabola has less curvature to pay for.
     kind = "summed" if learner == SUMMED else "soft"
-    return dp.load("large_margin_gaussian", competitors=kind, width=2.0, trace=LEAST, **options)
+    return dp.load("large_margin_gaussian", competitors=kind, width=1.4, trace=LEAST, **options)
 
 
 def predictions(case: Case, declared: dp.Template, mu: float, x: Array, y: NDArray[Any], tested: Array) -> NDArray[Any]:

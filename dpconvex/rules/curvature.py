@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.rules.abstract import Piece
 from dpconvex.rules.gradients import gradient_bound
 from dpconvex.rules.gram import Gram
+from dpconvex.rules.mixed import Mixed
 
 __all__ = ["Curvature", "curvature_bound"]
 
@@ -41,6 +42,8 @@ class Curvature:
         Trace and rank of each piece.
     spectrum : tuple of float or None
         A spectrum that dominates the Hessian's, largest first, where one matrix dominates all Hessians.
+    mixed : tuple of Mixed or None
+        For each piece, more about it if it is a rank-one part and a covariance under the same weights; may be empty.
     """
 
     eigenvalue: float
@@ -48,6 +51,7 @@ class Curvature:
     rank: int
     parts: tuple[tuple[float, int], ...] = ()
     spectrum: tuple[float, ...] | None = None
+    mixed: tuple[Mixed | None, ...] = ()
 
     def padded(self, factor: float) -> Curvature:
         """Return the same bounds, all multiplied by a factor that covers rounding."""
@@ -57,6 +61,7 @@ class Curvature:
             self.rank,
             tuple((trace * factor, rank) for trace, rank in self.parts),
             None if self.spectrum is None else tuple(value * factor for value in self.spectrum),
+            tuple(None if piece is None else piece.padded(factor) for piece in self.mixed),
         )
 
     def log_det(self, strong_convexity: float) -> float:
@@ -77,7 +82,11 @@ class Curvature:
             return 0.0
         bounds = [self.rank * np.log1p(self.trace / (self.rank * mu))]
         if self.parts:
-            bounds.append(sum(r * np.log1p(t / (r * mu)) for t, r in self.parts if r > 0))
+            apart = [r * np.log1p(t / (r * mu)) if r > 0 else 0.0 for t, r in self.parts]
+            bounds.append(sum(apart))
+            if any(piece is not None for piece in self.mixed):
+                sharper = zip(apart, self.mixed, strict=True)
+                bounds.append(sum(b if piece is None else min(b, piece.log_det(mu)) for b, piece in sharper))
         if self.spectrum is not None:
             bounds.append(float(np.log1p(np.array(self.spectrum) / mu).sum()))
         return float(min(bounds))
@@ -115,7 +124,18 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
         rank=int(min(sum(ranks), dimension)),
         parts=tuple(zip([float(t) for t in traces], ranks, strict=True)),
         spectrum=spectrum,
+        mixed=tuple(mixed_piece(piece, gram, dimension) for piece in pieces),
     )
+
+
+def mixed_piece(piece: Piece, gram: Gram, dimension: int) -> Mixed | None:
+    """Describe a piece that has a rank-one part and a covariance, or None."""
+    if hull(piece) is None or piece.outer == 0 or piece.spread == 0:
+        return None
+    covariance = Piece(piece.terms, 0.0, 1.0)
+    longest = gradient_bound(piece.terms, gram)
+    rank = min(rank_bound(covariance, gram), dimension)
+    return Mixed(longest, trace_bound(covariance, gram, longest), rank, piece.outer, piece.spread) if rank else None
 
 
 def hull(piece: Piece) -> Array | None:

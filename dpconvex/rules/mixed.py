@@ -1,0 +1,62 @@
+"""A Hessian of two kinds at once: a rank-one part that is largest where the other, a covariance, vanishes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["Mixed"]
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A piece ``outer g g' + spread Cov(a)`` with g the mean of the points a under the same weights.
+
+    Such is the Hessian of a smoothed hinge of a log-sum-exp.
+
+    Attributes
+    ----------
+    longest : float
+        Bound M on the norm of the points.
+    variance : float
+        Bound on the trace of the covariance.
+    rank : int
+        Bound r on its rank.
+    outer, spread : float
+    """
+
+    longest: float
+    variance: float
+    rank: int
+    outer: float
+    spread: float
+
+    def log_det(self, strong_convexity: float) -> float:
+        """Bound ``log det(I + H/mu)``.
+
+        Parameters
+        ----------
+        strong_convexity : float
+            mu, in sum form; positive.
+
+        Notes
+        -----
+        With V the trace of the covariance, ``|g|^2 = E |a|^2 - V <= M^2 - V``, and ``det(I + A + B) <= det(I + A) det(I + B)``
+        for A, B >= 0 (docs/theory.md, curvature in numbers), so the bound is the largest value over V of
+
+            r log(1 + s V / (r mu)) + log(1 + o (M^2 - V) / mu),
+
+        a concave function, which is largest at an end or where its derivative vanishes.
+        """
+        mu, square = strong_convexity, self.longest**2
+        high = min(self.variance, square)
+        o, s, r = self.outer, self.spread, max(self.rank, 1)
+        middle = (s * (mu + o * square) - o * mu) / (s * o * (1 + 1 / r)) if s * o > 0 else high
+        variance = np.array([0.0, high, min(max(middle, 0.0), high)])
+        values = r * np.log1p(s * variance / (r * mu)) + np.log1p(o * (square - variance) / mu)
+        return float(values.max())
+
+    def padded(self, factor: float) -> Mixed:
+        """Return the same with the Hessian multiplied by a factor."""
+        return Mixed(self.longest, self.variance, self.rank, self.outer * factor, self.spread * factor)
