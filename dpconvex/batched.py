@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.absolute import AbsoluteValues
-from dpconvex.engines import BlockEngine, DeviceEngine
+from dpconvex.device import DeviceEngine
+from dpconvex.engines import BlockEngine
 from dpconvex.leaves import leaf_form
 from dpconvex.lowering import compiled, double_precision, lower_template
 from dpconvex.quadratics import Quadratic

@@ -22,6 +22,9 @@ Block = Mapping[str, Any]
 # Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.  (Not a power of two of
 # them: products with such strides are slow.)
 STEP, TOGETHER = 1024, 120
+# For records of so many scalars NumPy's einsum, which reads them one after the other, is faster than the BLAS, which reads
+# several at a time, when they come from memory; from a cache it is slower.
+STREAMED = 32, 512
 
 
 class Design(Protocol):
@@ -60,10 +63,16 @@ class LinearDesign:
     ----------
     monomials : ndarray of int, shape (count, 0 or 1)
     fields : mapping of str to slice
+
+    Attributes
+    ----------
+    stream : bool
+        Whether records come from memory, there being more than fit into a cache.
     """
 
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         self.count = len(monomials)
+        self.stream = False
         scalars = monomials[:-1, 0] if monomials.shape[1] else np.zeros(0, dtype=np.int64)
         self.places: dict[str, tuple[Indices, Indices, int]] = {}
         for name, span in fields.items():
@@ -79,7 +88,7 @@ class LinearDesign:
             weights[:, column] = coefficients[:, place]
             if not weights.any():
                 continue
-            part = product(flattened(block[name]), weights)
+            part = product(flattened(block[name]), weights, self.stream)
             result = part if result is None else result + part
         constant = coefficients[:, -1]
         if result is None:
@@ -97,9 +106,11 @@ class LinearDesign:
         return result
 
 
-def product(rows: Any, weights: Array) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records)."""
+def product(rows: Any, weights: Array, stream: bool = False) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records); with `stream`, of records that come from memory, not from a cache."""
     if len(weights) == 1:
+        if stream and not sp.issparse(rows) and STREAMED[0] <= rows.shape[1] <= STREAMED[1]:
+            return np.einsum("ij,j->i", rows, weights[0])[None]
         return np.asarray(rows @ weights[0])[None]
     return np.ascontiguousarray((rows @ weights.T).T) if sp.issparse(rows) else weights @ rows.T
 

@@ -1,4 +1,4 @@
-"""Sums over the records of a batch, in blocks through the processor's caches or all at once on a device."""
+"""Sums over the records of a batch, in blocks through the processor's caches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from dpconvex.columns import blocks
 from dpconvex.designs import LinearDesign, design_of
 from dpconvex.leaves import Label, LeafForm
-from dpconvex.lowering import Compiled, Lowered, LoweredTemplate, Outer, compiled, compiled_outer, double_precision
+from dpconvex.lowering import Outer, compiled_outer, double_precision
 from dpconvex.record import Batch
-from dpconvex.space import Space
 
-__all__ = ["BlockEngine", "DeviceEngine", "padded_size"]
+__all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -98,6 +97,9 @@ class Share:
     rows: Indices | None
     ends: tuple[int, ...]
     size: int
+    label: Any = (
+        None  # where `rows` is None: the number of each record's label among those of the kind, None for only one
+    )
 
 
 class BlockEngine:
@@ -114,6 +116,8 @@ class BlockEngine:
         self.batch = batch
         self.design = design_of(form.monomials, form.fields)
         self.step = self._step()
+        if isinstance(self.design, LinearDesign):
+            self.design.stream = batch.size > self.step
         self._known_weights: dict[tuple[int, int], Any] = {}
         self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
@@ -138,7 +142,7 @@ class BlockEngine:
         one_block = self.batch.size <= self.step
         for kind in self.kinds:
             if kind.scale is not None and len(self.kinds) == 1:
-                found.append(Share(kind, None, (len(group),), self.step))
+                found.append(Share(kind, None, (len(group),), self.step, self._label(kind, group)))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
             ends = tuple(np.cumsum([len(rows) for rows in chosen]).tolist())
@@ -146,6 +150,18 @@ class BlockEngine:
             if ends[-1]:
                 found.append(Share(kind, np.concatenate(chosen), ends, size))
         return found
+
+    def _label(self, kind: Kind, group: Indices) -> Any:
+        """Return numbers of labels within a kind for the records of a block, padded, on the device; None if all are equal."""
+        import jax
+
+        assert kind.scale is not None
+        assert kind.shift is not None
+        if all((table == table[:, :1]).all() for table in (kind.scale, kind.shift)):
+            return None
+        place = np.zeros(int(kind.members.max()) + 1, dtype=np.int32)
+        place[kind.members] = np.arange(len(kind.members))
+        return jax.device_put(np.pad(place[group], (0, self.step - len(group))))
 
     def _blocks(self) -> Iterator[tuple[dict[str, Any], Indices, list[Share]]]:
         """Yield blocks of records, their labels, and who handles which."""
@@ -163,16 +179,41 @@ class BlockEngine:
         coefficients, total = self._coefficients(theta), 0.0
         slope = np.zeros_like(coefficients)
         with double_precision():
+            # Compiled functions run on a thread of their own: each block is waited for only when the next one is on its way.
+            waiting: tuple[dict[str, Any], Indices, list[tuple[Share, Any]]] | None = None
             for block, group, shares in self._blocks():
                 forms = self.design.forward(block, coefficients, len(group))
-                gradient = np.zeros_like(forms)
-                for share in shares:
-                    leaves = self._leaves(share, forms, block, group)
-                    value, part = share.kind.functions.value_and_gradient(leaves, *self._arguments(share, block, group))
-                    total += float(value)
-                    self._collect(share, np.asarray(part), group, gradient)
-                slope += self.design.backward(block, gradient)
+                ahead = block, group, [(share, self._started(share, forms, block, group)) for share in shares]
+                if waiting is not None:
+                    total += self._finished(*waiting, slope)
+                waiting = ahead
+            if waiting is not None:
+                total += self._finished(*waiting, slope)
         return total, np.asarray(self.form.map.T @ slope.ravel())
+
+    def _started(self, share: Share, forms: Array, block: dict[str, Any], group: Indices) -> Any:
+        """Start to compute the value of a share, and its gradient with respect to the forms or the leaves."""
+        kind, arguments = share.kind, self._arguments(share, block, group)
+        if share.rows is not None:
+            return kind.functions.value_and_gradient(self._leaves(share, forms, block, group), *arguments)
+        assert kind.scale is not None
+        assert kind.shift is not None
+        width = None if share.label is not None else 1
+        tables = kind.scale[:, :width], kind.shift[:, :width]
+        return kind.functions.of_forms(padded(forms, share.size), share.label, *tables, *arguments)
+
+    def _finished(self, block: dict[str, Any], group: Indices, results: list[tuple[Share, Any]], slope: Array) -> float:
+        """Add a block's gradient with respect to the coefficients to `slope`, and return its value."""
+        total = 0.0
+        gradient = np.zeros((len(slope), len(group)))
+        for share, (value, part) in results:
+            total += float(value)
+            if share.rows is None:  # then it is the only one
+                gradient = np.asarray(part)[:, : len(group)]
+            else:
+                self._collect(share, np.asarray(part), gradient)
+        slope += self.design.backward(block, gradient)
+        return total
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
@@ -187,7 +228,12 @@ class BlockEngine:
                     leaves = self._leaves(share, forms, block, group)
                     change = self._leaves(share, moves, block, group, offset=False)
                     part = share.kind.functions.hessian_product(leaves, change, *self._arguments(share, block, group))
-                    self._collect(share, np.asarray(part), group, product)
+                    if share.rows is None:
+                        scale = share.kind.scale
+                        assert scale is not None
+                        product = np.asarray(part)[:, : len(group)] * self._table(share.kind, scale, group)
+                    else:
+                        self._collect(share, np.asarray(part), product)
                 total += self.design.backward(block, product)
         return np.asarray(self.form.map.T @ total.ravel())
 
@@ -240,15 +286,12 @@ class BlockEngine:
         place[kind.members] = np.arange(len(kind.members))
         return np.asarray(np.take(table, place[group], axis=1))
 
-    def _collect(self, share: Share, part: Array, group: Indices, gradient: Array) -> None:
-        """Add the gradient with respect to the leaves to that with respect to the forms."""
-        kind = share.kind
-        if share.rows is None:
-            assert kind.scale is not None
-            np.multiply(part[:, : len(group)], self._table(kind, kind.scale, group), out=gradient)
-            return
+    @staticmethod
+    def _collect(share: Share, part: Array, gradient: Array) -> None:
+        """Set the gradient with respect to the forms of a share's records from that with respect to the leaves."""
+        assert share.rows is not None
         start = 0
-        for label, end in zip(kind.labels, share.ends, strict=True):
+        for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
                 gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
             start = end
@@ -277,93 +320,3 @@ def padded(leaves: Array, size: int) -> Array:
     """Repeat the first column until there are `size`: a value that occurs keeps every function finite."""
     missing = size - leaves.shape[1]
     return leaves if missing == 0 else np.concatenate([leaves, np.repeat(leaves[:, :1], missing, axis=1)], axis=1)
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """The records with one combination of discrete fields, on the device."""
-
-    rows: Indices
-    lowered: Lowered
-    functions: Compiled
-    arguments: tuple[Any, Any, Any]  # fields, weights, constants
-
-
-class DeviceEngine:
-    """Sums over records that lie on the device of the compiled functions.
-
-    Parameters
-    ----------
-    lowered : LoweredTemplate
-    space : Space
-    batch : Batch
-    """
-
-    def __init__(self, lowered: LoweredTemplate, space: Space, batch: Batch) -> None:
-        self.lift = lowered.lift
-        self.space = space
-        self.size = batch.size
-        self._groups = [
-            self._group(loss, batch, rows) for g, loss in enumerate(lowered.losses) if len(rows := batch.rows(g))
-        ]
-
-    @staticmethod
-    def _group(lowered: Lowered, batch: Batch, rows: Indices) -> Group:
-        import jax
-
-        size = padded_size(len(rows))
-        # Padding repeats a record with weight zero: a value that is in the domain keeps every function finite.
-        filled = np.concatenate([rows, np.full(size - len(rows), rows[0])])
-        weights = np.concatenate([np.ones(len(rows)), np.zeros(size - len(rows))])
-        fields = (batch.fields[name] for name in lowered.fields)
-        dense = tuple(f[filled].toarray() if sp.issparse(f) else f[filled] for f in fields)
-        with double_precision():
-            arguments = jax.device_put((dense, weights, lowered.constants))
-        return Group(rows, lowered, compiled(lowered.tape), arguments)
-
-    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient, shape (dim,)."""
-        entries = self._entries(theta)
-        with double_precision():
-            # All groups are dispatched before the first result is waited for.
-            results = [g.functions.value_and_gradient(entries[g.lowered.place], *g.arguments) for g in self._groups]
-            total, slope = 0.0, np.zeros(len(entries))
-            for group, (value, part) in zip(self._groups, results, strict=True):
-                total += float(value)
-                slope[group.lowered.place] += np.asarray(part)
-        return total, np.asarray(self.lift.T @ slope)
-
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the sum of the losses times a direction, shape (dim,)."""
-        entries, along = self._entries(theta), self._entries(direction)
-        total = np.zeros(len(entries))
-        with double_precision():
-            results = [
-                g.functions.hessian_product(entries[g.lowered.place], along[g.lowered.place], *g.arguments)
-                for g in self._groups
-            ]
-            for group, part in zip(self._groups, results, strict=True):
-                total[group.lowered.place] += np.asarray(part)
-        return np.asarray(self.lift.T @ total)
-
-    def record_values(self, theta: Array) -> Array:
-        """Loss of each record, shape (n,)."""
-        entries, values = self._entries(theta), np.empty(self.size)
-        with double_precision():
-            for group in self._groups:
-                found = group.functions.record_values(entries[group.lowered.place], *group.arguments)
-                values[group.rows] = np.asarray(found)[: len(group.rows)]
-        return values
-
-    def record_gradients(self, theta: Array) -> Array:
-        """Gradient of each record's loss, shape (n, dim)."""
-        entries, gradients = self._entries(theta), np.zeros((self.size, self.space.dim))
-        with double_precision():
-            for group in self._groups:
-                found = group.functions.record_gradients(entries[group.lowered.place], *group.arguments)
-                slopes = np.asarray(found)[: len(group.rows)]
-                gradients[group.rows] = slopes @ self.lift[group.lowered.place]
-        return gradients
-
-    def _entries(self, theta: Array) -> Array:
-        return np.asarray(self.lift @ theta)

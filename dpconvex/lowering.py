@@ -243,10 +243,13 @@ class Outer:
     """Compiled functions of a tape whose given subexpressions differ from record to record.
 
     Each takes ``(entries, [direction,] fields, weights, constants)`` with entries of shape (k, records), and fields that have
-    the records as their first axis.
+    the records as their first axis.  `of_forms` takes ``(forms, label, scale, shift, fields, weights, constants)`` instead, where
+    the entries are ``scale[:, label] * forms + shift[:, label]``, and its gradient is with respect to the forms; `label` is None
+    if there is only one.
     """
 
     value_and_gradient: Callable[..., Any]
+    of_forms: Callable[..., Any]
     hessian_product: Callable[..., Any]
     record_values: Callable[..., Any]
 
@@ -270,11 +273,18 @@ def compiled_outer(tape: Tape) -> Outer:
     def total(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
         return xp.sum(weights * each(entries, fields, constants))
 
+    def of_forms(
+        forms: Any, label: Any, scale: Any, shift: Any, fields: Any, weights: Any, constants: Any
+    ) -> tuple[Any, Any]:
+        factor, offset = (scale, shift) if label is None else (scale[:, label], shift[:, label])
+        value, slope = jax.value_and_grad(total)(factor * forms + offset, fields, weights, constants)
+        return value, factor * slope
+
     def curvature(entries: Any, direction: Any, fields: Any, weights: Any, constants: Any) -> Any:
         slope = jax.grad(total)
         return jax.jvp(lambda e: slope(e, fields, weights, constants), (entries,), (direction,))[1]
 
-    return Outer(jax.jit(jax.value_and_grad(total)), jax.jit(curvature), jax.jit(values))
+    return Outer(jax.jit(jax.value_and_grad(total)), jax.jit(of_forms), jax.jit(curvature), jax.jit(values))
 
 
 def affine_rows(lowered: Lowered, fields: Mapping[str, Array], count: int) -> tuple[Array, Array]:

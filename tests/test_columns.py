@@ -15,7 +15,7 @@ import dpconvex as dp
 from dpconvex.batched import BatchedLoss
 from dpconvex.checks import SINGLE_ROUNDING
 from dpconvex.columns import Chunks, Pieces, Stored, blocks, part
-from dpconvex.engines import FEWEST
+from dpconvex.engines import FEWEST, BlockEngine
 from dpconvex.errors import DomainError
 from dpconvex.record import Ball, Box, Choice, Record
 from dpconvex.space import Space
@@ -111,6 +111,32 @@ def test_the_engines_agree() -> None:
             product = other.hessian_product(theta, direction)
             assert one.hessian_product(theta, direction) == pytest.approx(product, rel=1e-9, abs=1e-9)
             assert one.record_values(theta) == pytest.approx(other.record_values(theta), rel=1e-10, abs=1e-12)
+
+
+def test_long_batches_agree_with_one_record_at_a_time() -> None:
+    """Several blocks of wide records, with one form for all labels: signs, shifts, a label without records, one label only."""
+    w = cp.Variable(40, name="w")
+    shift = {-1: 0.5, 0: 0.0, 1: -1.0}
+    loss = {
+        "signs": lambda x, y: cp.logistic(-(1 if y > 0 else -1) * (x @ w)),
+        "shifts": lambda x, y: cp.logistic(shift[y] - y * (x @ w) + x @ w / 2),
+    }
+    rng = np.random.default_rng(4)
+    size = 3 * FEWEST * 4
+    x = rng.normal(size=(size, 40)) / 40
+    for name, labels in (("signs", (-1, 1)), ("shifts", (-1, 0, 1)), ("shifts", (0, 1)), ("shifts", (1,))):
+        template = Template(Record(x=Ball(40), y=Choice([-1, 0, 1])), loss[name], cp.sum_squares(w))
+        y = rng.choice(labels, size=size)
+        batch = template.record.validate({"x": x, "y": y})
+        found = BatchedLoss(template, Space([w]), batch)
+        assert isinstance(found._engine, BlockEngine)
+        assert len(found._engine.plan) > 1
+        theta = 3 * rng.normal(size=40)
+        factor = np.where(y > 0, -1.0, 1.0) if name == "signs" else 0.5 - y
+        margin = factor * (x @ theta) + (0.0 if name == "signs" else np.vectorize(shift.get)(y))
+        value, gradient = found.value_and_gradient(theta)
+        assert value == pytest.approx(np.logaddexp(0, margin).sum(), rel=1e-12)
+        assert gradient == pytest.approx((factor / (1 + np.exp(-margin))) @ x, rel=1e-10, abs=1e-10)
 
 
 def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:

@@ -45,7 +45,7 @@ LAYERS = [
     {"tape"},
     {"lowering"},
     {"leaves", "designs"},
-    {"engines"},
+    {"engines", "device"},
     {"batched"},
     {"problem"},
     {"backends"},

@@ -308,6 +308,11 @@ def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tup
         "Drawing the mechanism's noise in floating point moves an ideal draw by at most (dim + 16) 2^-52 of its norm, which is "
         "covered."
     )
+    if certificate.noise == "matrix":
+        drawn = (
+            "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, but for "
+            "the same probability; that is covered."
+        )
     if certificate.perturbed == "gradients":
         drawn = (
             "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
