@@ -179,4 +179,4 @@ def test_bad_calls_are_refused(change: dict[str, Any], error: type[Exception], m
 
 def test_clipping_is_for_those_who_ask() -> None:
     places = dp.cluster(RECORD, {"x": [[0.0, 0.0, 30.0]], "y": ["a"]}, PROMISE, clip=True)
-    assert np.linalg.norm(places.centers, axis=2).max() <= 2.0 + 1e-3
+    assert np.linalg.norm(places.centers, axis=2).max() <= 3.0 + 1e-3  # a centre may start half a radius outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ def moons(size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True)), y
 
 
-def learner(components: int = 2, **options: Any) -> dp.Template:
-    settings = {"features": 2, "components": components, "regularization": 3e-4, "trace": 0.0}
-    return dp.load("large_margin_gaussian_mixture", **{**settings, **options})
+@cache
+def learner(components: int = 2) -> dp.Template:
+    return dp.load("large_margin_gaussian_mixture", features=2, components=components, regularization=3e-4, trace=0.0)
 
 
 X, Y = moons(4000, np.random.default_rng(0))
@@ -49,7 +50,7 @@ def test_two_components_learnt_privately_beat_one() -> None:
     x, y = moons(4000, np.random.default_rng(1))
     errors = {}
     for components in (1, 2):
-        mixtures = [dp.solve_mixture(learner(components), DATA, PROMISE, seed=seed) for seed in range(3)]
+        mixtures = [dp.solve_mixture(learner(components), DATA, PROMISE, seed=seed) for seed in range(2)]
         errors[components] = [np.mean(mixture.predict(x) != y) for mixture in mixtures]
         certificate = mixtures[0].release.certificate
         assert certificate is not None
@@ -158,7 +159,8 @@ def test_a_seed_makes_both_stages_repeatable_and_not_private() -> None:
         assert mixture.components.not_private_because == "the noise was drawn with the seed 5"
     np.testing.assert_array_equal(first.components.centers, second.components.centers)
     np.testing.assert_array_equal(first.release["Phi_0_0"], second.release["Phi_0_0"])
-    fresh = [dp.solve_mixture(learner(), SMALL, PROMISE) for _ in range(2)]
+    # With so large a promise no cell is drowned by noise, so centres move.
+    fresh = [dp.solve_mixture(learner(), SMALL, dp.Privacy(50.0, 1e-6)) for _ in range(2)]
     assert not np.array_equal(fresh[0].components.centers, fresh[1].components.centers)
     assert not np.array_equal(fresh[0].release["Phi_0_0"], fresh[1].release["Phi_0_0"])
 
