@@ -20,7 +20,7 @@ from dpconvex.certificate import ClusteringNoise
 from dpconvex.checks import SINGLE_ROUNDING, check_labels
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.mechanisms.clustering import grid_step, nearest
+from dpconvex.mechanisms.clustering import ASSUMED, grid_step, nearest
 from dpconvex.privacy import Privacy
 from dpconvex.release import write_whole
 
@@ -145,7 +145,8 @@ class Components:
     def __str__(self) -> str:
         if self.derivation is None:
             return repr(self)
-        return "\n".join([repr(self), "", "Derivation", *(f"  {line}" for line in self.derivation.lines())])
+        lines = [repr(self), "", "Derivation", *(f"  {line}" for line in self.derivation.lines())]
+        return "\n".join([*lines, "", "Assumed", f"  - {ASSUMED}"])
 
     def assign(self, x: ArrayLike, y: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return the component of each record: the index of the nearest centre of its class.

@@ -19,7 +19,7 @@ from dpconvex.components import Components
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.clustering import NoisyKMeans
+from dpconvex.mechanisms.clustering import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.cover import Cover, left
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy
@@ -33,10 +33,6 @@ __all__ = ["Mixture", "solve_mixture", "verify_mixture"]
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
-)
-ASSUMED = (
-    "The clustering's noise is drawn in floating point and rounded to the grid of the records; the rounded draw is taken to have "
-    "the law of a rounded ideal one."
 )
 
 

@@ -54,6 +54,7 @@ def test_declared_centres_cost_nothing_and_learnt_ones_say_what() -> None:
     assert private.spent == PROMISE
     assert "2 classes, 2 centres each, 2 features; spent: epsilon = 2" in repr(private)
     assert "composition of all rounds" in str(private)
+    assert "rounded draw is taken to have the law" in str(private)
 
 
 def test_seeded_centres_are_not_private_for_ever(tmp_path: Path) -> None:

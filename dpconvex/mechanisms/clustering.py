@@ -25,7 +25,16 @@ from dpconvex.mechanisms.gaussian import gaussian_sigma
 from dpconvex.noise import gamma_direction, gaussian, seeded_generator
 from dpconvex.privacy import Privacy
 
-__all__ = ["GAMMA", "GAUSSIAN", "NoisyKMeans", "block_sensitivity", "euclidean_sensitivity", "grid_step", "nearest"]
+__all__ = [
+    "ASSUMED",
+    "GAMMA",
+    "GAUSSIAN",
+    "NoisyKMeans",
+    "block_sensitivity",
+    "euclidean_sensitivity",
+    "grid_step",
+    "nearest",
+]
 
 Array = NDArray[np.float64]
 Statistics = Callable[[Array], tuple[Array, Array]]
@@ -42,6 +51,10 @@ ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
 CANDIDATES = 2000
 SOURCE = "docs/theory.md, section 16"
+ASSUMED = (
+    "The clustering's noise is drawn in floating point and rounded to the grid of the records; the rounded draw is taken to have "
+    "the law of a rounded ideal one."
+)
 COMPOSED = {
     GAUSSIAN: "adaptive Gaussian releases add up in squares (Dong, Roth & Su 2022, corollary 3.3); exact profile of the "
     "Gaussian mechanism (Balle & Wang 2018, theorem 8)",
