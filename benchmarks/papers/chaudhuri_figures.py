@@ -13,11 +13,9 @@ STYLES = {
     "plain": ("black", "--", ""),
     "output": ("C7", "-", "s"),
     "objective": ("C0", "-", "o"),
-    "pure": ("C1", "-", "^"),
     "pure+": ("C1", "-", "^"),
-    "delta": ("C2", "-", "v"),
     "delta+": ("C2", "-", "v"),
-    "adding": ("C3", "-", "D"),
+    "adding+": ("C3", "-", "D"),
 }
 
 
