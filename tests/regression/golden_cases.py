@@ -297,9 +297,12 @@ CASES: tuple[Case, ...] = (
     ),
 )
 
-# Problems whose certificates are kept: each with its defaults, and what depends on the number of classes with five of them.
+# Problems whose certificates are kept: each with its defaults, what depends on the number of classes with more of them, and
+# with larger records what costs no curvature on small ones.
 GALLERY: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in dp.problems()} | {
+    "logistic_regression_of_larger_records": ("logistic_regression", {"radius": 4.0}),
     "softmax_regression_of_five": ("softmax_regression", {"classes": 5}),
+    "softmax_regression_of_larger_records": ("softmax_regression", {"classes": 3, "radius": 2.0}),
     "large_margin_gaussian_of_five": ("large_margin_gaussian", {"classes": 5, "competitors": "soft"}),
     "large_margin_gaussian_of_five_summed": ("large_margin_gaussian", {"classes": 5, "competitors": "summed"}),
     "large_margin_gaussian_mixture_of_three": ("large_margin_gaussian_mixture", {"classes": 3, "competitors": "soft"}),
