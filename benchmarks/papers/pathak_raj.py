@@ -203,7 +203,7 @@ def draw_picture(found: Study, title: str, path: Path) -> None:
     axes.set_ylabel("test error")
     axes.grid(axis="y", alpha=0.3)
     axes.set_title(
-        "Large-margin Gaussians on the Breast Cancer data: published and certified noise", loc="left", fontsize=11
+        f"Breast Cancer data, large margins, {title}: published and certified noise", loc="left", fontsize=11
     )
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     figure.savefig(path, dpi=130)
