@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block
 # has at least so many records, because each costs some calls of compiled functions.
-BLOCK_BYTES = 2**22
+BLOCK_BYTES = 2**23
 FEWEST, MOST = 4096, 2**18
 
 
@@ -131,7 +131,7 @@ class BlockEngine:
             for column in self.batch.fields.values()
         )
         leaves = max(len(label.combine) for label in self.form.labels)
-        step = BLOCK_BYTES if isinstance(self.design, LinearDesign) else 8 * BLOCK_BYTES
+        step = BLOCK_BYTES if isinstance(self.design, LinearDesign) else 4 * BLOCK_BYTES
         rows = int(step / max(width, 16 * (leaves + self.form.forms), 1))
         step = int(np.clip(rows, FEWEST, MOST))
         # A batch that is little larger than a block is one.
@@ -179,16 +179,11 @@ class BlockEngine:
         coefficients, total = self._coefficients(theta), 0.0
         slope = np.zeros_like(coefficients)
         with double_precision():
-            # Compiled functions run on a thread of their own: each block is waited for only when the next one is on its way.
-            waiting: tuple[dict[str, Any], Indices, list[tuple[Share, Any]]] | None = None
             for block, group, shares in self._blocks():
                 forms = self.design.forward(block, coefficients, len(group))
-                ahead = block, group, [(share, self._started(share, forms, block, group)) for share in shares]
-                if waiting is not None:
-                    total += self._finished(*waiting, slope)
-                waiting = ahead
-            if waiting is not None:
-                total += self._finished(*waiting, slope)
+                # Compiled functions run on threads of their own: all are started before the first one is waited for.
+                results = [(share, self._started(share, forms, block, group)) for share in shares]
+                total += self._finished(block, group, results, slope)
         return total, np.asarray(self.form.map.T @ slope.ravel())
 
     def _started(self, share: Share, forms: Array, block: dict[str, Any], group: Indices) -> Any:
