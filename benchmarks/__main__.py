@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.cases import CASES, GROWTH, SKIPPED
-from benchmarks.timing import Row, compare
+from benchmarks.timing import Row, accelerator, compare
 
 
 def number(value: float | None, unit: str) -> str:
@@ -19,8 +19,10 @@ def number(value: float | None, unit: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table."""
-    lines = ["| case | measured | value | reference | ratio | goal | reached |", "|---|---|---|---|---|---|---|"]
+    """Rows as a Markdown table, with a column for an accelerator where JAX finds one."""
+    device = accelerator()
+    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached", *([device] if device else [])]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         measured = f"{row.measured} ({row.note})" if row.note else row.measured
@@ -33,6 +35,7 @@ def table(rows: list[Row]) -> str:
             ratio,
             row.goal,
             reached,
+            *([number(row.accelerated, row.unit)] if device else []),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -43,11 +46,11 @@ def machine() -> str:
     import jax
 
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or "default"
-    accelerator = "" if jax.default_backend() == "cpu" else f", {jax.devices()[0].device_kind}"
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    cores = ", ".join(filter(None, (f"{os.cpu_count()} cores", accelerator())))
     return (
-        f"{platform.machine()}, {os.cpu_count()} cores{accelerator}, Python {platform.python_version()}, NumPy {np.__version__}, "
-        f"JAX {jax.__version__}, BLAS threads: {threads}, load {load:.1f}"
+        f"{platform.machine()}, {cores}, Python {platform.python_version()}, NumPy {np.__version__}, JAX {jax.__version__}, "
+        f"BLAS threads: {threads}, load {load:.1f}"
     )
 
 

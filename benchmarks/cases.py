@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
-from benchmarks.timing import Row, compare, seconds
+from benchmarks.timing import Row, accelerator, compare, seconds
 from dpconvex import backends
+from dpconvex.batched import BatchedLoss
 from dpconvex.errors import DomainError
 from dpconvex.problem import Problem
 
@@ -24,10 +26,19 @@ __all__ = ["CASES", "GROWTH", "evaluation"]
 Case = Callable[[int], Iterator[Row]]
 
 
-def evaluation(problem: Problem) -> Callable[[], Any]:
-    """One objective and gradient, at a point that is not special."""
+def evaluation(problem: Problem, engine: str = "blocks") -> Callable[[], Any]:
+    """One objective and gradient, at a point that is not special; on the processor unless `engine` is "device"."""
     theta = np.random.default_rng(1).normal(size=problem.space.dim) / np.sqrt(problem.space.dim)
-    return lambda: problem.value_and_gradient(theta)
+    copy = replace(problem)
+    vars(copy)["loss"] = BatchedLoss(problem.template, problem.space, problem.batch, engine)
+    return lambda: copy.value_and_gradient(theta)
+
+
+def on_accelerator(problem: Problem, repetitions: int) -> float | None:
+    """Median time of one evaluation on an accelerator; None where JAX finds none."""
+    if not accelerator():
+        return None
+    return compare({"one": evaluation(problem, "device")}, repetitions)["one"]
 
 
 def summed(**options: Any) -> dp.Template:
@@ -117,6 +128,7 @@ def matrix_products(repetitions: int) -> Iterator[Row]:
         "s",
         "ratio <= 2",
         times["ours"] <= 2 * times["limit"],
+        accelerated=on_accelerator(problem, repetitions),
     )
 
 
@@ -136,6 +148,7 @@ def memory_bandwidth(repetitions: int) -> Iterator[Row]:
         "s",
         "ratio <= 2",
         times["ours"] <= 2 * times["read"],
+        accelerated=on_accelerator(problem, repetitions),
     )
     yield Row(name, "one evaluation against x w and x' r", times["ours"], times["both"], "s", "", True)
 

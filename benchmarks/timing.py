@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Row", "compare", "seconds"]
+__all__ = ["Row", "accelerator", "compare", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class Row:
     goal : str
         What was aimed at.
     reached : bool
+    note : str
+    accelerated : float or None
+        The value on an accelerator, where JAX finds one.
     """
 
     case: str
@@ -37,11 +40,19 @@ class Row:
     goal: str
     reached: bool
     note: str = ""
+    accelerated: float | None = None
 
     @property
     def ratio(self) -> float | None:
         """Value over reference."""
         return None if self.reference is None else self.value / self.reference
+
+
+def accelerator() -> str:
+    """Name of the accelerator that JAX finds; empty if there is none."""
+    import jax
+
+    return "" if jax.default_backend() == "cpu" else str(jax.devices()[0].device_kind)
 
 
 def seconds(function: Callable[[], Any]) -> float:
