@@ -57,7 +57,7 @@ def test_two_components_learnt_privately_beat_one() -> None:
         assert certificate.privacy == PROMISE
         assert (certificate.clustering is not None) == (components == 2)
     assert min(errors[1]) > 0.1
-    assert max(errors[2]) < 0.075
+    assert max(errors[2]) < 0.09
 
 
 # One promise

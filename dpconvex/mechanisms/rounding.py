@@ -131,7 +131,8 @@ def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, f
         fresh[name].value = value
     # A copy: the user's own variables keep the values that they have.
     copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
-    slopes = form.template.regularizer.tree_copy(copies).grad
+    with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
+        slopes = form.template.regularizer.tree_copy(copies).grad
     gradient = np.zeros(form.space.dim)
     for name, block in form.space.blocks.items():
         slope = slopes.get(fresh[name], 0.0)
@@ -140,7 +141,8 @@ def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, f
         entries = np.asarray(slope.toarray() if hasattr(slope, "toarray") else slope, dtype=float).ravel()
         gradient[block.slice] = block.lift.T @ np.broadcast_to(entries, (block.lift.shape[0],))
     total = certificate.size * gradient + certificate.added * start
-    return start, float(np.linalg.norm(total))
+    norm = float(np.linalg.norm(total))
+    return start, norm if np.isfinite(norm) else 0.0
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:

@@ -82,7 +82,9 @@ def test_a_point_is_certified_by_its_gradient_alone() -> None:
         rng = np.random.default_rng(seed)
         w = cp.Variable(4, name="w", nonneg=True)
         template = Template(
-            Record(x=Ball(4), t=Box(-1.0, 1.0)), lambda x, t: 0.5 * cp.square(x @ w - t), 0.01 * cp.sum_squares(w)
+            Record(x=Ball(4), t=Box(-1.0, 1.0)),
+            lambda x, t, w=w: 0.5 * cp.square(x @ w - t),
+            0.01 * cp.sum_squares(w),
         )
         # Records along few directions: the curvature is all in one of them, and the bound on it is nearly attained.
         x = rng.normal(size=(1, 4)) + 0.02 * rng.normal(size=(30, 4))
