@@ -22,7 +22,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.cover import GAUSSIAN, LAPLACE, left, perturb, smallest_delta
 from dpconvex.mechanisms.gaussian import gaussian_delta
-from dpconvex.mechanisms.repetitions import Repetitions, concentration
+from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy
 from dpconvex.record import Checked
@@ -203,6 +203,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         bare,
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
+        settings={**bare.settings, RUNS: float(repetitions.mean)},
         derivation=Derivation("best of a random number of runs", "", claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,

@@ -20,6 +20,7 @@ from dpconvex.mechanisms.cover import TAIL
 from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
 from dpconvex.mechanisms.output import smooth_analysis
+from dpconvex.mechanisms.repetitions import RUNS
 from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.differences import row_dimension
@@ -309,6 +310,11 @@ def check(certificate: Certificate, probability: float, comparator_norm: float |
     """Refuse arguments that make no sense."""
     if not isinstance(certificate, Certificate):
         raise TemplateError(f"risk_bound: certificate must be a Certificate, not {type(certificate).__name__}.")
+    if RUNS in certificate.settings:
+        raise TemplateError(
+            "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
+            "bound is about a single fit. Verify one by itself."
+        )
     if not (isinstance(probability, int | float | np.floating) and 1e-20 <= probability < 1):
         raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
     if comparator_norm is not None and not (

@@ -45,6 +45,15 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     assert dp.Certificate.from_dict(plan.certificate.to_dict()) == plan.certificate
 
 
+def test_the_certificate_can_be_attacked_and_bounds_no_risk() -> None:
+    """Its constants are those of one run; which run is released depends on the noise, so no bound for one run holds for it."""
+    template = grid(0.1)["0.1"]
+    certificate = planned(template, dp.Privacy(1.0), dp.Repetitions(4), 500, dp.ObjectivePerturbation()).certificate
+    assert len(dp.falsify(template, certificate, starts=2, steps=20, seed=0)) >= 6
+    with pytest.raises(dp.TemplateError, match="best of several runs"):
+        dp.risk_bound(template, certificate)
+
+
 def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     pytest.importorskip("dp_accounting")
     from dpconvex.mechanisms.repetitions import concentration

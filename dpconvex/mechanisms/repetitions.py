@@ -28,9 +28,11 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.cover import GAUSSIAN, TAIL
 from dpconvex.privacy import Privacy
 
-__all__ = ["ACCOUNTINGS", "Repetitions", "concentration"]
+__all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
 
 ACCOUNTINGS = ("direct", "renyi")
+# How a certificate of the best of several runs names their mean number among its settings.
+RUNS = "mean_number_of_runs"
 # Relative error of everything computed below; costs are rounded up by it.
 SLACK = 1e-12
 # Beyond the mean, a law whose terms are below this has no more mass than rounding has moved already.
@@ -220,11 +222,11 @@ def concentration(certificate: Certificate) -> float:
         If the noise is not Gaussian, or depends on the answer as that of objective perturbation does: its delta is proved, and
         its Rényi divergences are not.
     """
-    sigma = certificate.noise_scale
-    if certificate.noise == "gaussian" and certificate.perturbed == "output":
-        rho = (certificate.settings["distance_of_answers"] / sigma) ** 2 / 2
-    elif certificate.noise == "gaussian" and certificate.perturbed == "gradients":
-        rho = certificate.settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
+    sigma, settings = certificate.noise_scale, certificate.settings
+    if certificate.noise == "gaussian" and certificate.perturbed == "output" and "distance_of_answers" in settings:
+        rho = (settings["distance_of_answers"] / sigma) ** 2 / 2
+    elif certificate.noise == "gaussian" and certificate.perturbed == "gradients" and "steps" in settings:
+        rho = settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
     else:
         raise NotPrivate(
             f"Rényi accounting needs Gaussian noise on the output or on gradients; what is proved about "
