@@ -12,6 +12,7 @@ two matrix products, whatever the labels, and compiled functions only for the ch
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -59,7 +60,7 @@ class Label:
     combine: Array
     offset: sp.csr_array
 
-    @property
+    @cached_property
     def constant(self) -> Array | None:
         """The offset, shape (entries,), if it is the same for all records; the constant monomial is the last one."""
         last = self.offset.shape[1] - 1
