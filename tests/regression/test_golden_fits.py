@@ -17,6 +17,7 @@ from golden_measures import Measured, draws
 from dpconvex.mechanisms import laws
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do about it."
+OTHER_DRAWS = "this version of NumPy draws other numbers from a seed than the one that the golden files were made with"
 QUICK = "logistic, virginica"  # on iris
 
 
@@ -45,17 +46,21 @@ def test_fits_are_where_they_were(case: Case, shared_data: Callable[[str], Path]
     assert not change, change + REMEDY
     if case.oracle and not case_now.kinked:
         assert case_now.oracle() == pytest.approx(golden["minimum"]["objective"], rel=ORACLE)
-    if moved(load("draws"), draws()):
-        pytest.skip("this version of NumPy draws other numbers from a seed than the golden files were made with")
+    same = not moved(load("draws"), draws())
     for fit in case.fits:
-        change = moved(golden[fit.name], case_now.fit(fit))
+        old, now = golden[fit.name], case_now.fit(fit)
+        change = moved(old, now) if same else moved(old["certificate"], now["certificate"])
         assert not change, f"{fit.name}\n{change}{REMEDY}"
+    if not same:
+        pytest.skip(OTHER_DRAWS)
 
 
 # The tests can fail.
 
 
 def test_noise_of_the_wrong_sign_is_found(shared_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    if moved(load("draws"), draws()):
+        pytest.skip(OTHER_DRAWS)
     case = chosen()
     right = laws.gamma_direction
     monkeypatch.setattr(laws, "gamma_direction", lambda *arguments: -right(*arguments))
