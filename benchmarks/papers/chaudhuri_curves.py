@@ -15,8 +15,7 @@ import numpy as np
 from benchmarks.papers.chaudhuri import RESULTS, WAYS, Log, number
 from benchmarks.papers.chaudhuri_figures import draw_learning_curves
 from benchmarks.papers.folds import LEARNERS, Records, kdd_records
-from dpconvex.mechanisms.selection import select
-from dpconvex.noise import system_generator
+from dpconvex.mechanisms.selection import probabilities
 
 __all__ = ["CANDIDATES", "SIZES", "learning_curves", "tuned"]
 
@@ -30,7 +29,9 @@ CURVES = ("plain", "output", "objective", "pure+", "delta+")
 def tuned(
     way: str, name: str, parts: list[Records], validation: Records, test: Records, epsilon: float, draws: int
 ) -> list[float]:
-    """Return test errors of privately tuned classifiers, one for each draw.
+    """Return expected test errors of privately tuned classifiers, one for each draw of the fits.
+
+    The expectation is over the private choice: every candidate's error counts with the probability that it is chosen.
 
     Parameters
     ----------
@@ -43,13 +44,13 @@ def tuned(
         list(WAYS[way].run(name, 10.0**power, part, epsilon, draws))
         for power, part in zip(CANDIDATES, parts, strict=True)
     ]
-    mistakes = np.array([[round(validation.error(r) * len(validation.y)) for r in run] for run in runs])
-    rng = system_generator()
     found = []
-    for draw in range(draws):
-        counts = [int(count) for count in mistakes[:, draw]]
-        best = int(np.argmin(counts)) if way == "plain" else select(counts, epsilon, "replace-one", rng, "exponential")
-        found.append(test.error(runs[best][draw]))
+    for fits in zip(*runs, strict=True):
+        mistakes = [round(validation.error(fit) * len(validation.y)) for fit in fits]
+        chances = probabilities(mistakes, epsilon, "replace-one")
+        if way == "plain":
+            chances = np.eye(len(fits))[np.argmin(mistakes)]
+        found.append(float(chances @ [test.error(fit) for fit in fits]))
     return found
 
 

@@ -48,7 +48,7 @@ def draw_against_epsilon(
             if values[0] == values[0]:  # there is something to draw
                 axis.plot(epsilons, values, color=colour, ls=line, marker=marker, ms=5, label=titles[way])
         axis.set_xlabel("epsilon")
-        axis.set_title(f"{data}, {name}")
+        axis.set_title(f"{data.upper() if data == 'kdd' else data.title()}, {name}")
         axis.grid(alpha=0.3)
         if data == "kdd":
             axis.set_yscale("log")
