@@ -7,6 +7,7 @@ written in.  Subexpressions of the record alone that are not polynomials become 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import cvxpy as cp
@@ -34,8 +35,9 @@ from cvxpy.atoms.affine.vstack import Vstack
 from dpconvex.bases import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.intervals import bounds_of, is_polynomial, polynomial_power
+from dpconvex.mentions import Mentions
 from dpconvex.polynomial import Polynomial, concatenate
-from dpconvex.space import Space
+from dpconvex.space import Block, Space
 
 __all__ = ["AFFINE_RULES", "Expander"]
 
@@ -73,8 +75,11 @@ class Expander:
     def __init__(self, space: Space, bases: Bases) -> None:
         self.space = space
         self.bases = bases
+        self.mentions = Mentions()
         self._memory: dict[int, tuple[cp.Expression, Polynomial]] = {}
         self._opaque: dict[Hashable, Polynomial] = {}
+        self._alike: dict[Hashable, tuple[list[Block], Polynomial]] = {}
+        self._functions: dict[int, tuple[cp.Expression, Hashable]] = {}
 
     def expand(self, expression: cp.Expression) -> Polynomial:
         """Expand an expression that is affine in the variables.
@@ -92,6 +97,57 @@ class Expander:
             self._memory[id(expression)] = known
         return known[1]
 
+    def expand_leaf(self, expression: cp.Expression) -> Polynomial:
+        """Expand as `expand` does, once for all expressions that differ in the variables they mention and in nothing else.
+
+        With C classes there are C(C-1) margins, and they are one function of two variables.
+
+        Raises
+        ------
+        MissingRule, NotPrivate
+            See `expand`.
+        """
+        if id(expression) in self._memory or not self.mentions.variables(expression):
+            return self.expand(expression)
+        blocks: list[Block] = []
+        shape = self._shape(expression, blocks)
+        # With the variables in the same order, the terms come out in the same order too: the result is the same to the bit.
+        key = (shape, tuple(np.argsort([block.start for block in blocks]).tolist()))
+        if key not in self._alike:
+            self._alike[key] = (blocks, self.expand(expression))
+        originals, polynomial = self._alike[key]
+        if originals == blocks:
+            return self.expand(expression)
+        moved = polynomial.coordinate.copy()
+        for old, new in zip(originals, blocks, strict=True):
+            inside = (polynomial.coordinate >= old.start) & (polynomial.coordinate < old.start + old.dim)
+            moved[inside] += new.start - old.start
+        result = replace(polynomial, coordinate=moved)
+        self._memory[id(expression)] = (expression, result)
+        return result
+
+    def _shape(self, expression: cp.Expression, blocks: list[Block]) -> Hashable:
+        """Return a key that two expressions share only if they are the same function of their variables, in order of appearance.
+
+        The variables' blocks are added to `blocks`.
+        """
+        if isinstance(expression, cp.Variable):
+            block = self.space.block_of(expression)
+            if block not in blocks:
+                blocks.append(block)
+            return ("variable", blocks.index(block), expression.shape, block.symmetric)
+        if not self.mentions.variables(expression):
+            return self._function(expression)
+        arguments = tuple(self._shape(argument, blocks) for argument in expression.args)
+        return (type(expression), expression.shape, option_key(expression.get_data()), arguments)
+
+    def _function(self, expression: cp.Expression) -> Hashable:
+        """Return the `structure` of an expression of the record, found once for each."""
+        found = self._functions.get(id(expression))
+        if found is None:
+            found = self._functions[id(expression)] = (expression, structure(expression))
+        return found[1]
+
     def _expand(self, expression: cp.Expression) -> Polynomial:
         if isinstance(expression, cp.Constant):
             return Polynomial.constant(expression.value)
@@ -107,9 +163,9 @@ class Expander:
                     "declare it as a field, or make it a constant",
                 )
             return found
-        if not expression.variables() and not expression.parameters():
+        if not self.mentions.variables(expression) and not self.mentions.parameters(expression):
             return Polynomial.constant(expression.value)
-        if not expression.variables() and not is_polynomial(expression):
+        if not self.mentions.variables(expression) and not is_polynomial(expression):
             return self._base(expression)
         found_rule = AFFINE_RULES.get(type(expression))
         if found_rule is not None:
@@ -127,7 +183,7 @@ class Expander:
 
     def _base(self, expression: cp.Expression) -> Polynomial:
         """Make a function of the record that is not a polynomial a base of its own."""
-        key = structure(expression)
+        key = self._function(expression)
         if key not in self._opaque:
             lower, upper = bounds_of(expression, self)
             if not (np.isfinite(lower).all() and np.isfinite(upper).all()):
@@ -178,7 +234,11 @@ def option_key(option: Any) -> Hashable:
         return structure(option)
     if isinstance(option, list | tuple):
         return tuple(option_key(part) for part in option)
-    return (option.shape, option.tobytes()) if isinstance(option, np.ndarray) else repr(option)
+    if isinstance(option, np.ndarray) and option.dtype != object:
+        return (option.shape, option.dtype.str, option.tobytes())
+    if option is None or isinstance(option, bool | int | float | str | slice | np.generic):
+        return (type(option).__name__, repr(option))
+    return object()  # equal to nothing else: texts may be abbreviated
 
 
 def dense(value: Any) -> np.ndarray:
@@ -191,7 +251,7 @@ def dense(value: Any) -> np.ndarray:
 @rule(wraps.symmetric_wrap)
 def rearrange(expander: Expander, expression: Any) -> Polynomial:
     """Rearrange entries: apply the atom to entry numbers instead of values (0 where it fills in zeros)."""
-    parts = [expander.expand(argument) for argument in expression.args]
+    parts = [expander.expand_leaf(argument) for argument in expression.args]
     offsets = np.cumsum([0] + [part.size for part in parts])
     numbers = [part.numbers() + 1 + offset for part, offset in zip(parts, offsets, strict=False)]
     whole = concatenate(
@@ -203,7 +263,7 @@ def rearrange(expander: Expander, expression: Any) -> Polynomial:
 @rule(AddExpression)
 def add(expander: Expander, expression: Any) -> Polynomial:
     """Add the arguments, broadcasting scalars."""
-    parts = [broadcast(expander.expand(argument), expression.shape) for argument in expression.args]
+    parts = [broadcast(expander.expand_leaf(argument), expression.shape) for argument in expression.args]
     return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
 
 

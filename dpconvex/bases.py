@@ -71,10 +71,22 @@ class Bases:
     Parameters
     ----------
     record : Record
+
+    Attributes
+    ----------
+    bases : list of Base
+    lower, upper : ndarray, shape (count,)
+        Bounds of all scalars.
+    owner : ndarray of int, shape (count,)
+        Number of the base that each scalar belongs to.
+    polynomials : dict of str to Polynomial
+        The continuous fields.
     """
 
     def __init__(self, record: Record) -> None:
         self.bases: list[Base] = []
+        self.lower, self.upper = np.empty(0), np.empty(0)
+        self.owner = np.empty(0, dtype=np.int64)
         self.polynomials: dict[str, Polynomial] = {}
         for name, domain in record.continuous.items():
             lower, upper = (bound.reshape(-1, order="F") for bound in domain.bounds)
@@ -83,28 +95,15 @@ class Bases:
     def add(self, name: str, shape: tuple[int, ...], lower: Array, upper: Array, norm: float) -> Polynomial:
         """Add a base and return it as an array of the given shape (entries in column order)."""
         base = Base(name, self.count, np.asarray(lower, dtype=float), np.asarray(upper, dtype=float), float(norm))
+        self.lower, self.upper = np.append(self.lower, base.lower), np.append(self.upper, base.upper)
+        self.owner = np.append(self.owner, np.full(base.size, len(self.bases)))
         self.bases.append(base)
         return Polynomial.scalars(shape, base.start)
 
     @property
     def count(self) -> int:
         """Number of scalars so far."""
-        return sum(base.size for base in self.bases)
-
-    @property
-    def lower(self) -> Array:
-        """Lower bounds of all scalars."""
-        return np.concatenate([base.lower for base in self.bases]) if self.bases else np.empty(0)
-
-    @property
-    def upper(self) -> Array:
-        """Upper bounds of all scalars."""
-        return np.concatenate([base.upper for base in self.bases]) if self.bases else np.empty(0)
-
-    @property
-    def owner(self) -> NDArray[np.int64]:
-        """Number of the base that each scalar belongs to."""
-        return np.repeat(np.arange(len(self.bases)), [base.size for base in self.bases])
+        return len(self.owner)
 
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound the entries of a record-only polynomial from below and above, each of shape (size,).
@@ -112,6 +111,9 @@ class Bases:
         Each monomial is bounded by interval arithmetic; as an alternative, monomials of one type (so many factors from each
         base) are bounded together by Cauchy-Schwarz with the bases' norms.  The tighter bound wins, entry by entry.
         """
+        if polynomial.monomial.shape[1] == 0:  # numbers
+            total = np.bincount(polynomial.entry, weights=polynomial.coefficient, minlength=polynomial.size)
+            return np.array(total, dtype=float), np.array(total, dtype=float)
         low, high = self.monomial_range(polynomial.monomial)
         a, b = polynomial.coefficient * low, polynomial.coefficient * high
         weights = np.minimum(a, b), np.maximum(a, b)

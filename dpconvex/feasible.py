@@ -106,8 +106,19 @@ class FeasibleSet:
         """Whether K is known to be bounded."""
         return bool(np.isfinite(self.norm_bound))
 
+    @cached_property
+    def limited(self) -> NDArray[np.bool_]:
+        """Which coordinates are bounded, by themselves or as a part of something, shape (dim,)."""
+        result = np.isfinite(self.lower) & np.isfinite(self.upper)
+        for piece in self._known:
+            if np.isfinite(piece.norm_bound()):
+                result[piece.coordinates] = True
+        return result
+
     def norm_on(self, coordinates: NDArray[np.int64]) -> float:
         """Bound on the norm of some coordinates over K, possibly infinite."""
+        if not self.limited[coordinates].all():
+            return float(np.inf)
         box = float(np.linalg.norm(np.maximum(np.abs(self.lower[coordinates]), np.abs(self.upper[coordinates]))))
         wanted = set(coordinates.tolist())
         covering = [p.norm_bound() for p in self._known if wanted <= set(p.coordinates.tolist())]

@@ -21,6 +21,7 @@ from dpconvex.affine import Expander
 from dpconvex.bases import Bases
 from dpconvex.errors import NotPrivate
 from dpconvex.feasible import FeasibleSet, feasible_set
+from dpconvex.mentions import Mentions
 from dpconvex.polynomial import Polynomial
 from dpconvex.space import Space
 from dpconvex.subspace import sensitive_basis
@@ -69,7 +70,7 @@ class LossForm:
         self.leaves: tuple[list[cp.Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
         for group in self.leaves:
             for leaf in group:
-                self.expander.expand(leaf)
+                self.expander.expand_leaf(leaf)
         if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
             raise NotPrivate(
                 "the loss does not change with any variable: what multiplies them is zero",
@@ -95,9 +96,10 @@ class LossForm:
 def affine_leaves(expression: cp.Expression) -> list[cp.Expression]:
     """Return the maximal subexpressions that are affine in the variables and contain some, each once."""
     found: dict[int, cp.Expression] = {}
+    mentions = Mentions()
 
     def visit(node: cp.Expression) -> None:
-        if not node.variables():
+        if not mentions.variables(node):
             return
         if node.is_affine():
             found.setdefault(id(node), node)

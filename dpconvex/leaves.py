@@ -25,7 +25,7 @@ from dpconvex.bases import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.form import affine_leaves
 from dpconvex.lowering import Lowered
-from dpconvex.polynomial import Polynomial
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.space import Space
 from dpconvex.template import Template
 
@@ -40,6 +40,8 @@ LARGEST_DEGREE = 2
 ROUNDING, INTEGER = 1e-14, 1e-9
 # Directions that find the rank of the leaves; with more forms than this none are shared.
 LARGEST_BASIS = 600
+# So many random combinations are tried first.
+FIRST_WIDTH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,54 +125,47 @@ def split(template: Template, space: Space) -> LeafForm | None:
     expander = Expander(space, bases)
     leaves = [affine_leaves(loss) for loss in template.losses]
     try:
-        polynomials = [[expander.expand(leaf) for leaf in group] for group in leaves]
+        polynomials = [[expander.expand_leaf(leaf) for leaf in group] for group in leaves]
     except (MissingRule, NotPrivate):
         return None
     found = [p for group in polynomials for p in group]
     if bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in found):
         return None
-    monomials, places = numbered([p.monomial for p in found])
-    count, dim = len(monomials), space.dim
-    slopes, offsets = [], []
-    for polynomial, place in zip(found, places, strict=True):
-        moving = polynomial.coordinate >= 0
-        slopes.append(entries_matrix(polynomial, place * dim + polynomial.coordinate, moving, count * dim))
-        offsets.append(entries_matrix(polynomial, place, ~moving, count))
-    if not slopes:
+    if not found:
         return None
-    basis = row_basis(sp.csr_array(sp.vstack(slopes, format="csr")))
+    starts = np.cumsum([0, *(p.size for p in found)])
+    joined = [p.entry + first for p, first in zip(found, starts, strict=False)]
+    terms = concatenate(found, (int(starts[-1]),), joined)
+    monomials, place = numbered(terms.monomial)
+    count, dim = len(monomials), space.dim
+    moving = terms.coordinate >= 0
+    basis = row_basis(entries_matrix(terms, place * dim + terms.coordinate, moving, count * dim))
     if basis is None:
         return None
+    offsets = entries_matrix(terms, place, ~moving, count)
+    offsets.eliminate_zeros()
     forms, combine = basis
     symbols = tuple(template.record.parameters.values())
-    labels, start, row = [], 0, 0
+    labels, row = [], 0
     for loss, group in zip(template.losses, leaves, strict=True):
         size = sum(leaf.size for leaf in group)
-        parts = offsets[start : start + len(group)]
-        offset = sp.csr_array(sp.vstack(parts, format="csr")) if parts else sp.csr_array((0, count))
-        offset.eliminate_zeros()
+        offset = sp.csr_array(offsets[row : row + size])
         lowered = Lowered.build(loss, space, symbols, {id(leaf): k for k, leaf in enumerate(group)})
         # In order of the slots of the outer function.
         ends = np.cumsum([0, *(leaf.size for leaf in group)])
         slots = [np.arange(ends[k], ends[k + 1]) for k in lowered.given]
         order = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
         labels.append(Label(lowered, combine[row : row + size][order], sp.csr_array(offset[order])))
-        start, row = start + len(group), row + size
+        row += size
     return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
 
 
-def numbered(tables: list[Indices]) -> tuple[Indices, list[Indices]]:
-    """Number the distinct monomials of several polynomials; the constant one is always there, and last."""
-    degree = max([table.shape[1] for table in tables], default=0)
-    padded = [np.pad(t, ((0, 0), (degree - t.shape[1], 0)), constant_values=-1) for t in tables]
-    everything = np.concatenate([*padded, np.full((1, degree), -1, dtype=np.int64)])
-    if degree == 0:
-        return everything[:1], [np.zeros(len(t), dtype=np.int64) for t in tables]
-    distinct, inverse = np.unique(everything, axis=0, return_inverse=True)
+def numbered(table: Indices) -> tuple[Indices, Indices]:
+    """Number the distinct monomials of a table; the constant one is always there, and last."""
+    constant = np.full((1, table.shape[1]), -1, dtype=np.int64)
+    distinct, number = numbered_rows(np.concatenate([table, constant]))
     # -1 sorts first: the constant goes last, where it is easy to find.
-    number = (inverse.ravel() - 1) % len(distinct)
-    ends = np.cumsum([len(t) for t in tables])
-    return np.roll(distinct, -1, axis=0), np.split(number[:-1], ends[:-1])
+    return np.roll(distinct, -1, axis=0), ((number - 1) % len(distinct))[:-1]
 
 
 def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
@@ -193,15 +188,22 @@ def row_basis(rows: sp.csr_array) -> tuple[sp.csr_array, Array] | None:
     moving = np.flatnonzero(scale > 0)
     if not len(moving):
         return None
-    # Random combinations of the columns keep the rank, with probability one; what they claim is checked below.
-    width = min(len(moving), LARGEST_BASIS)
+    # Random combinations of the columns keep the rank, with probability one; what they claim is checked below.  Few suffice
+    # for a small rank: there are more of them than it, or as many as rows.
+    most, width = min(len(moving), LARGEST_BASIS), FIRST_WIDTH
     rng = np.random.default_rng(0)
-    used = np.unique(rows.indices)
-    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ rows[moving])
-    sketch = unit[:, used] @ rng.normal(size=(len(used), width))
-    _, triangle, order = scipy.linalg.qr(sketch.T, mode="economic", pivoting=True)
-    size = np.abs(np.diag(triangle))
-    rank = int((size > 1e-10 * size[0]).sum())
+    used, place = np.unique(rows.indices, return_inverse=True)
+    dense = sp.csr_array((rows.data, place.ravel(), rows.indptr), shape=(count, len(used)))
+    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ dense[moving])
+    while True:
+        width = min(width, most)
+        sketch = unit @ rng.normal(size=(len(used), width))
+        _, triangle, order = scipy.linalg.qr(sketch.T, mode="economic", pivoting=True)
+        size = np.abs(np.diag(triangle))
+        rank = int((size > 1e-10 * size[0]).sum())
+        if width == most or 2 * rank <= width:
+            break
+        width *= 4
     if rank == LARGEST_BASIS and len(moving) > LARGEST_BASIS:
         return None
     chosen = np.sort(order[:rank])

@@ -10,6 +10,7 @@ record's domain and the subspace that its rows span are then read off the coeffi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Polynomial", "concatenate"]
+__all__ = ["Polynomial", "concatenate", "numbered_rows"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -206,6 +207,27 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
         np.concatenate([pad(part.monomial) for part in parts]),
         np.concatenate([part.coefficient for part in parts]),
     )
+
+
+def numbered_rows(table: Index) -> tuple[Index, Index]:
+    """Return the distinct rows of a table of whole numbers, in lexicographic order, and for each row its number among them.
+
+    >>> numbered_rows(np.array([[3, -1], [0, 5], [3, -1]]))
+    (array([[ 0,  5],
+           [ 3, -1]]), array([1, 0, 1]))
+    """
+    if table.shape[1] == 0 or len(table) == 0:
+        return table[:1], np.zeros(len(table), dtype=np.int64)
+    low = table.min(axis=0)
+    spans = [int(span) for span in table.max(axis=0) - low + 1]
+    if math.prod(spans) >= 2**62:
+        distinct, inverse = np.unique(table, axis=0, return_inverse=True)
+        return distinct, inverse.ravel()
+    code = np.zeros(len(table), dtype=np.int64)  # one number for each row, in the same order
+    for column, (least, span) in enumerate(zip(low, spans, strict=True)):
+        code = code * span + (table[:, column] - least)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return table[first], inverse
 
 
 def join(left: Index, right: Index) -> tuple[Index, Index]:

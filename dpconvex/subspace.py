@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.polynomial import Polynomial
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
 
 __all__ = ["sensitive_basis", "settled"]
 
@@ -21,6 +21,8 @@ Index = NDArray[np.int64]
 # Coefficient vectors are compared at unit length, so that a small feature is still a feature; singular values below this
 # fraction of the largest are rounding.  Erring on the large side of the rank only adds noise, so the fraction is small.
 RANK_TOLERANCE = 1e-10
+# Columns with so few entries are compared by sorting, all at once; there may be very many of them.
+SHORT = 8
 
 
 def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
@@ -46,21 +48,25 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     )
     owner, group = label[:dim], label[dim:]
     order_rows, order_columns = np.argsort(owner, kind="stable"), np.argsort(group, kind="stable")
-    row_ends, column_ends = (
-        np.cumsum(np.bincount(owner, minlength=count)),
-        np.cumsum(np.bincount(group, minlength=count)),
-    )
-    known: dict[bytes, NDArray[np.float64]] = {}
+    row_ends = np.cumsum(np.bincount(owner, minlength=count))
+    column_ends = np.cumsum(np.bincount(group, minlength=count))
+    position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
+    position[order_rows] = np.arange(dim) - np.concatenate([[0], row_ends])[owner[order_rows]]
+    columns = sp.csc_array(columns[:, order_columns])
+    known: dict[tuple[tuple[int, ...], bytes], NDArray[np.float64]] = {}
     data, rows, places = [], [], []
     width = 0
     for k in range(count):
-        members = order_columns[(column_ends[k - 1] if k else 0) : column_ends[k]]
-        if len(members) == 0:
+        first, last = (int(column_ends[k - 1]) if k else 0), int(column_ends[k])
+        if first == last:
             continue
         index = order_rows[(row_ends[k - 1] if k else 0) : row_ends[k]]
-        block = columns[:, members][index].toarray()
+        block = np.zeros((len(index), last - first))
+        terms = slice(columns.indptr[first], columns.indptr[last])
+        place = np.repeat(np.arange(last - first), np.diff(columns.indptr[first : last + 1]))
+        block[position[columns.indices[terms]], place] = columns.data[terms]
         block = block / np.linalg.norm(block, axis=0)
-        key = np.round(block, 12).tobytes() + str(block.shape).encode()
+        key = (block.shape, np.round(block, 12).tobytes())
         if key not in known:
             vectors, values, _ = np.linalg.svd(block, full_matrices=False)
             known[key] = settled(vectors[:, values > RANK_TOLERANCE * values[0]])
@@ -87,28 +93,36 @@ def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     """Return the distinct coefficient vectors of all leaf entries and monomials as columns, shape (dim, vectors)."""
-    blocks = []
-    for leaf in leaves:
-        part = leaf.part(with_theta=True)
-        if len(part.entry) == 0:
-            continue
-        labels = np.concatenate([part.entry[:, None], part.monomial], axis=1)
-        _, column = np.unique(labels, axis=0, return_inverse=True)
-        column = column.ravel()
-        blocks.append(sp.csc_array((part.coefficient, (part.coordinate, column)), shape=(dim, int(column.max()) + 1)))
-    if not blocks:
+    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    parts = [leaf.part(with_theta=True) for leaf in leaves]
+    if not any(len(part.entry) for part in parts):
         return sp.csc_array((dim, 0))
-    return distinct_columns(sp.csc_array(sp.hstack(blocks, format="csc")))
+    joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+    terms = concatenate(parts, (int(offsets[-1]),), joined)
+    _, monomial = numbered_rows(terms.monomial)
+    _, column = np.unique(terms.entry * (int(monomial.max()) + 1) + monomial, return_inverse=True)
+    table = (terms.coefficient, (terms.coordinate, column))
+    return distinct_columns(sp.csc_array(table, shape=(dim, int(column.max()) + 1)))
 
 
 def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
     """Drop repeated columns (the same direction with the same entries)."""
     matrix.sort_indices()
-    seen: dict[bytes, int] = {}
-    for k in range(matrix.shape[1]):
-        a, b = matrix.indptr[k], matrix.indptr[k + 1]
-        if a < b:
-            lead = matrix.data[a]
-            key = matrix.indices[a:b].tobytes() + np.round(matrix.data[a:b] / lead, 12).tobytes()
-            seen.setdefault(key, k)
-    return sp.csc_array(matrix[:, list(seen.values())])
+    lengths = np.diff(matrix.indptr)
+    chosen = []
+    for length in np.unique(lengths[lengths > 0]):
+        members = np.flatnonzero(lengths == length)
+        terms = matrix.indptr[members][:, None] + np.arange(length)
+        data = matrix.data[terms]
+        index, value = matrix.indices[terms], np.round(data / data[:, :1], 12)
+        if length <= SHORT:
+            keys = np.concatenate([index, value], axis=1)
+            order = np.lexsort(keys.T)
+            repeated = (np.diff(keys[order], axis=0) == 0).all(axis=1)
+            chosen.append(members[order[np.append(True, ~repeated)]])
+        else:
+            seen: dict[bytes, int] = {}
+            for k, one, other in zip(members, index, value, strict=True):
+                seen.setdefault(one.tobytes() + other.tobytes(), int(k))
+            chosen.append(np.array(list(seen.values()), dtype=np.int64))
+    return sp.csc_array(matrix[:, np.sort(np.concatenate(chosen))])

@@ -11,9 +11,12 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap, symmetric_wrap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dpconvex as dp
 from dpconvex.affine import Expander, structure
 from dpconvex.bases import Bases
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.form import LossForm
+from dpconvex.polynomial import Polynomial
 from dpconvex.record import Ball, Box, Record
 from dpconvex.space import Space
 
@@ -199,3 +202,66 @@ def test_an_exponent_that_is_a_field_is_refused_even_if_it_has_a_value():
     exponent = cp.Parameter(nonneg=True, name="q", value=2.0)
     with pytest.raises(MissingRule, match="exponent"):
         Expander(SPACE, Bases(RECORD)).expand(v * cp.power(s, exponent))
+
+
+def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatch):
+    """With C classes, C(C-1) margins are two functions of two variables: own matrix first or last among the coordinates."""
+    calls = []
+    original = Polynomial.matmul
+    monkeypatch.setattr(Polynomial, "matmul", lambda *arguments: calls.append(1) or original(*arguments))
+    for classes in (3, 9):
+        for competitors in ("summed", "soft"):
+            calls.clear()
+            LossForm(dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors))
+            assert len(calls) == 4
+
+
+@pytest.mark.parametrize("competitors", ["summed", "soft"])
+def test_shared_expansions_are_those_of_each_expression(competitors):
+    template = dp.load("large_margin_gaussian", features=2, classes=4, competitors=competitors)
+    form = LossForm(template)
+    for group in form.leaves:
+        for leaf in group:
+            shared, alone = form.polynomial(leaf), Expander(form.space, Bases(template.record)).expand(leaf)
+            for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
+                assert np.array_equal(getattr(shared, name), getattr(alone, name)), name
+
+
+def test_what_differs_in_more_than_the_variables_is_not_shared():
+    """Numbers that print alike, repeated variables, other shapes and symmetry, another order, other fields."""
+    a, b, c = (cp.Variable(3, name=name) for name in "abc")
+    S, T, F = (
+        cp.Variable((3, 3), symmetric=True, name="S3"),
+        cp.Variable((3, 3), PSD=True, name="T3"),
+        cp.Variable((3, 3), name="F3"),
+    )
+    space = Space([a, b, c, S, T, F])
+    long = np.linspace(0, 1, 2000)
+    nudged = long.copy()
+    nudged[1000] += 1e-3
+    expressions = [
+        x @ a,
+        x @ b,
+        1.0 * (x @ a),
+        (1.0 + 1e-12) * (x @ b),
+        a @ long[:3] + b @ long[:3],
+        a @ long[:3] + a @ long[:3],
+        x @ (a - b),
+        x @ (b - c),
+        x @ (b - a),
+        x @ (c - a),
+        cp.sum(np.outer(long, long[:3]) @ a),
+        cp.sum(np.outer(nudged, long[:3]) @ b),
+        x @ S @ x,
+        x @ T @ x,
+        x @ F @ x,
+        a[0:2],
+        b[1:3],
+        c[[0, 2]],
+        b[[0, 1]],
+    ]
+    expander = Expander(space, Bases(RECORD))
+    for expression in expressions:
+        shared, alone = expander.expand_leaf(expression), Expander(space, Bases(RECORD)).expand(expression)
+        for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
+            assert np.array_equal(getattr(shared, name), getattr(alone, name)), str(expression)

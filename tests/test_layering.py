@@ -30,6 +30,7 @@ LAYERS = [
     {"space", "sets", "polynomial", "bases"},
     {"constraints"},
     {"feasible"},
+    {"mentions"},
     {"affine", "intervals"},
     {"subspace"},
     {"form"},

@@ -121,3 +121,15 @@ def test_records_of_several_fields() -> None:
     assert form is not None
     assert [label.constant for label in form.labels] == [None, None]
     assert form.labels[1].offset.toarray().tolist() == [[0.0, 0.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize("rank", [1, 32, 33, 60])
+def test_ranks_around_the_number_of_random_combinations(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    weights, basis = rng.integers(-2, 3, size=(250, rank)), rng.integers(-2, 3, size=(rank, 400))
+    weights[:rank] = np.eye(rank)
+    found = row_basis(sp.csr_array((weights @ basis).astype(float)))
+    assert found is not None
+    rows, combine = found
+    assert rows.shape[0] == np.linalg.matrix_rank(basis)
+    assert combine @ rows.toarray() == pytest.approx(weights @ basis, abs=1e-9)

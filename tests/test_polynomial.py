@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpconvex.polynomial import Polynomial, concatenate, join
+from dpconvex.polynomial import Polynomial, concatenate, join, numbered_rows
 
 SCALARS = 4
 DIM = 5
@@ -129,3 +129,18 @@ def test_join_finds_every_pair_once(left, right):
     expected = {(a, b) for a, p in enumerate(left) for b, q in enumerate(right) if p == q}
     assert len(i) == len(expected)
     assert set(zip(i.tolist(), j.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("top", [3, 2**40])
+@pytest.mark.parametrize("columns", [0, 1, 2, 3])
+def test_rows_are_numbered_in_lexicographic_order(columns, top):
+    """Packed into one number where that fits, else as rows."""
+    rng = np.random.default_rng(columns)
+    table = rng.choice([-1, 0, 1, top], size=(50, columns))
+    distinct, number = numbered_rows(table)
+    assert (distinct[number] == table).all()
+    expected = np.unique(table, axis=0) if columns else table[:1]
+    assert np.array_equal(distinct, expected)
+    empty, none = numbered_rows(table[:0])
+    assert empty.shape == (0, columns)
+    assert len(none) == 0

@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 SURPLUS = 2
 
 _DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
+_STARTS: WeakKeyDictionary[Analysis, tuple[Array, Array | None]] = WeakKeyDictionary()
 
 
 def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
@@ -92,11 +93,11 @@ def loss_drop(analysis: Analysis) -> float:
     """Bound how far one record's loss at the point of K next to 0 lies above its least value; infinite if unknown."""
     if analysis not in _DROPS:
         form = analysis.form
-        length = float(np.linalg.norm(nearest_to_zero(form)))
+        length = float(np.linalg.norm(start_and_slope(analysis)[0]))
 
         def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
-            low, high = form.bases.range(polynomial.part(with_theta=False))
-            move = np.sqrt(analysis.gram.squared_norms(rows)) * length
+            low, high = analysis.offset_range(polynomial)
+            move = np.sqrt(analysis.gram.squared_norms(rows)) * length if length else np.zeros(len(rows))
             return [Interval(float(a), float(b)) for a, b in zip(low - move, high + move, strict=True)]
 
         leaves = [leaf for group in form.leaves for leaf in group]
@@ -124,8 +125,22 @@ def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, f
 
     Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and the bounds are rough guesses.
     """
-    form = analysis.form
-    start = nearest_to_zero(form)
+    start, gradient = start_and_slope(analysis)
+    if gradient is None:
+        return start, 0.0
+    norm = float(np.linalg.norm(certificate.size * gradient + certificate.added * start))
+    return start, norm if np.isfinite(norm) else 0.0
+
+
+def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
+    """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
+    if analysis not in _STARTS:
+        _STARTS[analysis] = slope_at(analysis.form, nearest_to_zero(analysis.form))
+    return _STARTS[analysis]
+
+
+def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
+    """Return a point and a subgradient of the regularizer there, if it has one."""
     fresh = {name: cp.Variable(block.variable.shape, name=name) for name, block in form.space.blocks.items()}
     for name, value in form.space.unpack(start).items():
         fresh[name].value = value
@@ -137,12 +152,10 @@ def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, f
     for name, block in form.space.blocks.items():
         slope = slopes.get(fresh[name], 0.0)
         if slope is None:
-            return start, 0.0
+            return start, None
         entries = np.asarray(slope.toarray() if hasattr(slope, "toarray") else slope, dtype=float).ravel()
         gradient[block.slice] = block.lift.T @ np.broadcast_to(entries, (block.lift.shape[0],))
-    total = certificate.size * gradient + certificate.added * start
-    norm = float(np.linalg.norm(total))
-    return start, norm if np.isfinite(norm) else 0.0
+    return start, gradient
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:

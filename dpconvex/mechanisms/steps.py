@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from dpconvex.declared import DeclaredAtom
 from dpconvex.derivation import Derivation
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 
 __all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
+
+_DECLARED: WeakKeyDictionary[Analysis, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
@@ -48,14 +52,16 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
 
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each user's atom whose constants were declared and not derived."""
-    names = set()
-    pending = list(analysis.form.template.losses)
-    while pending:
-        node = pending.pop()
-        pending.extend(node.args)
-        if isinstance(node, DeclaredAtom):
-            names.add(node.declaration.name)
-    return tuple(
-        f"The constants of the atom {name!r} are declared by the user, not derived; an attack failed to break them."
-        for name in sorted(names)
-    )
+    if analysis not in _DECLARED:
+        names = set()
+        pending = list(analysis.form.template.losses)
+        while pending:
+            node = pending.pop()
+            pending.extend(node.args)
+            if isinstance(node, DeclaredAtom):
+                names.add(node.declaration.name)
+        _DECLARED[analysis] = tuple(
+            f"The constants of the atom {name!r} are declared by the user, not derived; an attack failed to break them."
+            for name in sorted(names)
+        )
+    return _DECLARED[analysis]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,13 +64,18 @@ class Piece:
         return Piece(self.terms, factor * self.outer, factor * self.spread)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kink:
     """Why a subexpression has no Lipschitz gradient."""
 
     reason: str
-    expression: str
+    place: cp.Expression
     remedy: str
+
+    @property
+    def expression(self) -> str:
+        """Text of the subexpression."""
+        return str(self.place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,5 +239,7 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
 
 def distinct(rows: Array) -> Array:
     """Drop repeated rows, keeping the order of first appearance."""
-    _, first = np.unique(rows, axis=0, return_index=True)
-    return rows[np.sort(first)]
+    seen: dict[bytes, int] = {}
+    for k, row in enumerate(rows + 0.0):  # -0 is 0
+        seen.setdefault(row.tobytes(), k)
+    return rows if len(seen) == len(rows) else rows[list(seen.values())]

@@ -6,27 +6,32 @@ curvature of the regularizer.  Mechanisms turn them into noise.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from dpconvex.derivation import Derivation
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.form import LossForm
-from dpconvex.polynomial import Polynomial
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.rules.abstract import Kink, Scalar
 from dpconvex.rules.convexity import curvature_of, smallest_eigenvalue
-from dpconvex.rules.curvature import Curvature, curvature_bound
+from dpconvex.rules.curvature import Curvature, LogDeterminants, curvature_bound
 from dpconvex.rules.forms import Interval
-from dpconvex.rules.gradients import gradient_bound, replacement_bound
+from dpconvex.rules.gradients import Gradients
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.joint import Joint, joint_form
-from dpconvex.rules.walk import Walker
+from dpconvex.rules.symmetry import Symmetry
+from dpconvex.rules.walk import Step, Walker
 
 __all__ = ["Analysis", "LossBounds", "Moduli"]
+
+Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
 ROUNDING_SLACK = 1e-11
@@ -42,20 +47,28 @@ class LossBounds:
         The combination.
     scalar : Scalar
         Abstract value of the loss.
+    gradients : Gradients
     gradient_bound : float
     curvature : Curvature
         Meaningful if the loss has no kink.
-    derivation : Derivation
+    step : Step
+        How the constants were derived.
     joint : Joint or None
         A bound of gradient and curvature together, if the loss has a shape that allows one.
     """
 
     values: str
     scalar: Scalar
+    gradients: Gradients
     gradient_bound: float
     curvature: Curvature
-    derivation: Derivation
+    step: Step
     joint: Joint | None
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        """How the constants were derived, in words."""
+        return self.step.written()
 
 
 @dataclass(frozen=True)
@@ -90,10 +103,12 @@ class Analysis:
     def __init__(self, form: LossForm) -> None:
         self.form = form
         everything = [leaf for group in form.leaves for leaf in group]
-        self.gram = Gram([form.polynomial(leaf) for leaf in everything], form.space, form.bases)
+        polynomials = [form.polynomial(leaf) for leaf in everything]
+        self.gram = Gram(polynomials, form.space, form.bases)
+        self._offsets, self._values = self._ranges(polynomials)
         rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
         walker = Walker(form.expander, rows, self._reach)
-        self._weighted: dict[tuple[float, ...], list[Curvature]] = {}
+        self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
@@ -103,8 +118,9 @@ class Analysis:
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
-        bound = gradient_bound(scalar.terms, self.gram) * (1 + ROUNDING_SLACK)
-        curvature = curvature_bound(scalar.pieces, self.gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
+        gradients = Gradients(scalar.terms, self.gram)
+        bound = gradients.bound * (1 + ROUNDING_SLACK)
+        curvature = self._curvature(scalar, self.gram)
         if not np.isfinite([bound, curvature.eigenvalue, curvature.trace]).all():
             raise NotPrivate(
                 "the loss is so steep that its constants overflow", loss, "scale the loss or the fields down"
@@ -112,35 +128,52 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        derivation = Derivation(f"loss for {values}" if values else "loss", str(loss), claims, "", (step,))
-        return LossBounds(values, scalar, bound, curvature, derivation, joint_form(scalar, self.gram))
+        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
+        return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
 
-    def _reach(self, polynomial: Polynomial, rows: np.ndarray) -> list[Interval]:
+    def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+        """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
+        return self._offsets[id(polynomial)]
+
+    def _reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
-        low, high = self.form.bases.range(polynomial.part(with_theta=False))
-        part = polynomial.part(with_theta=True)
-        size = np.full(polynomial.size, np.inf)
-        touched = np.unique(part.coordinate)
-        radius = self.form.feasible.norm_on(touched)
-        if np.isfinite(radius):
-            size = np.sqrt(self.gram.squared_norms(rows)) * radius
-        size[np.bincount(part.entry, minlength=polynomial.size) == 0] = (
-            0.0  # entries without parameters stay where they are
-        )
-        below, above = self.form.bases.monomial_range(part.monomial)
-        ends = [bound[part.coordinate] for bound in (self.form.feasible.lower, self.form.feasible.upper)]
+        return self._values[id(polynomial)]
+
+    def _ranges(self, leaves: list[Polynomial]) -> tuple[dict[int, tuple[Array, Array]], dict[int, list[Interval]]]:
+        """Bound the offsets and the values of all leaves, by id: with many classes there are very many, each small."""
+        feasible, bases = self.form.feasible, self.form.bases
+        ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
+        if not leaves:
+            return {}, {}
+        joined = [leaf.entry + start for leaf, start in zip(leaves, ends, strict=False)]
+        terms = concatenate(leaves, (int(ends[-1]),), joined)
+        low, high = bases.range(terms.part(with_theta=False))
+        part = terms.part(with_theta=True)
+        size = np.full(part.size, np.inf)
+        for k, leaf in enumerate(leaves):
+            touched = leaf.coordinate[leaf.coordinate >= 0]
+            if feasible.limited[touched].all():
+                own = slice(ends[k], ends[k + 1])
+                size[own] = np.sqrt(self.gram.squared_norms(self.gram.rows[k])) * feasible.norm_on(np.unique(touched))
+        # Entries without parameters stay where they are.
+        size[np.bincount(part.entry, minlength=part.size) == 0] = 0.0
+        monomial, number = numbered_rows(part.monomial)
+        below, above = (bound[number] for bound in bases.monomial_range(monomial))
+        limits = [bound[part.coordinate] for bound in (feasible.lower, feasible.upper)]
         with np.errstate(invalid="ignore"):  # where a factor 0 meets an infinite bound, the product is 0
             corners = [
                 np.where(factor == 0, 0.0, factor * end)
                 for factor in (part.coefficient * below, part.coefficient * above)
-                for end in ends
+                for end in limits
             ]
-        box_low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=polynomial.size)
-        box_high = np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=polynomial.size)
-        return [
-            Interval(float(a + max(-s, b)), float(c + min(s, d)))
-            for a, b, c, d, s in zip(low, box_low, high, box_high, size, strict=True)
-        ]
+        box_low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=part.size)
+        box_high = np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=part.size)
+        least, most = (low + np.maximum(-size, box_low)).tolist(), (high + np.minimum(size, box_high)).tolist()
+        values = [Interval(a, b) for a, b in zip(least, most, strict=True)]
+        offsets, ranges = {}, {}
+        for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
+            offsets[id(leaf)], ranges[id(leaf)] = (low[a:b], high[a:b]), values[a:b]
+        return offsets, ranges
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -158,10 +191,14 @@ class Analysis:
     def replacement_bound(self) -> float:
         """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
         bound = 0.0
+        seen: set[Hashable] = set()
         for k, first in enumerate(self.losses):
             for second in self.losses[k:]:
-                pair = replacement_bound(first.scalar.terms, second.scalar.terms, self.gram)
-                bound = max(bound, pair * (1 + ROUNDING_SLACK))
+                both = first.gradients.enumerated(second.gradients)
+                key = None if both is None else self.symmetry.key(*both)
+                if key is None or key not in seen:
+                    seen.add(key)
+                    bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))
         if bound == 0:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",
@@ -169,6 +206,11 @@ class Analysis:
                 "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
             )
         return min(bound, 2 * self.gradient_bound)
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """Recognises pairs of losses that are alike."""
+        return Symmetry(self.gram)
 
     @cached_property
     def kink(self) -> Kink | None:
@@ -185,22 +227,23 @@ class Analysis:
 
         M is the constant curvature of the rest of the objective, bounded below variable by variable.
         """
-        curvatures = self._curvatures(moduli.ratios)
-        values = [curvature.log_det(moduli.least) for curvature in curvatures]
+        values = self._log_dets(moduli.ratios)(moduli.least)
         worst = int(np.argmax(values))
-        return values[worst], self.losses[worst]
+        return float(values[worst]), self.losses[worst]
 
-    def _curvatures(self, ratios: tuple[float, ...]) -> list[Curvature]:
-        """Return the curvature of each loss, in coordinates where every variable has the smallest modulus."""
+    def _log_dets(self, ratios: tuple[float, ...] = ()) -> LogDeterminants:
+        """Return the bounds for all losses, in coordinates where every variable has the smallest modulus."""
         if min(ratios, default=1.0) == 1.0:
-            return [loss.curvature for loss in self.losses]
+            ratios = ()
         if ratios not in self._weighted:
-            gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
-            self._weighted[ratios] = [
-                curvature_bound(loss.scalar.pieces, gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
-                for loss in self.losses
-            ]
+            gram = self.gram.reweighted(np.sqrt(np.array(ratios))) if ratios else None
+            self._weighted[ratios] = LogDeterminants(
+                [loss.curvature if gram is None else self._curvature(loss.scalar, gram) for loss in self.losses]
+            )
         return self._weighted[ratios]
+
+    def _curvature(self, scalar: Scalar, gram: Gram) -> Curvature:
+        return curvature_bound(scalar.pieces, gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
 
     def moduli(self, size: float, added: float) -> Moduli:
         """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
@@ -233,8 +276,8 @@ class Analysis:
             return apart, "suprema of gradient and curvature apart"
         other = beta * self.gradient_bound if replace else 0.0
         joint = 0.0
-        for loss in self.losses:
-            separate = beta * loss.gradient_bound + loss.curvature.log_det(mu)
+        for loss, curved in zip(self.losses, self._log_dets()(mu).tolist(), strict=True):
+            separate = beta * loss.gradient_bound + curved
             together = separate if loss.joint is None else min(separate, loss.joint.loss(beta, mu))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:

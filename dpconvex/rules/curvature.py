@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dpconvex.rules.abstract import Piece
 from dpconvex.rules.gradients import gradient_bound
 from dpconvex.rules.gram import Gram
-from dpconvex.rules.mixed import Mixed
+from dpconvex.rules.mixed import Mixed, log_dets
 
-__all__ = ["Curvature", "curvature_bound"]
+__all__ = ["Curvature", "LogDeterminants", "curvature_bound"]
 
 Array = NDArray[np.float64]
 
@@ -77,19 +77,52 @@ class Curvature:
         Concavity of the logarithm gives ``r log(1 + T/(r mu))``; ``det(I + A + B) <= det(I + A) det(I + B)`` for A, B >= 0
         lets pieces be bounded one by one; and a dominating matrix gives the sum over its spectrum.
         """
-        mu = strong_convexity
-        if self.rank == 0 or self.trace == 0:
-            return 0.0
-        bounds = [self.rank * np.log1p(self.trace / (self.rank * mu))]
-        if self.parts:
-            apart = [r * np.log1p(t / (r * mu)) if r > 0 else 0.0 for t, r in self.parts]
-            bounds.append(sum(apart))
-            if any(piece is not None for piece in self.mixed):
-                sharper = zip(apart, self.mixed, strict=True)
-                bounds.append(sum(b if piece is None else min(b, piece.log_det(mu)) for b, piece in sharper))
-        if self.spectrum is not None:
-            bounds.append(float(np.log1p(np.array(self.spectrum) / mu).sum()))
-        return float(min(bounds))
+        return float(LogDeterminants([self])(strong_convexity)[0])
+
+
+class LogDeterminants:
+    """Bounds of ``log det(I + H/mu)`` for many Hessians, as functions of mu: see `Curvature.log_det`.
+
+    Parameters
+    ----------
+    curvatures : sequence of Curvature
+    """
+
+    def __init__(self, curvatures: Sequence[Curvature]) -> None:
+        # Traces and ranks of the whole, of its parts, and of its spectrum; what adds nothing has rank 0.
+        self._whole = table([[(c.trace, c.rank)] for c in curvatures])
+        self._parts = table([list(c.parts) for c in curvatures])
+        self._spectrum = table([[(value, 1) for value in c.spectrum or ()] for c in curvatures])
+        self._has_parts = np.array([bool(c.parts) for c in curvatures])
+        self._has_spectrum = np.array([c.spectrum is not None for c in curvatures])
+        self._flat = np.array([c.rank == 0 or c.trace == 0 for c in curvatures])
+        self._mixed = [
+            (k, j, piece) for k, c in enumerate(curvatures) for j, piece in enumerate(c.mixed) if piece is not None
+        ]
+
+    def __call__(self, strong_convexity: float) -> Array:
+        """Return the smallest of the bounds that hold, for each Hessian."""
+        whole, parts, spectrum = (
+            ranks * np.log1p(traces / (np.maximum(ranks, 1.0) * strong_convexity))
+            for traces, ranks in (self._whole, self._parts, self._spectrum)
+        )
+        if self._mixed:
+            rows, columns, pieces = (list(column) for column in zip(*self._mixed, strict=True))
+            parts[rows, columns] = np.minimum(parts[rows, columns], log_dets(pieces, strong_convexity))
+        bounds = [
+            whole.sum(axis=1),
+            np.where(self._has_parts, parts.sum(axis=1), np.inf),
+            np.where(self._has_spectrum, spectrum.sum(axis=1), np.inf),
+        ]
+        return np.where(self._flat, 0.0, np.min(bounds, axis=0))
+
+
+def table(rows: list[list[tuple[float, int]]]) -> tuple[Array, Array]:
+    """Put lists of traces and ranks of different lengths into two arrays, filled up with zeros."""
+    result = np.zeros((2, len(rows), max(map(len, rows), default=0)))
+    for k, row in enumerate(rows):
+        result[:, k, : len(row)] = np.array(row, dtype=float).reshape(-1, 2).T
+    return result[0], result[1]
 
 
 def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
@@ -222,13 +255,14 @@ def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
     """
     points = [rows for rows in map(hull, pieces) if rows is not None]
     weight = np.sqrt([max(piece.outer, piece.spread) for piece in pieces])
+    everything = np.concatenate(points)
+    starts = np.cumsum([0, *(len(rows) for rows in points[:-1])])
     matrix = np.zeros((len(pieces), len(pieces)))
     for i, left in enumerate(points):
         image = left @ gram.upper
-        matrix[i, i] = weight[i] ** 2 * float(np.sum(image * left, axis=1).max())
-        for j in range(i):
-            entry = weight[i] * weight[j] * float(np.abs(image @ points[j].T).max())
-            matrix[i, j] = matrix[j, i] = entry
+        matrix[i] = np.maximum.reduceat(np.abs(image @ everything.T).max(axis=0), starts)
+        matrix[i, i] = float(np.sum(image * left, axis=1).max())
+    matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T)
     return float(np.linalg.eigvalsh(matrix)[-1])
 
 

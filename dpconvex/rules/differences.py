@@ -7,7 +7,7 @@ lengths of the vertices, and the span of the rows of the two records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -17,15 +17,9 @@ from numpy.typing import NDArray
 from dpconvex.rules.abstract import Piece, Term
 from dpconvex.rules.analysis import Analysis, LossBounds
 from dpconvex.rules.curvature import rank_bound, trace_bound
-from dpconvex.rules.gradients import (
-    LARGEST_ENUMERATION,
-    LARGEST_PAIR_ENUMERATION,
-    combinations,
-    gradient_bound,
-    replacement_bound,
-)
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.joint import LogisticJoint, SoftmaxJoint
+from dpconvex.rules.symmetry import Symmetry
 
 __all__ = ["Difference", "Spread", "differences", "row_dimension"]
 
@@ -39,6 +33,7 @@ GRID = 1e-7
 RANK_TOLERANCE = 1e-12
 
 _KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKeyDictionary()
+_DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +114,10 @@ class Facts:
     """What is needed of one loss, computed once."""
 
     def __init__(self, loss: LossBounds, gram: Gram) -> None:
-        self.terms = loss.scalar.terms
-        self.vertices = vertices_of(self.terms)
-        self.squares = None if self.vertices is None else gram.squared_norms(self.vertices)
-        self.dimension = dimension_of(self.terms, gram)
-        self.length = gradient_bound(self.terms, gram)
+        self.gradients = loss.gradients
+        self.squares = loss.gradients.squares
+        self.dimension = dimension_of(loss.scalar.terms, gram)
+        self.length = loss.gradients.bound
         self.spread = spread_of(loss, gram)
         self.logistic = logistic_of(loss)
 
@@ -144,8 +138,9 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
         if adjacency == "add-remove":
             items = [alone(fact, p) for fact in facts]
         else:
+            alike: dict[Hashable, Vertices] = {}
             items = [
-                pair(first, second, gram, p)
+                pair(first, second, p, analysis.symmetry, alike)
                 for k, first in enumerate(facts)
                 for j, second in enumerate(facts)
                 # The other order has the same vertices, unless the first record is to be treated apart.
@@ -166,23 +161,16 @@ def alone(fact: Facts, p: int) -> Difference:
     return Difference(fact.length * SLACK, min(fact.dimension, p), lengths, counts, spreads, fact.logistic)
 
 
-def pair(first: Facts, second: Facts, gram: Gram, p: int) -> Difference:
+def pair(first: Facts, second: Facts, p: int, symmetry: Symmetry, known: dict[Hashable, Vertices]) -> Difference:
     """One record takes another's place."""
     lengths = counts = None
     length = first.length + second.length
-    left, right = first.vertices, second.vertices
-    if left is not None and right is not None and len(left) * len(right) <= LARGEST_PAIR_ENUMERATION:
-        assert first.squares is not None
-        assert second.squares is not None
-        squares = first.squares[:, None] + second.squares[None, :]
-        squares = squares + 2 * gram.products(left, right, cross=True, sign=-1.0)
-        length = min(length, float(np.sqrt(max(float(squares.max()), 0.0))))
-        if first.logistic is not None:
-            # Where the second record's vertex is 0, what is left is the first record alone.
-            squares = squares[:, np.any(right != 0, axis=1)]
-        lengths, counts = tally(squares.ravel())
+    found = vertex_pairs(first, second, symmetry, known)
+    if found is not None:
+        longest, lengths, counts = found
+        length = min(length, longest)
     else:
-        length = min(length, replacement_bound(first.terms, second.terms, gram))
+        length = min(length, first.gradients.difference_bound(second.gradients))
     spreads = None
     if first.spread is not None and second.spread is not None:
         spreads = (first.spread, second.spread)
@@ -190,9 +178,24 @@ def pair(first: Facts, second: Facts, gram: Gram, p: int) -> Difference:
     return Difference(length * SLACK, dimension, lengths, counts, spreads, first.logistic)
 
 
-def vertices_of(terms: Sequence[Term]) -> Array | None:
-    """Return the vertices of a gradient set, or None if it is no small polytope."""
-    return combinations(terms, LARGEST_ENUMERATION) if terms else np.zeros((1, 0))
+Vertices = tuple[float, Array, Array]
+
+
+def vertex_pairs(first: Facts, second: Facts, symmetry: Symmetry, known: dict[Hashable, Vertices]) -> Vertices | None:
+    """Return the longest difference of two vertices, and all lengths with their counts, once for pairs that are alike."""
+    both = first.gradients.enumerated(second.gradients)
+    if both is None:
+        return None
+    key = (symmetry.key(*both), first.logistic is not None)
+    if key not in known:
+        squares = first.gradients.squared_distances(second.gradients)
+        assert squares is not None
+        longest = float(np.sqrt(max(float(squares.max()), 0.0)))
+        if first.logistic is not None:
+            # Where the second record's vertex is 0, what is left is the first record alone.
+            squares = squares[:, np.any(both[1] != 0, axis=1)]
+        known[key] = (longest, *tally(squares.ravel()))
+    return known[key]
 
 
 def tally(squares: Array) -> tuple[Array, Array]:
@@ -223,8 +226,10 @@ def dimension_of(terms: Sequence[Term], gram: Gram) -> int:
 
 def row_dimension(analysis: Analysis) -> int:
     """Bound the dimension r_V of the subspace that all gradients of one given record lie in."""
-    most = max(dimension_of(loss.scalar.terms, analysis.gram) for loss in analysis.losses)
-    return min(most, analysis.form.noise_dimension)
+    if analysis not in _DIMENSIONS:
+        most = max(dimension_of(loss.scalar.terms, analysis.gram) for loss in analysis.losses)
+        _DIMENSIONS[analysis] = min(most, analysis.form.noise_dimension)
+    return _DIMENSIONS[analysis]
 
 
 def spread_of(loss: LossBounds, gram: Gram) -> Spread | None:

@@ -150,7 +150,7 @@ def tie(expression: Any, hinge: bool) -> Kink:
     else:
         reason = f"{type(expression).__name__} is not differentiable where two of its terms tie"
         remedy = "cp.log_sum_exp of the same terms is a smooth maximum"
-    return Kink(reason, str(expression), f"{remedy}; {NO_SMOOTHNESS}")
+    return Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}")
 
 
 @outer_rule(
@@ -181,7 +181,7 @@ def absolute_value(expression: Any, entry: Scalar, kink: Kink | None = None) -> 
         return entry.scaled(Interval(-1.0, -1.0))
     if kink is None:
         reason = "the absolute value is not differentiable at 0"
-        kink = Kink(reason, str(expression), f"cp.huber(m, M) rounds the corner off; {NO_SMOOTHNESS}")
+        kink = Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {NO_SMOOTHNESS}")
     return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
 
 

@@ -6,6 +6,7 @@ bounded over the record's domain, for one record (z = z') and for two records th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 
 LARGEST_DENSE = 1500
+# Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.
+APART = 1e-9
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,37 @@ class Interval:
         return Interval(min(corners), max(corners))
 
     def __and__(self, other: Interval) -> Interval:
+        """Intersect two intervals that contain one number; see `meet`."""
+        return self.meet(other)
+
+    def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
+        """Intersect two intervals that contain one number, both computed with rounding.
+
+        Parameters
+        ----------
+        other : Interval
+        magnitude : float
+            Size of the terms that the number is a sum of, if it is larger than the intervals: rounding is relative to it.
+
+        Returns
+        -------
+        Interval
+            Where they miss each other by rounding, what lies between them.
+
+        Raises
+        ------
+        AssertionError
+            If they lie farther apart.  Then one of the bounds is wrong, and nothing may be concluded from either.
+        """
         low, high = max(self.low, other.low), min(self.high, other.high)
-        return Interval(min(low, high), max(low, high))
+        if low <= high:
+            return Interval(low, high)
+        ends = (self.low, self.high, other.low, other.high)
+        if any(map(math.isnan, ends)):  # an overflow: nothing is known
+            return Interval(-math.inf, math.inf)
+        if low - high > APART * max(magnitude, *(abs(end) for end in ends if math.isfinite(end))):
+            raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
+        return Interval(high, low)
 
     def power(self, exponent: int) -> Interval:
         """Raise to a whole power."""
@@ -92,10 +124,13 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     weight = np.sqrt(bases.multiplicity(monomial))
     scaled = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
     kinds = bases.kinds(monomial)
-    result = spectral_range(scaled, kinds, bases, same) & box_range(table.data, row, column, monomial, bases, same)
+    largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
+    magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
+    box = box_range(table.data, row, column, monomial, bases, same)
+    result = spectral_range(scaled, kinds, bases, same).meet(box, magnitude)
     isotropic = isotropic_coefficients(scaled, kinds, bases)
     if isotropic is not None:
-        result = result & polynomial_range(isotropic, bases, same)
+        result = result.meet(polynomial_range(isotropic, bases, same), magnitude)
     return result
 
 
@@ -116,12 +151,10 @@ def isotropic_coefficients(scaled: sp.csr_array, kinds: Kinds, bases: Bases) -> 
 
 def tensor_size(kind: tuple[int, ...], bases: Bases) -> int:
     """Count the distinct monomials of a type."""
-    from math import comb
-
     size = 1
     for base in set(kind):
         power = kind.count(base)
-        size *= comb(bases.bases[base].size + power - 1, power)
+        size *= math.comb(bases.bases[base].size + power - 1, power)
     return size
 
 
@@ -145,8 +178,8 @@ def polynomial_range(coefficients: dict[tuple[int, ...], float], bases: Bases, s
         inside = [float(t.real) for t in critical if abs(t.imag) <= 1e-6 * (1 + abs(t.real))]
         points = [t for t in inside if ranges[base].low < t < ranges[base].high]
         values = np.polyval(poly, [ranges[base].low, ranges[base].high, *points])
-        slack = 1e-14 * float(np.abs(poly) @ np.maximum(1.0, abs(ranges[base].high)) ** np.arange(degree, -1, -1))
-        total = total & Interval(float(values.min()) - slack, float(values.max()))
+        magnitude = float(np.abs(poly) @ np.maximum(1.0, abs(ranges[base].high)) ** np.arange(degree, -1, -1))
+        total = total.meet(Interval(float(values.min()) - 1e-14 * magnitude, float(values.max())), magnitude)
     return total
 
 

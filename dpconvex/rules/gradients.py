@@ -8,6 +8,7 @@ tried, which is exact; otherwise the inner products are bounded pair by pair.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,89 @@ from numpy.typing import NDArray
 from dpconvex.rules.abstract import Term
 from dpconvex.rules.gram import Gram
 
-__all__ = ["gradient_bound", "replacement_bound"]
+__all__ = ["Gradients", "gradient_bound", "replacement_bound"]
 
 Array = NDArray[np.float64]
 
 LARGEST_ENUMERATION = 4096
 LARGEST_PAIR_ENUMERATION = 1 << 18
+
+
+class Gradients:
+    """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once.
+
+    Parameters
+    ----------
+    terms : sequence of Term
+    gram : Gram
+    """
+
+    def __init__(self, terms: Sequence[Term], gram: Gram) -> None:
+        self.terms = terms
+        self.gram = gram
+
+    @cached_property
+    def vertices(self) -> Array | None:
+        """All sums of one vertex from each term, shape (vertices, generators); None if they are too many, or no polytope."""
+        if not self.terms:
+            return np.zeros((1, len(self.gram.upper)))
+        return combinations(self.terms, LARGEST_ENUMERATION)
+
+    @cached_property
+    def squares(self) -> Array | None:
+        """Bounds of the squared lengths of the vertices."""
+        return None if self.vertices is None else self.gram.squared_norms(self.vertices)
+
+    @cached_property
+    def norms(self) -> Array:
+        """Bound on the norm of each term, shape (terms,)."""
+        return np.array([term_norm(term, self.gram) for term in self.terms])
+
+    @cached_property
+    def points(self) -> tuple[list[int], Array, list[int]]:
+        """Which terms are hulls, all their vertices, and where those of each begin."""
+        hulls = [k for k, term in enumerate(self.terms) if not term.ball]
+        rows = [self.terms[k].rows for k in hulls]
+        starts = np.cumsum([0, *(len(row) for row in rows[:-1])]).tolist()
+        return hulls, np.concatenate(rows) if rows else np.zeros((0, 0)), starts
+
+    @cached_property
+    def bound(self) -> float:
+        """See `gradient_bound`."""
+        if not self.terms:
+            return 0.0
+        if self.squares is not None:
+            return float(np.sqrt(self.squares.max()))
+        products = largest_products(self, self, cross=False)
+        total = float((self.norms**2).sum() + 2 * np.triu(products, 1).sum())
+        return float(min(np.sqrt(max(total, 0.0)), self.norms.sum()))
+
+    def enumerated(self, other: Gradients) -> tuple[Array, Array] | None:
+        """Return the vertices of both, if all pairs of them can be gone through."""
+        left, right = self.vertices, other.vertices
+        if left is None or right is None or len(left) * len(right) > LARGEST_PAIR_ENUMERATION:
+            return None
+        return left, right
+
+    def squared_distances(self, other: Gradients) -> Array | None:
+        """Bound the squared distance of each vertex from each of another loss and record; None if they are too many."""
+        both = self.enumerated(other)
+        if both is None or self.squares is None or other.squares is None:
+            return None
+        products = self.gram.products(*both, cross=True, sign=-1.0)
+        return np.asarray(self.squares[:, None] + other.squares[None, :] + 2 * products)
+
+    def difference_bound(self, other: Gradients) -> float:
+        """See `replacement_bound`."""
+        apart = self.bound + other.bound
+        if not self.terms or not other.terms:
+            return apart
+        squares = self.squared_distances(other)
+        if squares is not None:
+            return float(min(apart, np.sqrt(max(float(squares.max()), 0.0))))
+        total = self.bound**2 + other.bound**2
+        total += 2 * float(largest_products(self, other, cross=True, sign=-1.0).sum())
+        return float(min(apart, np.sqrt(max(total, 0.0))))
 
 
 def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
@@ -41,15 +119,7 @@ def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
     Pairwise: ``||sum_t u_t||^2 <= sum_{t,t'} max <u_t, u_t'>``.  For margins that share a row, such as those of a large-margin
     Gaussian classifier, this is tight: sqrt(C(C-1)) for C classes.
     """
-    if not terms:
-        return 0.0
-    vertices = combinations(terms, LARGEST_ENUMERATION)
-    if vertices is not None:
-        return float(np.sqrt(gram.squared_norms(vertices).max()))
-    norms = np.array([term_norm(term, gram) for term in terms])
-    pairs = np.minimum(largest_products(terms, terms, norms, norms, gram, cross=False), np.outer(norms, norms))
-    total = float((norms**2).sum() + 2 * np.triu(pairs, 1).sum())
-    return float(min(np.sqrt(max(total, 0.0)), norms.sum()))
+    return Gradients(terms, gram).bound
 
 
 def replacement_bound(first: Sequence[Term], second: Sequence[Term], gram: Gram) -> float:
@@ -57,44 +127,21 @@ def replacement_bound(first: Sequence[Term], second: Sequence[Term], gram: Gram)
 
     This is the replace-one sensitivity of a pair of labels; it never exceeds the sum of the two gradient bounds.
     """
-    apart = gradient_bound(first, gram) + gradient_bound(second, gram)
-    if not first or not second:
-        return apart
-    left, right = (combinations(terms, LARGEST_ENUMERATION) for terms in (first, second))
-    if left is not None and right is not None and len(left) * len(right) <= LARGEST_PAIR_ENUMERATION:
-        squares = gram.squared_norms(left)[:, None] + gram.squared_norms(right)[None, :]
-        squares = squares + 2 * gram.products(left, right, cross=True, sign=-1.0)
-        return float(min(apart, np.sqrt(max(float(squares.max()), 0.0))))
-    total = gradient_bound(first, gram) ** 2 + gradient_bound(second, gram) ** 2
-    norms, others = (np.array([term_norm(term, gram) for term in terms]) for terms in (first, second))
-    total += 2 * float(largest_products(first, second, norms, others, gram, cross=True, sign=-1.0).sum())
-    return float(min(apart, np.sqrt(max(total, 0.0))))
+    return Gradients(first, gram).difference_bound(Gradients(second, gram))
 
 
-def largest_products(
-    first: Sequence[Term],
-    second: Sequence[Term],
-    norms: Array,
-    others: Array,
-    gram: Gram,
-    cross: bool,
-    sign: float = 1.0,
-) -> Array:
-    """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second, given bounds of their norms.
+def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:
+    """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second.
 
     All vertices are multiplied at once: with many classes there are very many pairs of terms, each small.
     """
-    result = np.outer(norms, others)
-    left, right = ([k for k, term in enumerate(terms) if not term.ball] for terms in (first, second))
+    result = np.outer(first.norms, second.norms)
+    (left, rows, starts), (right, others, places) = first.points, second.points
     if not left or not right:
         return result
-    table = gram.products(
-        np.concatenate([first[k].rows for k in left]), np.concatenate([second[k].rows for k in right]), cross, sign
-    )
-    starts = [
-        np.cumsum([0, *(len(terms[k].rows) for k in chosen[:-1])]) for terms, chosen in ((first, left), (second, right))
-    ]
-    result[np.ix_(left, right)] = np.maximum.reduceat(np.maximum.reduceat(table, starts[0], axis=0), starts[1], axis=1)
+    table = first.gram.products(rows, others, cross, sign)
+    largest = np.maximum.reduceat(np.maximum.reduceat(table, starts, axis=0), places, axis=1)
+    result[np.ix_(left, right)] = largest if cross else np.minimum(largest, result[np.ix_(left, right)])
     return result
 
 

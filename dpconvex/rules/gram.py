@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dpconvex.bases import Bases
 from dpconvex.errors import MissingRule
-from dpconvex.polynomial import Polynomial, concatenate
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.rules.forms import Interval, form_range
 from dpconvex.space import Space
 
@@ -87,7 +87,7 @@ class Gram:
         parts = [leaf.part(with_theta=True) for leaf in leaves]
         joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
         terms = concatenate(parts, (int(offsets[-1]),), joined) if parts else Polynomial.constant(np.zeros(0))
-        self.monomial, mono = unique_rows(terms.monomial)
+        self.monomial, mono = numbered_rows(terms.monomial)
         table, generators = factor(terms, mono, space, int(offsets[-1]))
         self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
         self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
@@ -159,15 +159,17 @@ class Gram:
         for form in self.forms:
             value = sign * (left @ form.weight @ right.T)
             interval = form.cross if cross else form.same
-            total += np.maximum(value * interval.low, value * interval.high)
+            highest = value * interval.high
+            np.multiply(value, interval.low, out=value)
+            total += np.maximum(highest, value, out=value)
         return total
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
-        result = np.einsum("ij,jk,ik->i", vectors, self.upper, vectors)
+        result = ((vectors @ self.upper) * vectors).sum(axis=1)
         total = np.zeros(len(vectors))
         for form in self.forms:
-            value = np.einsum("ij,jk,ik->i", vectors, form.weight, vectors)
+            value = ((vectors @ form.weight) * vectors).sum(axis=1)
             total += np.maximum(value * form.same.low, value * form.same.high)
         result = np.minimum(result, total)
         if len(self.forms) > 1 and len(vectors) <= LARGEST_EXACT_SET:
@@ -228,7 +230,7 @@ def factor(terms: Polynomial, mono: Index, space: Space, rows: int) -> tuple[Arr
         if len(best[0]) > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
                 split = patterns(number, block.start, cells, *part)
-                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) < len(best[0]):
+                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) <= len(best[0]):
                     best = split
         found.append((best[1], best[2] + len(generators), best[3]))
         generators.extend(best[0])
@@ -324,11 +326,3 @@ def significant(values: Array) -> Array:
     """
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, MERGED_BITS)), exponent - MERGED_BITS))
-
-
-def unique_rows(table: Index) -> tuple[Index, Index]:
-    """Return the distinct rows of a table, and for each row its number among them."""
-    if table.shape[1] == 0 or len(table) == 0:
-        return table[:1], np.zeros(len(table), dtype=np.int64)
-    unique, inverse = np.unique(table, axis=0, return_inverse=True)
-    return unique, inverse.ravel()

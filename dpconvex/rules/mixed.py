@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Mixed"]
+__all__ = ["Mixed", "log_dets"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -49,14 +53,23 @@ class Mixed:
 
         a concave function, which is largest at an end or where its derivative vanishes.
         """
-        mu, square = strong_convexity, self.longest**2
-        high = min(self.variance, square)
-        o, s, r = self.outer, self.spread, max(self.rank, 1)
-        middle = (s * (mu + o * square) - o * mu) / (s * o * (1 + 1 / r)) if s * o > 0 else high
-        variance = np.array([0.0, high, min(max(middle, 0.0), high)])
-        values = r * np.log1p(s * variance / (r * mu)) + np.log1p(o * (square - variance) / mu)
-        return float(values.max())
+        return float(log_dets([self], strong_convexity)[0])
 
     def padded(self, factor: float) -> Mixed:
         """Return the same with the Hessian multiplied by a factor."""
         return Mixed(self.longest, self.variance, self.rank, self.outer * factor, self.spread * factor)
+
+
+def log_dets(pieces: Sequence[Mixed], strong_convexity: float) -> Array:
+    """Return `Mixed.log_det` of several pieces at once, shape (pieces,)."""
+    facts = [(p.longest, p.variance, max(p.rank, 1), p.outer, p.spread) for p in pieces]
+    longest, variance, r, o, s = np.array(facts, dtype=float).T
+    mu, square = strong_convexity, longest**2
+    high = np.minimum(variance, square)
+    bent = s * o > 0
+    middle = np.where(bent, (s * (mu + o * square) - o * mu) / np.where(bent, s * o * (1 + 1 / r), 1.0), high)
+    values = [
+        r * np.log1p(s * v / (r * mu)) + np.log1p(o * (square - v) / mu)
+        for v in (np.zeros_like(high), high, np.minimum(np.maximum(middle, 0.0), high))
+    ]
+    return np.asarray(np.max(values, axis=0))

@@ -210,12 +210,41 @@ def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tu
 
 
 def row_space(matrix: Array) -> Array:
-    """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything."""
+    """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything.
+
+    Rows that share no column are orthogonal, so the span is found part by part.
+    """
     lengths = np.linalg.norm(matrix, axis=1)
     rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
-    _, values, vectors = np.linalg.svd(rows, full_matrices=False)
-    rank = int((values > RANK_TOLERANCE * values[0]).sum())
-    return np.eye(matrix.shape[1]) if rank == matrix.shape[1] else settled(vectors[:rank].T)
+    bases: list[tuple[Index, Array, Array]] = []
+    for members, columns in components(rows):
+        if len(members) == 1:  # of unit length
+            bases.append((columns, np.ones(1), rows[np.ix_(members, columns)]))
+            continue
+        _, values, vectors = np.linalg.svd(rows[np.ix_(members, columns)], full_matrices=False)
+        bases.append((columns, values, vectors))
+    largest = max(float(values[0]) for _, values, _ in bases)
+    kept = [(columns, vectors[values > RANK_TOLERANCE * largest]) for columns, values, vectors in bases]
+    rank = sum(len(vectors) for _, vectors in kept)
+    if rank == matrix.shape[1]:
+        return np.eye(rank)
+    basis, place = np.zeros((matrix.shape[1], rank)), 0
+    for columns, vectors in kept:
+        basis[columns, place : place + len(vectors)] = settled(vectors.T)
+        place += len(vectors)
+    return basis
+
+
+def components(rows: Array) -> list[tuple[Index, Index]]:
+    """Divide rows into sets that share no column; returns the rows and the columns of each."""
+    table = sp.csr_array(rows)
+    count, label = sp.csgraph.connected_components(
+        sp.block_array([[None, table], [table.T, None]], format="csr"), directed=False
+    )
+    order = np.argsort(label, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(label, minlength=count))[:-1])
+    split = [(part[part < len(rows)], part[part >= len(rows)] - len(rows)) for part in parts]
+    return [(members, columns) for members, columns in split if len(members)]
 
 
 def affine_root(features: Array, monomials: Index) -> Array | None:
@@ -240,11 +269,12 @@ def affine_root(features: Array, monomials: Index) -> Array | None:
     entries = features * np.where(row == column, 1.0, np.sqrt(0.5))[:, None]
     root = np.zeros((side, len(scalars)))
     for k in np.flatnonzero(place[:, 0] == place[:, 1]):
-        # The coefficient of a square is the outer product of one column of L, up to its sign.
+        # The coefficient of a square is the outer product of one column of L, up to its sign: so is each column of it.
         square = np.zeros((side, side))
         square[row, column] = square[column, row] = entries[:, k]
-        values, vectors = np.linalg.eigh(square)
-        root[:, place[k, 0]] = vectors[:, -1] * np.sqrt(max(values[-1], 0.0))
+        pivot = int(np.argmax(np.diag(square)))
+        if square[pivot, pivot] > 0:
+            root[:, place[k, 0]] = square[pivot] / np.sqrt(square[pivot, pivot])
     lead = int(np.argmax(np.linalg.norm(root, axis=0)))
     for pair, values in zip(place, entries.T, strict=True):
         if pair[0] != pair[1] and lead in pair:

@@ -73,7 +73,7 @@ def norm1(expression: Any, arguments: list[Entries]) -> Entries:
     """Add up absolute values."""
     kink = Kink(
         "the 1-norm is not differentiable where an entry is 0",
-        str(expression),
+        expression,
         f"cp.sum(cp.huber(m, M)) rounds the corners off; {NO_SMOOTHNESS}",
     )
     result = []
@@ -95,7 +95,7 @@ def norm_inf(expression: Any, arguments: list[Entries]) -> Entries:
     """The maximum over the entries' absolute values: concave entries, which CVXPY allows below zero, change sign too."""
     kink = Kink(
         "the infinity norm is not differentiable at 0, nor where two entries tie in size",
-        str(expression),
+        expression,
         f"cp.log_sum_exp(cp.hstack([m, -m])) is a smooth substitute; {NO_SMOOTHNESS}",
     )
     result = []
@@ -141,7 +141,7 @@ def p_norm(expression: Any, arguments: list[Entries]) -> Entries:
                 else f"no curvature bound is known for the p-norm with p = {order:g}"
             )
             remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
-            kink = Kink(reason, str(expression), f"{remedy}; {NO_SMOOTHNESS}")
+            kink = Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}")
             result.append(Scalar(Interval(least, most), (term,), (), 1, kink))
     return result
 
@@ -286,7 +286,7 @@ def spectral(expression: Any, arguments: list[Entries]) -> Entries:
     size = float(np.linalg.norm([max(abs(e.value.low), abs(e.value.high)) for e in arguments[0]]))
     kink = Kink(
         "the largest eigenvalue or singular value is not differentiable where two of them tie",
-        str(expression),
+        expression,
         SPECTRAL_REMEDY,
     )
     least = -size if isinstance(expression, lambda_max) else 0.0
@@ -304,5 +304,5 @@ def nuclear(expression: Any, arguments: list[Entries]) -> Entries:
     rows = affine_rows(arguments[0], "a spectral function")
     rank = min(expression.args[0].shape, default=1)
     size = float(np.linalg.norm([max(abs(e.value.low), abs(e.value.high)) for e in arguments[0]]))
-    kink = Kink("the nuclear norm is not differentiable where a singular value is 0", str(expression), SPECTRAL_REMEDY)
+    kink = Kink("the nuclear norm is not differentiable where a singular value is 0", expression, SPECTRAL_REMEDY)
     return [Scalar(Interval(0.0, size * np.sqrt(rank)), (Term(rows * np.sqrt(rank), ball=True),), (), 1, kink)]

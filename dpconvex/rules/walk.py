@@ -25,7 +25,7 @@ from dpconvex.errors import FUNCTIONS, MissingRule, NotPrivate
 from dpconvex.rules.abstract import Scalar, Term
 from dpconvex.rules.forms import Interval
 
-__all__ = ["OUTER_RULES", "OuterRule", "Walker", "outer_rule"]
+__all__ = ["OUTER_RULES", "OuterRule", "Step", "Walker", "outer_rule"]
 
 Entries = list[Scalar]
 Apply = Callable[[Any, list[Entries]], Entries]
@@ -72,8 +72,34 @@ def outer_rule(*atoms: type, name: str, statement: str, source: str) -> Callable
     return register
 
 
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of a proof that is not put into words yet: printing a loss takes longer than proving its constants.
+
+    Attributes
+    ----------
+    rule : str
+    expression : cvxpy.Expression
+        The subexpression that it was applied to.
+    claims : dict of str to float
+    source : str
+    children : tuple of Step
+    """
+
+    rule: str
+    expression: cp.Expression
+    claims: dict[str, float]
+    source: str
+    children: tuple[Step, ...] = ()
+
+    def written(self) -> Derivation:
+        """Return the tree of steps with the texts of their subexpressions."""
+        children = tuple(child.written() for child in self.children)
+        return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
+
+
 class Walker:
-    """Applies the rules to one loss.
+    """Applies the rules to losses.
 
     Parameters
     ----------
@@ -89,7 +115,7 @@ class Walker:
         self.leaves = leaves
         self.reach = reach
 
-    def walk(self, expression: cp.Expression) -> tuple[Entries, Derivation]:
+    def walk(self, expression: cp.Expression) -> tuple[Entries, Step]:
         """Return what is known about each entry (in column order), and how it was derived.
 
         Raises
@@ -97,9 +123,10 @@ class Walker:
         MissingRule
             If a subexpression has no rule.
         """
-        if not expression.variables():
+        mentions = self.expander.mentions
+        if not mentions.variables(expression):
             return self._constant(expression)
-        if expression.is_affine():
+        if id(expression) in self.leaves:
             return self._leaf(expression)
         affine = AFFINE_COMBINATIONS.get(type(expression))
         if affine is None and AFFINE_RULES.get(type(expression)) is rearrange:
@@ -107,7 +134,7 @@ class Walker:
         walked = [self.walk(argument) for argument in expression.args]
         arguments = [entries for entries, _ in walked]
         children = tuple(
-            step for argument, (_, step) in zip(expression.args, walked, strict=True) if argument.variables()
+            step for argument, (_, step) in zip(expression.args, walked, strict=True) if mentions.variables(argument)
         )
         try:
             if affine is not None:
@@ -147,31 +174,29 @@ class Walker:
             "declare the variable symmetric, and add fields of the record as outer products or diagonals",
         )
 
-    def _constant(self, expression: cp.Expression) -> tuple[Entries, Derivation]:
+    def _constant(self, expression: cp.Expression) -> tuple[Entries, Step]:
         low, high = self.expander.bases.range(self.expander.expand(expression))
         entries = [Scalar(Interval(float(a), float(b))) for a, b in zip(low, high, strict=True)]
-        return entries, Derivation("function of the record alone", str(expression))
+        return entries, Step("function of the record alone", expression, {}, "")
 
-    def _leaf(self, expression: cp.Expression) -> tuple[Entries, Derivation]:
+    def _leaf(self, expression: cp.Expression) -> tuple[Entries, Step]:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[id(expression)]
         values = self.reach(polynomial, rows)
         entries = [Scalar(value, (Term(row[None, :]),)) for value, row in zip(values, rows, strict=True)]
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
-        return entries, Derivation("affine leaf", str(expression), claims, "A_z theta + c_z")
+        return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
 
 
-def summarise(
-    rule: str, expression: cp.Expression, entries: Entries, source: str, children: tuple[Derivation, ...]
-) -> Derivation:
-    """Return the derivation step of one node, with the ranges worth telling."""
+def summarise(rule: str, expression: cp.Expression, entries: Entries, source: str, children: tuple[Step, ...]) -> Step:
+    """Return the step of one node, with the ranges worth telling."""
     claims = {}
     low, high = min(e.value.low for e in entries), max(e.value.high for e in entries)
     if np.isfinite(low):
         claims["least value"] = float(low)
     if np.isfinite(high):
         claims["largest value"] = float(high)
-    return Derivation(rule, str(expression), claims, source, children)
+    return Step(rule, expression, claims, source, children)
 
 
 def added(expression: Any, arguments: list[Entries]) -> Entries:

@@ -154,7 +154,39 @@ def test_zero_times_an_unbounded_number_is_zero():
     assert Interval(-1.0, 1.0) * Interval(-infinite, 0.0) == Interval(-infinite, infinite)
 
 
-def test_a_crossed_intersection_stays_an_interval():
-    """Two valid bounds can miss each other by rounding only; the result still contains what lies between them."""
-    assert (Interval(0.0, 1.0) & Interval(1.0 + 1e-16, 2.0)) == Interval(1.0, 1.0)
-    assert (Interval(0.0, 1.0) & Interval(1.5, 2.0)) == Interval(1.0, 1.5)
+def test_intervals_that_miss_each_other_by_rounding_meet_between_them():
+    above = np.nextafter(1.0, 2.0)
+    assert (Interval(0.0, 1.0) & Interval(above, 2.0)) == Interval(1.0, above)
+    assert (Interval(above, 2.0) & Interval(0.0, 1.0)) == Interval(1.0, above)
+    # A small difference of large terms.
+    assert Interval(-1e-17, 3e-17).meet(Interval(1e-16, 1.0), magnitude=1.0) == Interval(3e-17, 1e-16)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Interval(0.0, 1.0), Interval(1.5, 2.0)),
+        (Interval(-1.0, -1e-3), Interval(1e-3, 1.0)),
+        (Interval(0.0, 1e-30), Interval(2e-30, 1e-29)),
+        (Interval(2.0, float("inf")), Interval(-float("inf"), 1.0)),
+    ],
+)
+def test_bounds_that_contradict_each_other_are_an_error(first, second):
+    for left, right in ((first, second), (second, first)):
+        with pytest.raises(AssertionError, match="contradict each other"):
+            left & right
+
+
+def test_a_wrong_bound_is_noticed(monkeypatch):
+    """One of the three bounds of a form breaks."""
+    record = Record(x=Ball(2))
+    matrix, monomial = sp.csr_array(np.eye(2)), np.array([[0], [1]])
+    assert form_range(matrix, monomial, Bases(record), same=True).high == pytest.approx(1.0)
+    monkeypatch.setattr(forms, "box_range", lambda *_: Interval(1.1, 3.0))
+    with pytest.raises(AssertionError, match="contradict"):
+        form_range(matrix, monomial, Bases(record), same=True)
+
+
+def test_an_overflow_bounds_nothing():
+    nothing = Interval(-float("inf"), float("inf"))
+    assert (Interval(float("nan"), 1.0) & Interval(2.0, 3.0)) == nothing
