@@ -4,11 +4,10 @@ A tolerance says how well a number is determined on any machine, not how well it
 
 - A constant that a rule derives is exact but for rounding: `DERIVED`.
 - The quadratic that a mechanism adds is the minimiser of a prediction, found to six digits.  It, and what is calibrated to it,
-  may move by `CHOSEN`.  Most certificates of the gallery fix it, and are compared to
-  `DERIVED` throughout.
+  may move by `CHOSEN`.  Most certificates of the gallery fix it, and are compared to `DERIVED`.
 - An objective is certified to be nearer to its minimum than `DERIVED`.
-- Parameters of a fit without noise move by the certified distances from the minimiser; those of a private fit with a seed move
-  with the added quadratic too.
+- Parameters of a fit without noise move by the certified distances from the minimiser; those of a private fit with a seed by the
+  noise of the cover too, and by `DRAWN` of their norm, or by `CHOSEN` if a quadratic was added.
 - A count of mistakes may move by one, and by one more for each 10,000 records: some lie next to the boundary.
 """
 
@@ -28,6 +27,7 @@ FOLDER = Path(__file__).parent / "golden"
 CERTIFICATES = "gallery/"
 DERIVED = 1e-9
 CHOSEN = 1e-5
+DRAWN = 1e-7
 # Of the conic solver's objective, at its default settings.
 ORACLE = 1e-6
 DIGITS = 11
@@ -112,7 +112,8 @@ def of_a_fit(name: str, old: float, around: Mapping[str, Any]) -> float:
         return 2 * around["distance"] + DERIVED * abs(old)
     # The slope of the mean objective: one record's, and the regularizer's.
     slope = certificate["gradient_bound"] + 1 if name == "objective" else 1.0
-    return slope * (2 * certificate["tolerance"] + CHOSEN * max(1.0, around["norm"]))
+    drawn = (CHOSEN if certificate["added"] > 0 else DRAWN) * max(1.0, around["norm"])
+    return slope * (2 * certificate["tolerance"] + 2 * certificate.get("cover_size", 0.0) + drawn)
 
 
 def compare(old: Any, new: Any, place: str = "", around: Mapping[str, Any] | None = None) -> Iterator[Moved]:
