@@ -115,10 +115,10 @@ CASES = (
     Case("letter", PURE, 1, (100, 1000), None, 0.94),
     Case("letter", PURE, 3, (100, 300), None, 0.90),
     Case("letter", PURE, 10, (30, 100)),
-    Case("letter", SOFT, 1, (6, 12)),
+    Case("letter", SOFT, 1, (6,)),
     Case("letter", SOFT, 3, (1, 1.5), 0.30, 0.29),
     Case("letter", SOFT, 10, (0.3, 0.4), 0.21, 0.20),
-    Case("letter", SUMMED, 3, (40, 80), None, 0.58),
+    Case("letter", SUMMED, 3, (40,), None, 0.58),
 )
 
 
@@ -172,7 +172,10 @@ def predictions(case: Case, declared: dp.Template, mu: float, x: Array, y: NDArr
     mechanism = dp.ObjectivePerturbation("gamma" if case.learner == PURE else "gaussian", added=mu)
     if case.learner not in (REST, PURE):
         privacy = dp.Privacy(case.epsilon, DELTA)
-        return np.asarray(dp.solve(declared, {"x": x, "y": y}, privacy, mechanism).predict(tested))
+        # Weakly regularized matrices take long to reach the last digits, and their own noise is far larger than this.
+        cover = dp.Cover(tolerance=1e-6) if case.learner in (SOFT, SUMMED) else None
+        release = dp.solve(declared, {"x": x, "y": y}, privacy, mechanism, cover=cover)
+        return np.asarray(release.predict(tested))
     classes = np.unique(y)
     privacy = dp.Privacy(case.epsilon / len(classes), 0.0 if case.learner == PURE else DELTA / len(classes))
     weights = [dp.solve(declared, {"x": x, "y": np.where(y == c, 1, -1)}, privacy, mechanism)["w"] for c in classes]

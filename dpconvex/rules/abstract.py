@@ -97,6 +97,9 @@ class Scalar:
     logit : tuple or None
         (row, scale, low, high) if this is ``scale * log(1 + exp(m))`` of one affine m, up to a constant, with that row and
         with slopes between `low` and `high` times the scale.
+    lead : float or None
+        If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
+        bound on the multiple.
     """
 
     value: Interval
@@ -105,6 +108,7 @@ class Scalar:
     sign: int = 1
     kink: Kink | None = field(default=None)
     logit: tuple[Array, float, float, float] | None = None
+    lead: float | None = None
 
     @property
     def is_affine(self) -> bool:
@@ -122,6 +126,7 @@ class Scalar:
             sign,
             self.kink or other.kink,
             self.logit if not other.terms else other.logit if not self.terms else None,
+            self.lead if not other.terms else other.lead if not self.terms else None,
         )
 
     def scaled(self, factor: Interval) -> Scalar:
@@ -140,6 +145,7 @@ class Scalar:
             self.sign if factor.high > 0 else -self.sign,
             self.kink if size else None,
             None if self.logit is None or factor.low < 0 else (self.logit[0], size * self.logit[1], *self.logit[2:]),
+            None if self.lead is None else size * self.lead,
         )
 
     def through(
@@ -178,16 +184,18 @@ class Scalar:
             )
         size = max(abs(slope.low), abs(slope.high))
         pieces = tuple(piece.scaled(size) for piece in self.pieces)
+        lead = None
         if curvature > 0:
             own = covariance_of_gradient(self)
             apart = (*pieces, Piece(self.terms, curvature))
             pieces = apart if own is None else (Piece(own.terms, curvature, size * own.spread),)
+            lead = None if own is None else size
         scaled = tuple(term.scaled(slope) for term in self.terms)
-        return Scalar(value, scaled, pieces, sign, self.kink or kink)
+        return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=lead)
 
     def with_value(self, value: Interval) -> Scalar:
         """Return the same with a sharper range."""
-        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit)
+        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit, self.lead)
 
 
 def covariance_of_gradient(scalar: Scalar) -> Piece | None:

@@ -161,13 +161,14 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
     )
 
 
-def mixed_piece(piece: Piece, gram: Gram, dimension: int) -> Mixed | None:
+def mixed_piece(piece: Piece, gram: Gram, dimension: int | None = None) -> Mixed | None:
     """Describe a piece that has a rank-one part and a covariance, or None."""
     if hull(piece) is None or piece.outer == 0 or piece.spread == 0:
         return None
     covariance = Piece(piece.terms, 0.0, 1.0)
     longest = gradient_bound(piece.terms, gram)
-    rank = min(rank_bound(covariance, gram), dimension)
+    rank = rank_bound(covariance, gram)
+    rank = rank if dimension is None else min(rank, dimension)
     return Mixed(longest, trace_bound(covariance, gram, longest), rank, piece.outer, piece.spread) if rank else None
 
 

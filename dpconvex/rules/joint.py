@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dpconvex.rules.abstract import Piece, Scalar, Term, covariance_of_gradient
-from dpconvex.rules.curvature import trace_bound
+from dpconvex.rules.curvature import mixed_piece, trace_bound
 from dpconvex.rules.gram import Gram
+from dpconvex.rules.mixed import Mixed
 
 __all__ = ["Joint", "joint_form"]
 
@@ -106,6 +107,22 @@ class SoftmaxJoint(Joint):
         return beta * mu >= 2 * self.longest
 
 
+@dataclass(frozen=True, eq=False)
+class HingeJoint(Joint):
+    """A smooth function of one variable, of slope at most `lead`, of a log-sum-exp of affine leaves.
+
+    The gradient is at most `lead` times the mean of the points whose covariance is a part of the Hessian: where these spread,
+    their mean is short.
+    """
+
+    lead: float
+    mixed: Mixed
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Maximise over the trace of the covariance."""
+        return self.mixed.loss(beta * self.lead, mu)
+
+
 def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together.
 
@@ -119,6 +136,10 @@ def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
         row, scale, low, high = scalar.logit
         radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]))
         return LogisticJoint("joint supremum of slope and curvature (logistic)", radius, scale, low, high)
+    if scalar.lead is not None and len(scalar.pieces) == 1:
+        mixed = mixed_piece(scalar.pieces[0], gram)
+        if mixed is not None:
+            return HingeJoint("joint supremum of gradient and curvature (hinge of a softmax)", scalar.lead, mixed)
     return softmax_form(scalar, gram)
 
 

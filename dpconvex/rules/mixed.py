@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 __all__ = ["Mixed", "log_dets"]
 
 Array = NDArray[np.float64]
+
+# Halvings of the interval that holds a maximum; what is left of it is bounded by a tangent.
+HALVINGS = 60
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,45 @@ class Mixed:
         a concave function, which is largest at an end or where its derivative vanishes.
         """
         return float(log_dets([self], strong_convexity)[0])
+
+    def loss(self, weight: float, strong_convexity: float) -> float:
+        """Bound ``weight |g| + log det(I + H/mu)``.
+
+        Parameters
+        ----------
+        weight : float
+            Not negative.
+        strong_convexity : float
+            mu, in sum form; positive.
+
+        Notes
+        -----
+        As for `log_det`, with ``weight sqrt(M^2 - V)`` added, which is concave in V as well.  The maximum of a concave function
+        between a point where it grows and one where it falls is below its tangent at the first.
+        """
+        mu, square = strong_convexity, self.longest**2
+        o, s, r = self.outer, self.spread, max(self.rank, 1)
+
+        def value(v: float) -> float:
+            left = max(square - v, 0.0)
+            return weight * math.sqrt(left) + r * math.log1p(s * v / (r * mu)) + math.log1p(o * left / mu)
+
+        def slope(v: float) -> float:
+            left = square - v
+            steep = -math.inf if left <= 0 else -weight / (2 * math.sqrt(left))
+            return steep + s / (mu + s * v / r) - o / (mu + o * max(left, 0.0))
+
+        if weight == 0:
+            return self.log_det(mu)
+        low, high = 0.0, min(self.variance, square)
+        if slope(low) <= 0:
+            return value(low)
+        if slope(high) >= 0:
+            return value(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+        return value(low) + slope(low) * (high - low)
 
     def padded(self, factor: float) -> Mixed:
         """Return the same with the Hessian multiplied by a factor."""

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from derivatives import analyse
 
+from dpconvex.atoms import huber_hinge
 from dpconvex.record import Ball, Box, Choice
 from dpconvex.rules.analysis import Analysis, Moduli
+from dpconvex.rules.joint import HingeJoint
 
 w = cp.Variable(2, name="w")
 W = cp.Variable((3, 2), name="W")
@@ -76,6 +78,46 @@ def test_softmax_is_never_below_a_grid_of_weights(loss, vertices):
         assert seen <= cost(analysis, beta, mu) * (1 + 1e-9)
         apart = beta * analysis.gradient_bound + analysis.log_det(Moduli(mu, (1.0,)))[0]
         assert cost(analysis, beta, mu) <= apart * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("width", "factor"), [(0.1, 1.0), (0.5, 1.0), (1.0, 2.0), (4.0, 0.5)])
+def test_a_hinge_of_a_softmax_is_never_below_a_grid_of_weights(width, factor):
+    """With slope s the gradient is s E v and the Hessian s Cov(v) + (E v)(E v)' / (2 h); the sum is nearly reached."""
+    against = np.eye(4)[1:] - np.eye(4)[0]
+    four = cp.Variable((4, 2), name="four")
+    analysis = analyse(lambda x: factor * huber_hinge(1 + cp.log_sum_exp(against @ (four @ x)), width), x=Ball(2))
+    assert isinstance(analysis.losses[0].joint, HingeJoint)
+    means = WEIGHTS @ against
+    covariances = np.einsum("ni,ij,ik->njk", WEIGHTS, against, against) - means[:, :, None] * means[:, None, :]
+    outer = means[:, :, None] * means[:, None, :] / (2 * width)
+    for beta, mu in COSTS:
+        seen = 0.0
+        for slope in (0.3, 0.9, 1.0):
+            spectra = np.maximum(np.linalg.eigvalsh(factor * (slope * covariances + outer)), 0)
+            values = beta * factor * slope * np.linalg.norm(means, axis=1) + np.log1p(spectra / mu).sum(axis=1)
+            seen = max(seen, float(values.max()))
+        found = cost(analysis, beta, mu)
+        assert seen <= found * (1 + 1e-9)
+        assert found <= 1.15 * seen
+        apart = beta * analysis.gradient_bound + analysis.log_det(Moduli(mu, (1.0,)))[0]
+        assert found <= apart * (1 + 1e-9)
+
+
+def test_what_follows_a_hinge_of_a_softmax_keeps_only_what_is_known():
+    """A constant or a factor changes nothing of its shape; an affine term, another curved one, or a square do."""
+
+    def hinge(x):
+        return huber_hinge(cp.log_sum_exp(W @ x), 0.5)
+
+    for loss in (lambda x: hinge(x) + 1.0, lambda x: 3 * hinge(x) / 2, lambda x: 1 + 2 * hinge(x)):
+        assert analyse(loss, x=Ball(2)).losses[0].joint is not None
+    for loss in (
+        lambda x: hinge(x) + W[0] @ x,
+        lambda x: hinge(x) + hinge(-x),
+        lambda x: huber_hinge(hinge(x), 0.5),
+        lambda x: huber_hinge(cp.log_sum_exp(W @ x) + cp.logistic(W[0] @ x), 0.5),
+    ):
+        assert analyse(loss, x=Ball(2)).losses[0].joint is None
 
 
 def test_where_curvature_is_free():

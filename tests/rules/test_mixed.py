@@ -63,6 +63,22 @@ def test_the_largest_value_is_at_an_end_or_where_the_derivative_vanishes(seed: i
         assert found <= seen * (1 + 1e-3)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_with_the_gradient_it_is_the_largest_value_too(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        longest, outer, spread, mu, weight = np.exp(rng.normal(scale=2.0, size=5))
+        variance, rank = longest**2 * rng.uniform(), int(rng.integers(1, 30))
+        mixed = Mixed(longest, variance, rank, outer, spread)
+        v = np.linspace(0, variance, 4001)
+        left = longest**2 - v
+        seen = (weight * np.sqrt(left) + rank * np.log1p(spread * v / (rank * mu)) + np.log1p(outer * left / mu)).max()
+        assert seen <= mixed.loss(weight, mu) * (1 + 1e-12)
+        assert mixed.loss(weight, mu) <= seen * (1 + 1e-3)
+        assert mixed.loss(weight, mu) <= (weight * longest + mixed.log_det(mu)) * (1 + 1e-12)
+        assert mixed.loss(0.0, mu) == mixed.log_det(mu)
+
+
 def test_one_kind_alone() -> None:
     assert Mixed(2.0, 0.0, 0, 3.0, 1.0).log_det(0.5) == pytest.approx(np.log1p(3 * 4 / 0.5))
     assert Mixed(2.0, 1.0, 2, 0.0, 1.0).log_det(0.5) == pytest.approx(2 * np.log1p(1 / (2 * 0.5)))
