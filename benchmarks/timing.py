@@ -55,14 +55,19 @@ def accelerator() -> str:
     return "" if jax.default_backend() == "cpu" else str(jax.devices()[0].device_kind)
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """Wall-clock time of one call."""
-    start = time.perf_counter()
+def seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Time of one call, by the clock on the wall unless another one is given."""
+    start = clock()
     function()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def compare(functions: dict[str, Callable[[], Any]], repetitions: int, budget: float = 60.0) -> dict[str, float]:
+def compare(
+    functions: dict[str, Callable[[], Any]],
+    repetitions: int,
+    budget: float = 60.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Median times of several functions, called in turns, so that what else the machine does hits all of them alike.
 
     After one call of each that is not counted, there are up to so many turns, fewer if the budget (in seconds) is spent.
@@ -73,7 +78,7 @@ def compare(functions: dict[str, Callable[[], Any]], repetitions: int, budget: f
     started = time.perf_counter()
     for turn in range(repetitions):
         for name, function in functions.items():
-            times[name].append(seconds(function))
+            times[name].append(seconds(function, clock))
         if turn >= 2 and time.perf_counter() - started > budget:
             break
     return {name: median(found) for name, found in times.items()}
