@@ -531,6 +531,32 @@ def test_the_cover_is_a_millionth_of_the_parameters(problem: str) -> None:
     assert release.certificate.cover.size < 1e-6 * norm
 
 
+@pytest.mark.parametrize("regularizer", ["squares", "absolute values", "flat", "curved"])
+def test_regularizers_of_every_kind_reach_their_tolerance_under_constraints(regularizer: str) -> None:
+    # Where the curvature of the regularizer is not known, nothing is certified from one gradient, and the floor is higher.
+    w = cp.Variable(3, name="w")
+    more = {
+        "squares": 0.0 * w[0],
+        "absolute values": 0.01 * cp.norm1(w),
+        "flat": 0.1 * cp.sum(cp.huber(w, 0.5)),
+        "curved": 0.05 * cp.log_sum_exp(w),
+    }[regularizer]
+    bounds = [cp.abs(w) <= 50] if regularizer == "absolute values" else [cp.norm(w, 2) <= 50]
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-20 * y * (x @ w)),
+        5e-5 * cp.sum_squares(w) + more,
+        bounds,
+    )
+    size = 300
+    usual = records("logistic_regression", size)
+    for epsilon in (0.01, 1.0, 30.0):
+        for data in (usual, pull_together(usual)):
+            for seed in range(3):
+                release = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, seed=seed)
+                assert release.certificate is not None
+
+
 def test_matrix_noise_is_covered_by_a_millionth_of_the_parameters_too() -> None:
     x, labels = breast_cancer()
     data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}

@@ -14,13 +14,16 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.absolute import split_absolute
 from dpconvex.certificate import Certificate
 from dpconvex.form import LossForm
 from dpconvex.polynomial import Polynomial
+from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
+from dpconvex.sets import Interval as Bounds
 
 __all__ = ["SURPLUS", "answer_radius", "largest_floor", "loss_drop", "projection_error"]
 
@@ -66,9 +69,25 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
         return float(error / mu)
     bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     lipschitz = max(records * bend + stiffness, mu)
+    if not curvature_known(analysis, certificate):
+        proximal = projection_error(analysis.form, radius + gradient / lipschitz)
+        return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
     proximal = projection_error(analysis.form, radius + gradient / (condition * mu))
     return float(error / mu + proximal * (1 + 2 * condition))
+
+
+def curvature_known(analysis: Analysis, certificate: Certificate) -> bool:
+    """Say whether backends will know a bound on the curvature of the smooth part, and can certify a point from one gradient."""
+    if certificate.perturbed != "objective" or not np.isfinite(certificate.hessian_bound):
+        return False
+    form = analysis.form
+    if quadratic(form.template.regularizer, form.space) is not None:
+        return True
+    rest, absolute = split_absolute(form.template.regularizer, form.space)
+    if absolute is None or not all(isinstance(piece, Bounds) for piece in form.feasible.pieces):
+        return False
+    return quadratic(rest, form.space) is not None
 
 
 def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
