@@ -66,10 +66,10 @@ def template(
     def loss(x, y):
         z = cp.hstack([x / radius, 1]) / np.sqrt(2)
         own = names.index(y)
-        margins = [z @ (Phi[own] - Phi[c]) @ z for c in range(classes) if c != own]
+        margins = cp.hstack([z @ (Phi[own] - Phi[c]) @ z for c in range(classes) if c != own])
         if summed:
-            return sum(dp.huber_hinge(1 + margin, width=width) for margin in margins)
-        return dp.huber_hinge(1 + cp.log_sum_exp(cp.hstack(margins)), width=width)
+            return cp.sum(dp.huber_hinge(1 + margins, width=width))
+        return dp.huber_hinge(1 + cp.log_sum_exp(margins), width=width)
 
     def predict(parameters, x):
         z = np.column_stack([x / radius, np.ones(len(x))]) / np.sqrt(2)

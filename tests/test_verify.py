@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.rules.walk import Step, Walker
 
 PROMISE = dp.Privacy(epsilon=1.0)
 DIGITS = {"rel": 1e-9, "abs": 0.0}
@@ -247,3 +248,19 @@ def test_arguments_of_a_wrong_type_are_named() -> None:
         dp.verify("logistic_regression", PROMISE, size=10)  # type: ignore[arg-type]
     with pytest.raises(dp.TemplateError):  # a boolean view of proofs, not of mistakes
         dp.is_private("logistic_regression", PROMISE, size=10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("competitors", ["summed", "soft"])
+def test_many_classes_are_not_many_steps(competitors, monkeypatch):
+    """The steps of a walk grow with the classes and not with their pairs; only what a certificate tells of is put into words."""
+    written, visited = [], []
+    write, walk = Step.written, Walker.walk
+    monkeypatch.setattr(Step, "written", lambda self: written.append(self.rule) or write(self))
+    monkeypatch.setattr(Walker, "walk", lambda self, expression: visited.append(1) or walk(self, expression))
+    for classes in (4, 8):
+        written.clear()
+        visited.clear()
+        template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors)
+        assert dp.verify(template, dp.Privacy(1.0), 1000).epsilon == 1.0
+        assert [rule for rule in written if rule.startswith("loss")] == ["loss for y = 0"]
+        assert len(visited) <= 2 * 16 * classes  # the proof, and the floor of rounding

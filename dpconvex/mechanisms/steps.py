@@ -21,7 +21,7 @@ def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
     """Return the derivations of the gradient bound and of the sensitivity."""
-    steepest = max(analysis.losses, key=lambda loss: loss.gradient_bound).derivation
+    steepest = analysis.steepest.derivation
     gradient = Derivation(
         "gradient bound",
         "",

@@ -35,6 +35,8 @@ Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
 ROUNDING_SLACK = 1e-11
+# Values that agree to this fraction tie.
+TIE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +190,11 @@ class Analysis:
         return bound
 
     @cached_property
+    def steepest(self) -> LossBounds:
+        """The first loss with the largest gradient bound."""
+        return self.losses[first_largest(np.array([loss.gradient_bound for loss in self.losses]))]
+
+    @cached_property
     def replacement_bound(self) -> float:
         """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
         bound = 0.0
@@ -228,8 +235,7 @@ class Analysis:
         M is the constant curvature of the rest of the objective, bounded below variable by variable.
         """
         values = self._log_dets(moduli.ratios)(moduli.least)
-        worst = int(np.argmax(values))
-        return float(values[worst]), self.losses[worst]
+        return float(values.max()), self.losses[first_largest(values)]
 
     def _log_dets(self, ratios: tuple[float, ...] = ()) -> LogDeterminants:
         """Return the bounds for all losses, in coordinates where every variable has the smallest modulus."""
@@ -309,3 +315,12 @@ class Analysis:
     def modulus(self) -> float:
         """Strong convexity of the regularizer over the whole space, mean form."""
         return smallest_eigenvalue(self.regularizer[0])
+
+
+def first_largest(values: Array) -> int:
+    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie.
+
+    >>> first_largest(np.array([1.0, 2.0, 2.0 + 1e-12]))
+    1
+    """
+    return int(np.argmax(values >= values.max() * (1 - TIE)))
