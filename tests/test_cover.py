@@ -37,7 +37,7 @@ from dpconvex.mechanisms.cover import (
     smallest_delta,
 )
 from dpconvex.mechanisms.output import OutputPerturbation
-from dpconvex.mechanisms.rounding import answer_radius, largest_floor, loss_drop
+from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop
 from dpconvex.noise import seeded_generator
 from dpconvex.problem import Problem, Solution
 from dpconvex.verify import analyse
@@ -552,9 +552,13 @@ def test_regularizers_of_every_kind_reach_their_tolerance_under_constraints(regu
     usual = records("logistic_regression", size)
     for epsilon in (0.01, 1.0, 30.0):
         for data in (usual, pull_together(usual)):
+            spy = Spy()
             for seed in range(3):
-                release = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, seed=seed)
+                release = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, backend=spy, seed=seed)
                 assert release.certificate is not None
+                known = curvature_known(analyse(template), release.certificate)
+                assert known == (regularizer in ("squares", "absolute values"))
+                assert all(np.isfinite(Composite(problem).curvature) == known for problem, _ in spy.seen)
 
 
 def test_matrix_noise_is_covered_by_a_millionth_of_the_parameters_too() -> None:
