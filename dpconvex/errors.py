@@ -84,7 +84,11 @@ FUNCTIONS = {
     "Sum": "sum",
     "Prod": "prod",
     "normNuc": "norm_nuc",
+    "Hstack": "hstack",
+    "Vstack": "vstack",
 }
+# How CVXPY writes a number that it has made a vector of one entry, as stacking does.
+STACKED = ", (1,), F"
 
 
 def readable(text: str) -> str:
@@ -92,11 +96,20 @@ def readable(text: str) -> str:
 
     >>> readable("PowerApprox(y + -x, 2.0) + --1.0 + quad_over_lin(w + -x, 1.0, None, False)")
     'power(y - x, 2.0) + 1.0 + sum_squares(w - x)'
+    >>> readable("Hstack(reshape(x @ (A + B), (1,), F), reshape(1.0, (1,), F))")
+    'hstack(x @ (A + B), 1.0)'
     """
     for printed, written in FUNCTIONS.items():
         text = re.sub(rf"\b{printed}\(", f"{written}(", text)
     text = re.sub(r"Promote\(([^(),]+), \([^()]*\)\)", r"\1", text)
     text = text.replace(", None, False)", ")").replace(" + --", " + ").replace(" + -", " - ")
+    start = 0
+    while (start := text.find("reshape(", start)) >= 0:
+        end = closing(text, start + len("reshape("))
+        if text[:end].endswith(STACKED):
+            text = f"{text[:start]}{text[start + len('reshape(') : end - len(STACKED)]}{text[end + 1 :]}"
+        else:
+            start += 1
     start = 0
     while (start := text.find("quad_over_lin(", start)) >= 0:
         end = closing(text, start + len("quad_over_lin("))

@@ -19,6 +19,12 @@ __all__ = ["polish"]
 
 Array = NDArray[np.float64]
 
+# Quasi-Newton steps that got stuck begin anew, with what they know of the curvature forgotten, as long as that halves the bound.
+RESTARTS = 10
+# Certified steps without progress after which rounding is to blame: at least so many, and as many as accelerated steps need for
+# progress, times this.
+PATIENCE, PERIODS = 20, 2
+
 
 def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
     """Step until the certified distance reaches the tolerance, or no step helps any more.
@@ -56,9 +62,13 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
     if best.distance_bound <= tolerance or max_steps == 0:
         return best
-    best = quasi_newton(composite, best, tolerance, max_steps)
-    if best.distance_bound <= tolerance or tolerance < floor(composite, best) > best.distance_bound / 4:
-        return best
+    for _ in range(RESTARTS):
+        before = best.distance_bound
+        best = quasi_newton(composite, best, tolerance, max_steps)
+        if best.distance_bound <= tolerance or tolerance < floor(composite, best) > best.distance_bound / 4:
+            return best
+        if best.distance_bound > before / 2:
+            break
     return accelerate(composite, best, tolerance, max_steps)
 
 
@@ -77,7 +87,8 @@ def accelerate(composite: Composite, best: Iterate, tolerance: float, max_steps:
             stalled = 0 if iterate.distance_bound < 0.9 * best.distance_bound else stalled + 1
             if iterate.distance_bound < best.distance_bound:
                 best = iterate
-            if best.distance_bound <= tolerance or (stalled > 20 and floor(composite, best) > tolerance / 4):
+            patience = max(PATIENCE, PERIODS * np.sqrt(lipschitz / mu))
+            if best.distance_bound <= tolerance or (stalled > patience and floor(composite, best) > tolerance / 4):
                 return best
             trial = iterate.theta
         following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0

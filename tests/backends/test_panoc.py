@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import cvxpy as cp
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin
 
+from dpconvex.backends import polish as polishing
 from dpconvex.backends import solve
 from dpconvex.backends.composite import Composite
 from dpconvex.backends.exactness import step
@@ -36,6 +38,24 @@ def test_two_methods_agree(name: str) -> None:
             found.append(method(composite, start, 1e-8, 5000))  # type: ignore[arg-type]
         assert all(iterate.distance_bound <= 1e-8 for iterate in found)
         assert np.linalg.norm(found[0].theta - found[1].theta) <= 2e-8
+
+
+def test_steps_that_got_stuck_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = []
+
+    def soon_stuck(composite, start, tolerance, max_steps):  # type: ignore[no-untyped-def]
+        found = quasi_newton(composite, start, max(tolerance, start.distance_bound / 100), max_steps)
+        bounds.append(found.distance_bound)
+        return found
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("accelerated steps are for where quasi-Newton steps do not help")
+
+    monkeypatch.setattr(polishing, "quasi_newton", soon_stuck)
+    monkeypatch.setattr(polishing, "accelerate", never)
+    assert solve(large_margin(classes=3, side=3), tolerance=1e-8).distance_bound <= 1e-8
+    assert len(bounds) > 1
+    assert all(later < earlier / 2 for earlier, later in itertools.pairwise(bounds[:-1]))
 
 
 def mixed() -> Problem:
