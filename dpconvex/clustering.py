@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import ClusteringNoise
-from dpconvex.columns import BLOCK_BYTES, blocks
+from dpconvex.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.components import Components, in_steps
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.mechanisms.clustering import NoisyKMeans, nearest
@@ -125,8 +125,8 @@ class Records:
         rows = max(1, BLOCK_BYTES // (8 * len(self.middle)))
         start = 0
         for block in blocks(self.column, rows):
-            dense = block.toarray() if sp.issparse(block) else np.asarray(block)
-            steps = in_steps(dense.reshape(len(dense), -1), self.middle, self.step)
+            values = dense(block)
+            steps = in_steps(values.reshape(len(values), -1), self.middle, self.step)
             yield steps, self.codes[start : start + len(steps)]
             start += len(steps)
 

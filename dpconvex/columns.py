@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Chunks", "Pieces", "Stored", "blocks", "is_column", "records_of"]
+__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "is_column", "records_of"]
 
 Array = NDArray[np.float64]
 Project = Callable[[Array], Array]
@@ -136,6 +136,11 @@ class Pieces:
 def is_column(data: Any) -> bool:
     """Whether the data are of a kind that is kept as it is."""
     return isinstance(data, Chunks | np.memmap) or sp.issparse(data)
+
+
+def dense(block: Any) -> NDArray[Any]:
+    """Return a block of a column, sparse or not, as an array."""
+    return np.asarray(block.toarray() if sp.issparse(block) else block)
 
 
 def records_of(data: Any) -> int:

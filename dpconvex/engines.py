@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.columns import blocks
+from dpconvex.columns import blocks, dense
 from dpconvex.designs import LinearDesign, design_of
 from dpconvex.leaves import Label, LeafForm
 from dpconvex.lowering import Outer, compiled_outer, double_precision
@@ -296,8 +296,7 @@ class BlockEngine:
         count = share.ends[-1]
         fields = []
         for name in share.kind.fields:
-            column = block[name]
-            values = column.toarray() if sp.issparse(column) else np.asarray(column)
+            values = dense(block[name])
             chosen = values if share.rows is None else values[share.rows]
             fields.append(np.concatenate([chosen, np.repeat(chosen[:1], share.size - count, axis=0)]))
         return tuple(fields), self._weights(count, share.size), share.kind.constants

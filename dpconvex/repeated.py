@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.certificate import Certificate, CoverNoise
-from dpconvex.columns import blocks
+from dpconvex.columns import blocks, dense
 from dpconvex.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
@@ -30,7 +30,7 @@ from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, run_certified
 from dpconvex.sweep import bar
 from dpconvex.template import Template
-from dpconvex.tuning import Tuning, check, dense, mistakes, named_templates
+from dpconvex.tuning import Tuning, check, mistakes, named_templates
 from dpconvex.verify import verify
 
 __all__ = ["tune_repeated"]

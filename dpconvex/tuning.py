@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.columns import Chunks, records_of
+from dpconvex.columns import Chunks, dense, records_of
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.selection import SELECTIONS, select
@@ -181,11 +181,6 @@ def whole(name: str, column: Any) -> Any:
     if isinstance(column, Chunks):
         raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
     return sp.csr_array(column) if sp.issparse(column) else np.asarray(column)
-
-
-def dense(x: Any) -> NDArray[Any]:
-    """Return a block of features as an array."""
-    return np.asarray(x.toarray() if sp.issparse(x) else x)
 
 
 def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
