@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import RESULTS
 from benchmarks.cases import CASES, GROWTH, SKIPPED
 from benchmarks.timing import Row, accelerator, compare
 
@@ -118,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, "growth", []], help="which; all by default")
     parser.add_argument("--repetitions", type=int, default=7, help="turns of each comparison")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="where pictures go")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where pictures go")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []

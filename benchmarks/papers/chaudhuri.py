@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
+from benchmarks import RESULTS
 from benchmarks.papers.folds import LEARNERS, Records, adult_records, certified, errors, folds, kdd_records, plain
 from benchmarks.papers.folds import published as run_published
 from dpconvex.errors import DPConvexError
@@ -33,7 +34,6 @@ __all__ = ["BEST", "GRIDS", "PRINTED", "WAYS", "Log", "main"]
 
 DELTA = 1e-6
 EPSILON = 0.1
-RESULTS = Path(__file__).parent.parent / "results"
 
 # Logarithms of Lambda, and the errors that tables 1 and 2 print for them.
 GRIDS = {

@@ -12,7 +12,7 @@ from argparse import Namespace
 
 import numpy as np
 
-from benchmarks.papers.chaudhuri import RESULTS, WAYS, Log, number
+from benchmarks.papers.chaudhuri import WAYS, Log, number
 from benchmarks.papers.chaudhuri_figures import draw_learning_curves
 from benchmarks.papers.folds import LEARNERS, Records, kdd_records
 from dpconvex.mechanisms.selection import probabilities
@@ -84,4 +84,4 @@ def learning_curves(options: Namespace) -> None:
                 at = EPSILONS[0] if way == "plain" else epsilon
                 cells = " | ".join(number(log.mean(name, way, at, size)) for size in SIZES)
                 print(f"| {titles[way]} | {cells} |")
-    draw_learning_curves(log, list(LEARNERS), titles, EPSILONS, SIZES, options.output or RESULTS)
+    draw_learning_curves(log, list(LEARNERS), titles, EPSILONS, SIZES, options.output)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from benchmarks import RESULTS
 from dpconvex.datasets import breast_cancer
 from dpconvex.mechanisms.lecture import lecture_delta, lecture_sigma
 from dpconvex.mechanisms.published_risk import lecture_rate
@@ -34,7 +35,6 @@ DELTA = 1e-6
 STEPS = (1, 3, 10, 30, 100, 300, 1000, 3000)
 RADIUS = 5.0
 WAYS = {"lecture": "add-remove", "ours, add-remove": "add-remove", "ours, replace-one": "replace-one"}
-RESULTS = Path("benchmarks/results")
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from benchmarks import RESULTS
 from dpconvex.errors import DomainError
 from dpconvex.loaders import landsat, letter
 
 Array = NDArray[np.float64]
 
 DELTA = 1e-6
-RESULTS = Path("benchmarks/results")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 # Regularization of the templates: the grid adds its own strong convexity, and one analysis then serves all of it.
 LEAST = 1e-8

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from benchmarks import RESULTS
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.published import PublishedPerturbation
 from dpconvex.noise import seeded_generator
@@ -36,7 +37,6 @@ KINDS = {"one Gaussian for each class": "", "two Gaussians for each class": "_mi
 LABELS = ("benign", "malignant")
 TEST_SIZE, FEATURES = 100, 9
 LIGHT = 1e-3  # the weight of the demonstration, fixed without the data
-RESULTS = Path("benchmarks/results")
 
 PRINTED = "as printed: one b for both classes (NOT PRIVATE)"
 SEPARATE = "printed noise, but a b for each class (not certified)"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import gamma
 
 import dpconvex as dp
+from benchmarks import RESULTS
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.chaudhuri import published_calibration
 from dpconvex.mechanisms.cover import perturb
@@ -43,7 +44,6 @@ Array = NDArray[np.float64]
 PROBABILITY = 0.05
 EPSILON, DELTA = 1.0, 1e-6
 REGULARIZATION = 0.01
-RESULTS = Path("benchmarks/results")
 
 
 @dataclass(frozen=True)
