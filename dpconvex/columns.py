@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "is_column", "records_of"]
+__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "records_of"]
 
 Array = NDArray[np.float64]
 Project = Callable[[Array], Array]
@@ -171,3 +171,13 @@ def part(matrix: sp.csr_array, start: int, stop: int) -> sp.csr_array:
     low, high = matrix.indptr[start], matrix.indptr[stop]
     index = (matrix.data[low:high], matrix.indices[low:high], matrix.indptr[start : stop + 1] - low)
     return sp.csr_array(index, shape=(stop - start, matrix.shape[1]), copy=False)
+
+
+def flattened(block: Any) -> Any:
+    """Return a block's records as rows of scalars, matrices in column order."""
+    if sp.issparse(block):
+        return block
+    values = np.asarray(block)
+    if values.ndim == 2:
+        return values
+    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), -1)

@@ -1,7 +1,6 @@
 """The two products of a pass over the records: monomials with coefficients, and their transposes with gradients.
 
-Forms and gradients have the records as their *last* axis.  Monomials are never stored for all records: of degree one they are the
-data themselves, dense or sparse; of degree two they are made for some hundred records at a time, while these are in a cache.
+Forms and gradients have the records as their *last* axis.  Monomials of degree one are the data themselves, dense or sparse.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Design", "LinearDesign", "QuadraticDesign", "design_of"]
+from dpconvex.columns import flattened
+from dpconvex.pairs import FactoredDesign, QuadraticDesign
+
+__all__ = ["Design", "LinearDesign", "design_of"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
-# Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.  (Not a power of two of
-# them: products with such strides are slow.)
-STEP, TOGETHER = 1024, 120
 # For records of so many scalars NumPy's einsum, which reads them one after the other, is faster than the BLAS, which reads
 # several at a time, when they come from memory; from a cache it is slower.
 STREAMED = 32, 512
@@ -39,21 +38,20 @@ class Design(Protocol):
         ...
 
 
-def design_of(monomials: Indices, fields: Mapping[str, slice]) -> Design:
-    """Return the design for monomials, shape (count, degree), the constant one last, of fields with the given scalars."""
+def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> Design:
+    """Return the design for so many forms of monomials, shape (count, degree), the constant one last.
+
+    Parameters
+    ----------
+    monomials : ndarray of int
+    fields : mapping of str to slice
+        The record scalars of each field.
+    forms : int
+    """
     if monomials.shape[1] <= 1:
         return LinearDesign(monomials, fields)
-    return QuadraticDesign(monomials, fields)
-
-
-def flattened(block: Any) -> Any:
-    """Return a block's records as rows of scalars, matrices in column order."""
-    if sp.issparse(block):
-        return block
-    values = np.asarray(block)
-    if values.ndim == 2:
-        return values
-    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), -1)
+    factored = FactoredDesign(monomials, fields)
+    return factored if factored.is_faster(forms) else QuadraticDesign(monomials, fields)
 
 
 class LinearDesign:
@@ -120,94 +118,3 @@ def transposed_product(rows: Any, gradient: Array) -> Array:
     if sp.issparse(rows):
         return np.asarray(rows.T @ gradient[0])[None] if len(gradient) == 1 else np.asarray(rows.T @ gradient.T).T
     return (gradient[0] @ rows)[None] if len(gradient) == 1 else gradient @ rows
-
-
-class QuadraticDesign:
-    """Monomials of degree two and less, made from few records at a time.
-
-    Parameters
-    ----------
-    monomials : ndarray of int, shape (count, 2)
-        Sorted, so that those with the same first factor are neighbours.
-    fields : mapping of str to slice
-    """
-
-    def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
-        self.count = len(monomials)
-        used = np.unique(monomials[monomials >= 0])
-        number = np.full(int(monomials.max(initial=-1)) + 2, -1)
-        number[used] = np.arange(len(used))
-        self.fields = {
-            name: used[(used >= span.start) & (used < span.stop)] - span.start
-            for name, span in fields.items()
-            if ((used >= span.start) & (used < span.stop)).any()
-        }
-        self.scalars = len(used)
-        self.pieces = pieces(number[monomials])
-
-    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        """See `Design`."""
-        scalars, result = self._scalars(block, size), np.empty((len(coefficients), size))
-        room = np.empty((TOGETHER, min(STEP, size)))
-        for start in range(0, size, STEP):
-            few, target = scalars[:, start : start + STEP], result[:, start : start + STEP]
-            target[:] = coefficients[:, -1:]
-            for low, high, factors in self.pieces:
-                target += coefficients[:, low:high] @ products(few, factors, room)
-        return result
-
-    def backward(self, block: Block, gradient: Array) -> Array:
-        """See `Design`."""
-        size = gradient.shape[1]
-        scalars, result = self._scalars(block, size), np.zeros((len(gradient), self.count))
-        room = np.empty((TOGETHER, min(STEP, size)))
-        for start in range(0, size, STEP):
-            few, weights = scalars[:, start : start + STEP], gradient[:, start : start + STEP]
-            for low, high, factors in self.pieces:
-                result[:, low:high] += weights @ products(few, factors, room).T
-        result[:, -1] = gradient.sum(axis=1)
-        return result
-
-    def _scalars(self, block: Block, size: int) -> Array:
-        """Scalars that occur, and a row of ones, shape (scalars + 1, size)."""
-        table = np.ones((self.scalars + 1, size))
-        start = 0
-        for name, columns in self.fields.items():
-            rows = flattened(block[name])
-            if sp.issparse(rows):
-                rows = rows.toarray()
-            table[start : start + len(columns)] = rows[:, columns].T
-            start += len(columns)
-        return table
-
-
-def products(scalars: Array, factors: list[tuple[int, int, int]], room: Array) -> Array:
-    """Monomials ``first * low, ..., first * (high - 1)`` of a few records, one below the other, in the room given."""
-    place = 0
-    for first, low, high in factors:
-        target = room[place : place + high - low, : scalars.shape[1]]
-        if first < 0:
-            target[:] = scalars[low:high]
-        else:
-            np.multiply(scalars[first], scalars[low:high], out=target)
-        place += high - low
-    return room[:place, : scalars.shape[1]]
-
-
-def pieces(monomials: Indices) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
-    """Cut all monomials but the last, constant, one into pieces that are made together: their range, and their factors.
-
-    >>> pieces(np.array([[-1, 0], [-1, 1], [0, 1], [1, 1], [-1, -1]]))
-    [(0, 4, [(-1, 0, 2), (0, 1, 2), (1, 1, 2)])]
-    """
-    found: list[tuple[int, int, list[tuple[int, int, int]]]] = []
-    for place, (a, b) in enumerate(monomials[:-1].tolist()):
-        if not found or place - found[-1][0] == TOGETHER:
-            found.append((place, place, []))
-        start, _, factors = found[-1]
-        if factors and factors[-1][0] == a and factors[-1][2] == b:
-            factors[-1] = (a, factors[-1][1], b + 1)
-        else:
-            factors.append((a, b, b + 1))
-        found[-1] = (start, place + 1, factors)
-    return found

@@ -114,7 +114,7 @@ class BlockEngine:
     def __init__(self, form: LeafForm, batch: Batch) -> None:
         self.form = form
         self.batch = batch
-        self.design = design_of(form.monomials, form.fields)
+        self.design = design_of(form.monomials, form.fields, form.forms)
         self.step = self._step()
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step

@@ -45,6 +45,7 @@ LAYERS = [
     {"lowering_rules"},
     {"tape"},
     {"lowering"},
+    {"pairs"},
     {"leaves", "designs"},
     {"engines", "device"},
     {"batched"},

@@ -10,8 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.designs import LinearDesign, QuadraticDesign, design_of
+from dpconvex.designs import Design, LinearDesign, design_of
 from dpconvex.leaves import leaf_form, row_basis
+from dpconvex.pairs import FactoredDesign, QuadraticDesign
 from dpconvex.quadratics import quadratic
 from dpconvex.record import Ball, Box, Choice, Record
 from dpconvex.space import Space
@@ -56,31 +57,47 @@ def test_what_is_no_low_polynomial_is_left_alone(loss: Any) -> None:
     assert leaf_form(template, Space([w])) is None
 
 
-def test_designs_multiply_monomials() -> None:
+SCALARS = {"x": slice(0, 3), "s": slice(3, 4), "A": slice(4, 8)}
+PAIRS = [(a, b) for a in range(-1, 8) for b in range(max(a, 0), 8)] + [(-1, -1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "monomials"),
+    [
+        (LinearDesign, [(0,), (2,), (3,), (5,), (-1,)]),
+        (QuadraticDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
+        (QuadraticDesign, PAIRS),
+        (FactoredDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
+        (FactoredDesign, [(1, 1), (7, 7), (-1, -1)]),
+        (FactoredDesign, PAIRS),
+    ],
+)
+def test_designs_multiply_monomials(kind: type[Design], monomials: list[tuple[int, ...]]) -> None:
     rng = np.random.default_rng(0)
-    fields = {"x": slice(0, 3), "s": slice(3, 4), "A": slice(4, 8)}
     size = 2500
     block = {"x": rng.normal(size=(size, 3)), "s": rng.normal(size=size), "A": rng.normal(size=(size, 2, 2))}
     scalars = np.column_stack([block["x"], block["s"], block["A"].transpose(0, 2, 1).reshape(size, -1), np.ones(size)])
-    tables = {
-        LinearDesign: np.array([[0], [2], [3], [5], [-1]]),
-        QuadraticDesign: np.array([[-1, 1], [-1, 3], [0, 0], [0, 1], [0, 4], [2, 5], [7, 7], [-1, -1]]),
-    }
-    for kind, monomials in tables.items():
-        design = design_of(monomials, fields)
-        assert isinstance(design, kind)
-        features = scalars[:, monomials].prod(axis=2).T
-        for forms in (1, 3):
-            coefficients = rng.normal(size=(forms, len(monomials)))
-            assert design.forward(block, coefficients, size) == pytest.approx(coefficients @ features)
-            gradient = rng.normal(size=(forms, size))
-            assert design.backward(block, gradient) == pytest.approx(gradient @ features.T)
-        nothing = np.zeros((2, len(monomials)))
-        assert not design.forward(block, nothing, size).any()
+    design = kind(np.array(monomials), SCALARS)
+    features = scalars[:, monomials].prod(axis=2).T
+    for forms in (1, 3):
+        coefficients = rng.normal(size=(forms, len(monomials)))
+        assert design.forward(block, coefficients, size) == pytest.approx(coefficients @ features)
+        gradient = rng.normal(size=(forms, size))
+        assert design.backward(block, gradient) == pytest.approx(gradient @ features.T)
+    nothing = np.zeros((2, len(monomials)))
+    assert not design.forward(block, nothing, size).any()
+
+
+def test_the_design_with_less_work_is_chosen() -> None:
+    squares = np.array([*((i, i) for i in range(8)), (-1, -1)])
+    assert isinstance(design_of(np.array([[0], [-1]]), SCALARS, 1), LinearDesign)
+    assert isinstance(design_of(np.array(PAIRS), SCALARS, 1), FactoredDesign)
+    assert isinstance(design_of(np.array(PAIRS), SCALARS, 20), QuadraticDesign)
+    assert isinstance(design_of(squares, SCALARS, 1), QuadraticDesign)
 
 
 def test_a_constant_design() -> None:
-    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)})
+    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)}, 1)
     assert design.forward({}, np.array([[2.0]]), 3).tolist() == [[2.0, 2.0, 2.0]]
     assert design.backward({}, np.array([[1.0, 2.0]])).tolist() == [[3.0]]
 
