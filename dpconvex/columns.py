@@ -7,6 +7,7 @@ inside its domain.  Nothing here ever holds more than a block of a column that i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "records_of"]
+__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "readers", "records_of"]
 
 Array = NDArray[np.float64]
 Project = Callable[[Array], Array]
@@ -155,22 +156,36 @@ def records_of(data: Any) -> int:
 
 def blocks(column: Any, step: int) -> Iterator[Any]:
     """Yield a validated column in blocks of `step` records: arrays, or CSR matrices if the column is one."""
-    if isinstance(column, Pieces):
-        yield from column.blocks(step)
+    for read in readers(column, step):
+        yield read()
+
+
+def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
+    """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
+    if isinstance(column, Pieces):  # can only be read from front to back
+        for block in column.blocks(step):
+            yield partial(itself, block)
         return
     size = records_of(column)
     if size <= step and isinstance(column, np.ndarray | sp.csr_array):
-        yield column
+        yield partial(itself, column)
         return
     for start in range(0, size, step):
-        yield part(column, start, min(start + step, size)) if sp.issparse(column) else column[start : start + step]
+        yield partial(part, column, start, min(start + step, size))
 
 
-def part(matrix: sp.csr_array, start: int, stop: int) -> sp.csr_array:
-    """Consecutive rows of a CSR matrix, without a search through its indices."""
-    low, high = matrix.indptr[start], matrix.indptr[stop]
-    index = (matrix.data[low:high], matrix.indices[low:high], matrix.indptr[start : stop + 1] - low)
-    return sp.csr_array(index, shape=(stop - start, matrix.shape[1]), copy=False)
+def itself(block: Any) -> Any:
+    """Return a block that has been read."""
+    return block
+
+
+def part(column: Any, start: int, stop: int) -> Any:
+    """Consecutive records; of a CSR matrix without a search through its indices."""
+    if not sp.issparse(column):
+        return column[start:stop]
+    low, high = column.indptr[start], column.indptr[stop]
+    index = (column.data[low:high], column.indices[low:high], column.indptr[start : stop + 1] - low)
+    return sp.csr_array(index, shape=(stop - start, column.shape[1]), copy=False)
 
 
 def flattened(block: Any) -> Any:

@@ -1,30 +1,37 @@
-"""Sums over the records of a batch, in blocks through the processor's caches."""
+"""Sums over the records of a batch, in blocks through the processor's caches, several at a time where there are processors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.columns import blocks, dense
+from dpconvex.columns import dense, readers
 from dpconvex.designs import LinearDesign, design_of
 from dpconvex.leaves import Label, LeafForm
 from dpconvex.lowering import Outer, compiled_outer, double_precision
 from dpconvex.record import Batch
+from dpconvex.threads import in_order, one_blas_thread
 
 __all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Block = dict[str, Any]
 
-# A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block
-# has at least so many records, because each costs some calls of compiled functions.
-BLOCK_BYTES = 2**23
+# A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; or it takes
+# about so many multiplications, some milliseconds, so that several threads find work; but a block has at least so many records,
+# because each costs some calls of compiled functions.
+BLOCK_BYTES, BLOCK_WORK = 2**23, 2**25
 FEWEST, MOST = 4096, 2**18
+# With so many numbers, or more, to read, several threads are worth while.
+LARGE = 2**17
 
 
 def padded_size(count: int) -> int:
@@ -116,11 +123,17 @@ class BlockEngine:
         self.batch = batch
         self.design = design_of(form.monomials, form.fields, form.forms)
         self.step = self._step()
+        self.large = self._size() >= LARGE
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self._known_weights: dict[tuple[int, int], Any] = {}
         self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
+
+    def _size(self) -> int:
+        """Numbers in the records, as they are stored."""
+        columns = self.batch.fields.values()
+        return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
 
     def _step(self) -> int:
         """Number of records in a block."""
@@ -131,11 +144,11 @@ class BlockEngine:
             for column in self.batch.fields.values()
         )
         leaves = max(len(label.combine) for label in self.form.labels)
-        step = BLOCK_BYTES if isinstance(self.design, LinearDesign) else 4 * BLOCK_BYTES
-        rows = int(step / max(width, 16 * (leaves + self.form.forms), 1))
-        step = int(np.clip(rows, FEWEST, MOST))
-        # A batch that is little larger than a block is one.
-        return padded_size(self.batch.size) if self.batch.size <= 2 * step else step
+        rows = BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1)
+        if not isinstance(self.design, LinearDesign):
+            rows = min(4 * rows, BLOCK_WORK / (self.form.forms * len(self.form.monomials)))
+        count = max(1, round(self.batch.size / np.clip(rows, FEWEST, MOST)))
+        return padded_size(-(-self.batch.size // count))
 
     def _shares(self, group: Indices) -> list[Share]:
         found = []
@@ -163,30 +176,49 @@ class BlockEngine:
         place[kind.members] = np.arange(len(kind.members))
         return jax.device_put(np.pad(place[group], (0, self.step - len(group))))
 
-    def _blocks(self) -> Iterator[tuple[dict[str, Any], Indices, list[Share]]]:
-        """Yield blocks of records, their labels, and who handles which."""
-        columns = [blocks(column, self.step) for column in self.batch.fields.values()]
-        names = list(self.batch.fields)
+    def _blocks(self) -> Iterator[tuple[Callable[[], Block], Indices, list[Share]]]:
+        """Yield functions that read a block of records, their labels, and who handles which."""
+        columns = {name: readers(column, self.step) for name, column in self.batch.fields.items()}
+
+        def read(functions: dict[str, Callable[[], Any]]) -> Block:
+            return {name: function() for name, function in functions.items()}
+
         for number, shares in enumerate(self.plan):
-            block = {name: next(column) for name, column in zip(names, columns, strict=True)}
-            yield block, self.batch.group[number * self.step : (number + 1) * self.step], shares
+            functions = {name: next(column) for name, column in columns.items()}
+            group = self.batch.group[number * self.step : (number + 1) * self.step]
+            yield partial(read, functions), group, shares
+
+    def _sums(self, function: Callable[[Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
+        """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
+
+        def task(read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            with double_precision():
+                return function(read(), group, shares)
+
+        total, slope = 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
+        with one_blas_thread() if self.large else nullcontext(1) as threads:
+            workers = min(threads, len(self.plan))
+            for value, part in in_order((partial(task, *block) for block in self._blocks()), workers):
+                total += value
+                slope += part
+        return total, np.asarray(self.form.map.T @ slope.ravel())
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
-        coefficients, total = self._coefficients(theta), 0.0
-        slope = np.zeros_like(coefficients)
-        with double_precision():
-            for block, group, shares in self._blocks():
-                forms = self.design.forward(block, coefficients, len(group))
-                # Compiled functions run on threads of their own: all are started before the first one is waited for.
-                results = [(share, self._started(share, forms, block, group)) for share in shares]
-                total += self._finished(block, group, results, slope)
-        return total, np.asarray(self.form.map.T @ slope.ravel())
+        coefficients = self._coefficients(theta)
 
-    def _started(self, share: Share, forms: Array, block: dict[str, Any], group: Indices) -> Any:
+        def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            forms = self.design.forward(block, coefficients, len(group))
+            # Compiled functions run on threads of their own: all are started before the first one is waited for.
+            results = [(share, self._started(share, forms, block, group)) for share in shares]
+            return self._finished(block, group, results)
+
+        return self._sums(one)
+
+    def _started(self, share: Share, forms: Array, block: Block, group: Indices) -> Any:
         """Start to compute the value of a share, and its gradient with respect to the forms or the leaves."""
         kind, arguments = share.kind, self._arguments(share, block, group)
         if share.rows is not None:
@@ -197,46 +229,46 @@ class BlockEngine:
         tables = kind.scale[:, :width], kind.shift[:, :width]
         return kind.functions.of_forms(padded(forms, share.size), share.label, *tables, *arguments)
 
-    def _finished(self, block: dict[str, Any], group: Indices, results: list[tuple[Share, Any]], slope: Array) -> float:
-        """Add a block's gradient with respect to the coefficients to `slope`, and return its value."""
+    def _finished(self, block: Block, group: Indices, results: list[tuple[Share, Any]]) -> tuple[float, Array]:
+        """Return a block's value, and its gradient with respect to the coefficients."""
         total = 0.0
-        gradient = np.zeros((len(slope), len(group)))
+        gradient = np.zeros((self.form.forms, len(group)))
         for share, (value, part) in results:
             total += float(value)
             if share.rows is None:  # then it is the only one
                 gradient = np.asarray(part)[:, : len(group)]
             else:
                 self._collect(share, np.asarray(part), gradient)
-        slope += self.design.backward(block, gradient)
-        return total
+        return total, self.design.backward(block, gradient)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
         coefficients, along = self._coefficients(theta), self._coefficients(direction)
-        total = np.zeros_like(coefficients)
-        with double_precision():
-            for block, group, shares in self._blocks():
-                both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
-                forms, moves = both[: len(coefficients)], both[len(coefficients) :]
-                product = np.zeros_like(forms)
-                for share in shares:
-                    leaves = self._leaves(share, forms, block, group)
-                    change = self._leaves(share, moves, block, group, offset=False)
-                    part = share.kind.functions.hessian_product(leaves, change, *self._arguments(share, block, group))
-                    if share.rows is None:
-                        scale = share.kind.scale
-                        assert scale is not None
-                        product = np.asarray(part)[:, : len(group)] * self._table(share.kind, scale, group)
-                    else:
-                        self._collect(share, np.asarray(part), product)
-                total += self.design.backward(block, product)
-        return np.asarray(self.form.map.T @ total.ravel())
+
+        def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
+            forms, moves = both[: len(coefficients)], both[len(coefficients) :]
+            product = np.zeros_like(forms)
+            for share in shares:
+                leaves = self._leaves(share, forms, block, group)
+                change = self._leaves(share, moves, block, group, offset=False)
+                part = share.kind.functions.hessian_product(leaves, change, *self._arguments(share, block, group))
+                if share.rows is None:
+                    scale = share.kind.scale
+                    assert scale is not None
+                    product = np.asarray(part)[:, : len(group)] * self._table(share.kind, scale, group)
+                else:
+                    self._collect(share, np.asarray(part), product)
+            return 0.0, self.design.backward(block, product)
+
+        return self._sums(one)[1]
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
         coefficients, values, start = self._coefficients(theta), np.empty(self.batch.size), 0
         with double_precision():
-            for block, group, shares in self._blocks():
+            for read, group, shares in self._blocks():
+                block = read()
                 forms = self.design.forward(block, coefficients, len(group))
                 for share in shares:
                     leaves = self._leaves(share, forms, block, group)
@@ -246,7 +278,7 @@ class BlockEngine:
                 start += len(group)
         return values
 
-    def _leaves(self, share: Share, forms: Array, block: dict[str, Any], group: Indices, offset: bool = True) -> Array:
+    def _leaves(self, share: Share, forms: Array, block: Block, group: Indices, offset: bool = True) -> Array:
         """Leaves of a share's records from the forms of the block, padded, shape (entries, share.size)."""
         kind, count = share.kind, share.ends[-1]
         if share.rows is None:
@@ -291,7 +323,7 @@ class BlockEngine:
                 gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
             start = end
 
-    def _arguments(self, share: Share, block: dict[str, Any], group: Indices) -> tuple[Any, Any, Any]:
+    def _arguments(self, share: Share, block: Block, group: Indices) -> tuple[Any, Any, Any]:
         """Fields, weights and constants for the outer function of a share."""
         count = share.ends[-1]
         fields = []

@@ -22,6 +22,7 @@ LAYERS = [
     {"errors"},
     {"derivation"},
     {"columns"},
+    {"threads"},
     {"checks"},
     {"record"},
     {"atoms", "declared"},

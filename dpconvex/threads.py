@@ -1,0 +1,121 @@
+"""Threads over pieces of work: as many as the linear algebra library would use, which then uses one in each of them.
+
+The library's own threads gain little on blocks that fit into a cache, and while they wait for more they keep the processors
+from everything else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import cache
+from threading import Lock
+from typing import Any, TypeVar
+
+__all__ = ["in_order", "one_blas_thread"]
+
+T = TypeVar("T")
+
+
+@cache
+def controller() -> Any:
+    """Return what sets the number of threads of the libraries that are loaded."""
+    import scipy.linalg  # noqa: F401  (loads SciPy's own library)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+class Limit:
+    """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+        self.threads = 1
+        self.limiter: Any = None
+
+    def enter(self) -> int:
+        """Set the limit; return the number of threads without it."""
+        with self.lock:
+            if self.users == 0:
+                libraries = controller()
+                self.threads = max((found["num_threads"] for found in libraries.info()), default=1)
+                self.limiter = libraries.limit(limits=1) if self.threads > 1 else None
+            self.users += 1
+            return self.threads
+
+    def leave(self) -> None:
+        """Take it back."""
+        with self.lock:
+            self.users -= 1
+            if self.users == 0 and self.limiter is not None:
+                self.limiter.restore_original_limits()
+                self.limiter = None
+
+
+LIMIT = Limit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[int]:
+    """Context in which the linear algebra library uses one thread.
+
+    Yields
+    ------
+    int
+        How many it would use otherwise: what it was told (by its environment variables or by threadpoolctl), or all
+        processors.  One where that cannot be found out.
+    """
+    threads = LIMIT.enter()
+    try:
+        yield threads
+    finally:
+        LIMIT.leave()
+
+
+@cache
+def pool(workers: int) -> ThreadPoolExecutor:
+    """Return threads that wait for work: to start them anew for each pass over the records would cost a tenth of it."""
+    return ThreadPoolExecutor(workers, thread_name_prefix="dpconvex")
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=pool.cache_clear)  # threads do not survive it
+
+
+def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
+    """Yield the results of tasks in their order, whichever ends first.
+
+    Parameters
+    ----------
+    tasks : iterable of callable
+        Drawn one by one, at most one more than there are workers before the first result is yielded.
+    workers : int
+        Number of threads; with one, tasks run in the caller's.
+
+    Examples
+    --------
+    >>> list(in_order((lambda k=k: k * k for k in range(5)), 2))
+    [0, 1, 4, 9, 16]
+    """
+    if workers < 2:
+        for task in tasks:
+            yield task()
+        return
+    waiting: deque[Future[T]] = deque()
+    try:
+        for task in tasks:
+            # Settings of the caller's context, such as `numpy.errstate`, hold in the tasks.
+            waiting.append(pool(workers).submit(copy_context().run, task))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
