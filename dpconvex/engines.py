@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.columns import dense, readers
 from dpconvex.designs import LinearDesign, design_of
+from dpconvex.duals import runs_on_duals, value_and_slope
 from dpconvex.leaves import Label, LeafForm
 from dpconvex.lowering import Outer, compiled_outer, double_precision
 from dpconvex.record import Batch
@@ -58,9 +59,32 @@ class Kind:
 
     members: Indices
     labels: tuple[Label, ...]
-    functions: Outer
     scale: Array | None
     shift: Array | None
+
+    @property
+    def functions(self) -> Outer:
+        """The outer function, compiled."""
+        return compiled_outer(self.labels[0].lowered.tape)
+
+    @cached_property
+    def scalar(self) -> bool:
+        """Whether the outer function is one of one number, and need not be compiled."""
+        return runs_on_duals(self.labels[0].lowered.tape)
+
+    @cached_property
+    def place(self) -> Indices:
+        """Place of a label among those of the kind, by its number."""
+        place = np.zeros(int(self.members.max()) + 1, dtype=np.int64)
+        place[self.members] = np.arange(len(self.members))
+        return place
+
+    def affine(self, group: Indices) -> Affine:
+        """Return the only leaf of records with these labels, from the only form."""
+        assert self.scale is not None
+        assert self.shift is not None
+        tables = self.scale[0], self.shift[0]
+        return Affine(*(table[0] if (table == table[0]).all() else table[self.place[group]] for table in tables))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -85,7 +109,6 @@ def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
 
 def kind_of(labels: list[Label], members: Indices) -> Kind:
     """Return the kind of labels with equal outer functions."""
-    functions = compiled_outer(labels[0].lowered.tape)
     shifts = [label.constant for label in labels]
     entries, forms = labels[0].combine.shape
     diagonal = entries == forms and all((label.combine == np.diag(np.diag(label.combine))).all() for label in labels)
@@ -93,7 +116,15 @@ def kind_of(labels: list[Label], members: Indices) -> Kind:
     if diagonal and all(s is not None for s in shifts):
         scale = np.stack([np.diag(label.combine) for label in labels], axis=1)
         shift = np.stack([s for s in shifts if s is not None], axis=1)
-    return Kind(members, tuple(labels), functions, scale, shift)
+    return Kind(members, tuple(labels), scale, shift)
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A leaf as a multiple of a form, plus a constant; numbers, or arrays with one for each record."""
+
+    scale: Any
+    shift: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +135,8 @@ class Share:
     rows: Indices | None
     ends: tuple[int, ...]
     size: int
-    label: Any = (
-        None  # where `rows` is None: the number of each record's label among those of the kind, None for only one
-    )
+    label: Any = None  # where `rows` is None: the number of each record's label among the kind's, None for only one
+    leaf: Affine | None = None  # where `rows` is None and the outer function is not compiled
 
 
 class BlockEngine:
@@ -155,7 +185,9 @@ class BlockEngine:
         one_block = self.batch.size <= self.step
         for kind in self.kinds:
             if kind.scale is not None and len(self.kinds) == 1:
-                found.append(Share(kind, None, (len(group),), self.step, self._label(kind, group)))
+                label = None if kind.scalar else self._label(kind, group)
+                leaf = kind.affine(group) if kind.scalar else None
+                found.append(Share(kind, None, (len(group),), self.step, label, leaf))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
             ends = tuple(np.cumsum([len(rows) for rows in chosen]).tolist())
@@ -172,9 +204,7 @@ class BlockEngine:
         assert kind.shift is not None
         if all((table == table[:, :1]).all() for table in (kind.scale, kind.shift)):
             return None
-        place = np.zeros(int(kind.members.max()) + 1, dtype=np.int32)
-        place[kind.members] = np.arange(len(kind.members))
-        return jax.device_put(np.pad(place[group], (0, self.step - len(group))))
+        return jax.device_put(np.pad(kind.place[group], (0, self.step - len(group))))
 
     def _blocks(self) -> Iterator[tuple[Callable[[], Block], Indices, list[Share]]]:
         """Yield functions that read a block of records, their labels, and who handles which."""
@@ -192,8 +222,7 @@ class BlockEngine:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
 
         def task(read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            with double_precision():
-                return function(read(), group, shares)
+            return function(read(), group, shares)
 
         total, slope = 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
@@ -220,14 +249,31 @@ class BlockEngine:
 
     def _started(self, share: Share, forms: Array, block: Block, group: Indices) -> Any:
         """Start to compute the value of a share, and its gradient with respect to the forms or the leaves."""
-        kind, arguments = share.kind, self._arguments(share, block, group)
-        if share.rows is not None:
-            return kind.functions.value_and_gradient(self._leaves(share, forms, block, group), *arguments)
-        assert kind.scale is not None
-        assert kind.shift is not None
-        width = None if share.label is not None else 1
-        tables = kind.scale[:, :width], kind.shift[:, :width]
-        return kind.functions.of_forms(padded(forms, share.size), share.label, *tables, *arguments)
+        kind = share.kind
+        if kind.scalar:
+            values, slopes = self._scalar(share, forms, block, group)
+            return values.sum(), slopes
+        with double_precision():
+            arguments = self._arguments(share, block, group)
+            if share.rows is not None:
+                return kind.functions.value_and_gradient(self._leaves(share, forms, block, group), *arguments)
+            assert kind.scale is not None
+            assert kind.shift is not None
+            width = None if share.label is not None else 1
+            tables = kind.scale[:, :width], kind.shift[:, :width]
+            return kind.functions.of_forms(padded(forms, share.size), share.label, *tables, *arguments)
+
+    def _scalar(self, share: Share, forms: Array, block: Block, group: Indices) -> tuple[Array, Array]:
+        """Losses of a share's records, and their derivatives by the form or the leaf, shape (1, records)."""
+        kind, leaf = share.kind, share.leaf
+        fields = [dense(block[name]) for name in kind.fields]
+        if leaf is not None:
+            given = leaf.scale * forms[0] + leaf.shift
+        else:
+            given = self._leaves(share, forms, block, group)[0, : share.ends[-1]]
+            fields = [values[share.rows] for values in fields]
+        values, slopes = value_and_slope(kind.labels[0].lowered.tape, given, fields, kind.constants)
+        return values, (slopes if leaf is None else leaf.scale * slopes)[None]
 
     def _finished(self, block: Block, group: Indices, results: list[tuple[Share, Any]]) -> tuple[float, Array]:
         """Return a block's value, and its gradient with respect to the coefficients."""
@@ -252,7 +298,9 @@ class BlockEngine:
             for share in shares:
                 leaves = self._leaves(share, forms, block, group)
                 change = self._leaves(share, moves, block, group, offset=False)
-                part = share.kind.functions.hessian_product(leaves, change, *self._arguments(share, block, group))
+                with double_precision():
+                    arguments = self._arguments(share, block, group)
+                    part = share.kind.functions.hessian_product(leaves, change, *arguments)
                 if share.rows is None:
                     scale = share.kind.scale
                     assert scale is not None
@@ -266,16 +314,20 @@ class BlockEngine:
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
         coefficients, values, start = self._coefficients(theta), np.empty(self.batch.size), 0
-        with double_precision():
-            for read, group, shares in self._blocks():
-                block = read()
-                forms = self.design.forward(block, coefficients, len(group))
-                for share in shares:
+        for read, group, shares in self._blocks():
+            block = read()
+            forms = self.design.forward(block, coefficients, len(group))
+            for share in shares:
+                if share.kind.scalar:
+                    found = self._scalar(share, forms, block, group)[0]
+                else:
                     leaves = self._leaves(share, forms, block, group)
-                    found = share.kind.functions.record_values(leaves, *self._arguments(share, block, group))
-                    rows = np.arange(len(group)) if share.rows is None else share.rows
-                    values[start + rows] = np.asarray(found)[: share.ends[-1]]
-                start += len(group)
+                    with double_precision():
+                        arguments = self._arguments(share, block, group)
+                        found = np.asarray(share.kind.functions.record_values(leaves, *arguments))
+                rows = np.arange(len(group)) if share.rows is None else share.rows
+                values[start + rows] = found[: share.ends[-1]]
+            start += len(group)
         return values
 
     def _leaves(self, share: Share, forms: Array, block: Block, group: Indices, offset: bool = True) -> Array:
@@ -309,9 +361,7 @@ class BlockEngine:
         """Columns of a table with one for each label, for each record; one column if they are equal."""
         if (table == table[:, :1]).all():
             return table[:, :1]
-        place = np.zeros(int(kind.members.max()) + 1, dtype=np.int64)
-        place[kind.members] = np.arange(len(kind.members))
-        return np.asarray(np.take(table, place[group], axis=1))
+        return np.asarray(np.take(table, kind.place[group], axis=1))
 
     @staticmethod
     def _collect(share: Share, part: Array, gradient: Array) -> None:

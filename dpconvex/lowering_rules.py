@@ -221,7 +221,10 @@ fixed("log1p")(lambda xp, a: xp.log1p(a))
 @fixed("logistic")
 def logistic(xp: Any, a: Any) -> Any:
     """Compute log(1 + exp(a)) without overflow."""
-    return xp.logaddexp(a, 0.0) if xp is np else softplus()(a)
+    if xp is np:
+        return np.logaddexp(a, 0.0)
+    own = getattr(xp, "softplus", None)
+    return own(a) if own is not None else softplus()(a)
 
 
 @cache

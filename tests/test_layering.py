@@ -45,6 +45,7 @@ LAYERS = [
     {"risk"},
     {"lowering_rules"},
     {"tape"},
+    {"duals"},
     {"lowering"},
     {"pairs"},
     {"leaves", "designs"},
