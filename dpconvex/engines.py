@@ -226,7 +226,9 @@ class BlockEngine:
 
         total, slope = 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
-            workers = min(threads, len(self.plan))
+            # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
+            fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
+            workers = 1 if fetching else min(threads, len(self.plan))
             for value, part in in_order((partial(task, *block) for block in self._blocks()), workers):
                 total += value
                 slope += part

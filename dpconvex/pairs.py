@@ -26,8 +26,9 @@ Block = Mapping[str, Any]
 # Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.  (Not a power of two of
 # them: products with such strides are slow.)
 STEP, TOGETHER = 1024, 120
-# So many first factors share a matrix product with all second factors that any of them has.
-FACTORS = 8
+# So many first factors share a matrix product with all second factors that any of them has, for so many records at a time: two
+# threads that do this in turns with shorter steps mostly wait for the interpreter.
+FACTORS, RECORDS = 8, 2048
 # Writing a number costs about as much as so many multiplications and additions within a matrix product.
 WRITING = 8
 
@@ -206,8 +207,8 @@ class FactoredDesign:
             rectangle = np.zeros((forms, *f.shape))
             rectangle[:, f.row, f.column] = coefficients[:, f.monomials]
             matrices.append(rectangle.reshape(-1, f.shape[1]))
-        for start in range(0, size, STEP):
-            few, target = scalars[:, start : start + STEP], result[:, start : start + STEP]
+        for start in range(0, size, RECORDS):
+            few, target = scalars[:, start : start + RECORDS], result[:, start : start + RECORDS]
             np.matmul(linear, few, out=target)
             for f, matrix in zip(self.factors, matrices, strict=True):
                 moved = (matrix @ few[f.second]).reshape(forms, f.shape[0], -1)
@@ -220,8 +221,8 @@ class FactoredDesign:
         scalars, result = self.scalars.read(block, size), np.zeros((forms, self.count))
         linear = np.zeros((forms, self.scalars.count + 1))
         sums = [np.zeros((forms * f.shape[0], f.shape[1])) for f in self.factors]
-        for start in range(0, size, STEP):
-            few, weights = scalars[:, start : start + STEP], gradient[:, start : start + STEP]
+        for start in range(0, size, RECORDS):
+            few, weights = scalars[:, start : start + RECORDS], gradient[:, start : start + RECORDS]
             linear += weights @ few.T
             for f, total in zip(self.factors, sums, strict=True):
                 total += (weights[:, None] * few[f.first]).reshape(len(total), -1) @ few[f.second].T
