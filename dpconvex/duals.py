@@ -201,23 +201,23 @@ class Functions:
 
 
 def runs_on_duals(tape: Tape) -> bool:
-    """Whether a tape reads one scalar subexpression that is given, and makes nothing but scalars of it, by known rules."""
-    given = [kind for kind, _, _, _ in tape.steps if kind in ("affine", "variable")]
-    if given != ["affine"] or any(shape != () for _, _, _, shape in tape.steps):
+    """Whether a tape makes nothing but scalars of scalars, by known rules."""
+    if any(shape != () or kind == "variable" for kind, _, _, shape in tape.steps):
         return False
     return all(f is None or kind in ATOMS for (kind, _, _, _), f in zip(tape.steps, tape.functions, strict=True))
 
 
 def value_and_slope(
-    tape: Tape, given: Array, fields: Sequence[Array] = (), constants: Sequence[Array] = ()
+    tape: Tape, given: Sequence[tuple[Array, Any]], fields: Sequence[Array] = (), constants: Sequence[Array] = ()
 ) -> tuple[Array, Array]:
-    """Evaluate a tape, and its derivative with respect to what is given.
+    """Evaluate a tape, and its derivative with respect to a number that what is given depends on.
 
     Parameters
     ----------
     tape : Tape
         For which `runs_on_duals` holds.
-    given : ndarray, shape (records,)
+    given : sequence of (ndarray, ndarray or float), at least one
+        Values of the subexpressions that are given, in order of their slots, shape (records,), and their slopes.
     fields : sequence of ndarray, shape (records,)
         In order of their slots.
     constants : sequence of ndarray, shape ()
@@ -227,8 +227,14 @@ def value_and_slope(
     -------
     value, slope : ndarray, shape (records,)
     """
-    supply = {"affine": iter([Dual(given, 1.0)]), "field": iter(fields), "constant": iter(map(float, constants))}
+    supply = {
+        "affine": iter([Dual(*pair) for pair in given]),
+        "field": iter(fields),
+        "constant": iter(map(float, constants)),
+    }
     slots = [kind for (kind, _, _, _), f in zip(tape.steps, tape.functions, strict=True) if f is None]
-    found = tape.run([next(supply[kind]) for kind in slots], Functions)
-    shape = np.shape(given)
+    # What leaves a function's domain becomes infinite or NaN, as in JAX; solvers refuse it.
+    with np.errstate(all="ignore"):
+        found = tape.run([next(supply[kind]) for kind in slots], Functions)
+    shape = np.shape(given[0][0])
     return np.broadcast_to(plain(found), shape), np.broadcast_to(slope_of(found), shape)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from numpy.typing import NDArray
 
 from dpconvex.columns import dense, readers
 from dpconvex.designs import LinearDesign, design_of
-from dpconvex.duals import runs_on_duals, value_and_slope
-from dpconvex.leaves import Label, LeafForm
-from dpconvex.lowering import Outer, compiled_outer, double_precision
+from dpconvex.duals import value_and_slope
+from dpconvex.kinds import Affine, Kind, Share, kinds_of
+from dpconvex.leaves import LeafForm
+from dpconvex.lowering import double_precision
 from dpconvex.record import Batch
 from dpconvex.threads import in_order, one_blas_thread
 
@@ -43,100 +43,6 @@ def padded_size(count: int) -> int:
     """
     step = max(8, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """Labels whose outer functions differ in their leaves only.
-
-    Attributes
-    ----------
-    members : ndarray of int
-        Numbers of the labels.
-    scale, shift : ndarray of shape (entries, labels) or None
-        If each entry of the leaves is a multiple of the form of the same number, plus a constant, for all these labels.
-    """
-
-    members: Indices
-    labels: tuple[Label, ...]
-    scale: Array | None
-    shift: Array | None
-
-    @property
-    def functions(self) -> Outer:
-        """The outer function, compiled."""
-        return compiled_outer(self.labels[0].lowered.tape)
-
-    @cached_property
-    def scalar(self) -> bool:
-        """Whether the outer function is one of one number, and need not be compiled."""
-        return runs_on_duals(self.labels[0].lowered.tape)
-
-    @cached_property
-    def place(self) -> Indices:
-        """Place of a label among those of the kind, by its number."""
-        place = np.zeros(int(self.members.max()) + 1, dtype=np.int64)
-        place[self.members] = np.arange(len(self.members))
-        return place
-
-    def affine(self, group: Indices) -> Affine:
-        """Return the only leaf of records with these labels, from the only form."""
-        assert self.scale is not None
-        assert self.shift is not None
-        tables = self.scale[0], self.shift[0]
-        return Affine(*(table[0] if (table == table[0]).all() else table[self.place[group]] for table in tables))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Fields that the outer function reads."""
-        return self.labels[0].lowered.fields
-
-    @property
-    def constants(self) -> tuple[Array, ...]:
-        """Numbers that the outer function reads."""
-        return self.labels[0].lowered.constants
-
-
-def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
-    """Group the labels that occur in the data."""
-    found: dict[Any, list[int]] = {}
-    for number in present.tolist():
-        lowered = form.labels[number].lowered
-        numbers = tuple((c.shape, c.tobytes()) for c in lowered.constants)
-        found.setdefault((lowered.tape, lowered.fields, numbers), []).append(number)
-    return [kind_of([form.labels[m] for m in members], np.array(members)) for members in found.values()]
-
-
-def kind_of(labels: list[Label], members: Indices) -> Kind:
-    """Return the kind of labels with equal outer functions."""
-    shifts = [label.constant for label in labels]
-    entries, forms = labels[0].combine.shape
-    diagonal = entries == forms and all((label.combine == np.diag(np.diag(label.combine))).all() for label in labels)
-    scale = shift = None
-    if diagonal and all(s is not None for s in shifts):
-        scale = np.stack([np.diag(label.combine) for label in labels], axis=1)
-        shift = np.stack([s for s in shifts if s is not None], axis=1)
-    return Kind(members, tuple(labels), scale, shift)
-
-
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """A leaf as a multiple of a form, plus a constant; numbers, or arrays with one for each record."""
-
-    scale: Any
-    shift: Any
-
-
-@dataclass(frozen=True, eq=False)
-class Share:
-    """The records of one kind in one block: which, in order of their labels, and where each label's begin."""
-
-    kind: Kind
-    rows: Indices | None
-    ends: tuple[int, ...]
-    size: int
-    label: Any = None  # where `rows` is None: the number of each record's label among the kind's, None for only one
-    leaf: Affine | None = None  # where `rows` is None and the outer function is not compiled
 
 
 class BlockEngine:
@@ -184,10 +90,12 @@ class BlockEngine:
         found = []
         one_block = self.batch.size <= self.step
         for kind in self.kinds:
+            affine = kind.affine(group) if len(self.kinds) == 1 else None
+            if affine is not None:
+                found.append(Share(kind, None, (len(group),), self.step, None, affine))
+                continue
             if kind.scale is not None and len(self.kinds) == 1:
-                label = None if kind.scalar else self._label(kind, group)
-                leaf = kind.affine(group) if kind.scalar else None
-                found.append(Share(kind, None, (len(group),), self.step, label, leaf))
+                found.append(Share(kind, None, (len(group),), self.step, self._label(kind, group)))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
             ends = tuple(np.cumsum([len(rows) for rows in chosen]).tolist())
@@ -252,7 +160,7 @@ class BlockEngine:
     def _started(self, share: Share, forms: Array, block: Block, group: Indices) -> Any:
         """Start to compute the value of a share, and its gradient with respect to the forms or the leaves."""
         kind = share.kind
-        if kind.scalar:
+        if share.scalar:
             values, slopes = self._scalar(share, forms, block, group)
             return values.sum(), slopes
         with double_precision():
@@ -267,15 +175,17 @@ class BlockEngine:
 
     def _scalar(self, share: Share, forms: Array, block: Block, group: Indices) -> tuple[Array, Array]:
         """Losses of a share's records, and their derivatives by the form or the leaf, shape (1, records)."""
-        kind, leaf = share.kind, share.leaf
+        kind = share.kind
         fields = [dense(block[name]) for name in kind.fields]
-        if leaf is not None:
-            given = leaf.scale * forms[0] + leaf.shift
+        if share.affine is not None:
+            given = list(
+                zip(self._affine(share.affine, kind, forms, block), [a.scale for a in share.affine], strict=True)
+            )
         else:
-            given = self._leaves(share, forms, block, group)[0, : share.ends[-1]]
-            fields = [values[share.rows] for values in fields]
+            given = [(self._leaves(share, forms, block, group)[0, : share.ends[-1]], 1.0)]
+            fields = fields if share.rows is None else [values[share.rows] for values in fields]
         values, slopes = value_and_slope(kind.labels[0].lowered.tape, given, fields, kind.constants)
-        return values, (slopes if leaf is None else leaf.scale * slopes)[None]
+        return values, slopes[None]
 
     def _finished(self, block: Block, group: Indices, results: list[tuple[Share, Any]]) -> tuple[float, Array]:
         """Return a block's value, and its gradient with respect to the coefficients."""
@@ -303,7 +213,10 @@ class BlockEngine:
                 with double_precision():
                     arguments = self._arguments(share, block, group)
                     part = share.kind.functions.hessian_product(leaves, change, *arguments)
-                if share.rows is None:
+                if share.affine is not None:
+                    parts = zip(share.affine, np.asarray(part)[:, : len(group)], strict=True)
+                    product = sum(a.scale * row for a, row in parts)[None]
+                elif share.rows is None:
                     scale = share.kind.scale
                     assert scale is not None
                     product = np.asarray(part)[:, : len(group)] * self._table(share.kind, scale, group)
@@ -320,7 +233,7 @@ class BlockEngine:
             block = read()
             forms = self.design.forward(block, coefficients, len(group))
             for share in shares:
-                if share.kind.scalar:
+                if share.scalar:
                     found = self._scalar(share, forms, block, group)[0]
                 else:
                     leaves = self._leaves(share, forms, block, group)
@@ -335,6 +248,8 @@ class BlockEngine:
     def _leaves(self, share: Share, forms: Array, block: Block, group: Indices, offset: bool = True) -> Array:
         """Leaves of a share's records from the forms of the block, padded, shape (entries, share.size)."""
         kind, count = share.kind, share.ends[-1]
+        if share.affine is not None:
+            return padded(np.stack(self._affine(share.affine, kind, forms, block, offset)), share.size)
         if share.rows is None:
             assert kind.scale is not None
             assert kind.shift is not None
@@ -357,6 +272,17 @@ class BlockEngine:
             start = end
         leaves[:, count:] = leaves[:, :1]
         return leaves
+
+    def _affine(
+        self, leaves: tuple[Affine, ...], kind: Kind, forms: Array, block: Block, offset: bool = True
+    ) -> list[Array]:
+        """Values of leaves that depend on a single form."""
+        if not offset:
+            return [a.scale * forms[0] for a in leaves]
+        if kind.labels[0].constant is not None:
+            return [a.scale * forms[0] + a.shift for a in leaves]
+        shifts = self.design.forward(block, kind.labels[0].offset.toarray(), forms.shape[1])
+        return [a.scale * forms[0] + shift for a, shift in zip(leaves, shifts, strict=True)]
 
     @staticmethod
     def _table(kind: Kind, table: Array, group: Indices) -> Array:

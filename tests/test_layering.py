@@ -49,6 +49,7 @@ LAYERS = [
     {"lowering"},
     {"pairs"},
     {"leaves", "designs"},
+    {"kinds"},
     {"engines", "device"},
     {"batched"},
     {"problem"},
