@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "readers", "records_of"]
+__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "itself", "readers", "records_of"]
 
 Array = NDArray[np.float64]
 Project = Callable[[Array], Array]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.columns import flattened
 from dpconvex.pairs import FactoredDesign, QuadraticDesign
+from dpconvex.sums import transposed_product
 
 __all__ = ["Design", "LinearDesign", "design_of"]
 
@@ -111,10 +112,3 @@ def product(rows: Any, weights: Array, stream: bool = False) -> Array:
             return np.einsum("ij,j->i", rows, weights[0])[None]
         return np.asarray(rows @ weights[0])[None]
     return np.ascontiguousarray((rows @ weights.T).T) if sp.issparse(rows) else weights @ rows.T
-
-
-def transposed_product(rows: Any, gradient: Array) -> Array:
-    """Return ``gradient @ rows``, shape (forms, scalars)."""
-    if sp.issparse(rows):
-        return np.asarray(rows.T @ gradient[0])[None] if len(gradient) == 1 else np.asarray(rows.T @ gradient.T).T
-    return (gradient[0] @ rows)[None] if len(gradient) == 1 else gradient @ rows

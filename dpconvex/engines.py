@@ -11,13 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.columns import dense, readers
+from dpconvex.columns import dense, itself, readers
 from dpconvex.designs import LinearDesign, design_of
 from dpconvex.duals import value_and_slope
 from dpconvex.kinds import Affine, Kind, Share, kinds_of
 from dpconvex.leaves import LeafForm
 from dpconvex.lowering import double_precision
 from dpconvex.record import Batch
+from dpconvex.sums import Pairwise, SparseRows
 from dpconvex.threads import in_order, one_blas_thread
 
 __all__ = ["BlockEngine", "padded_size"]
@@ -63,6 +64,12 @@ class BlockEngine:
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self._known_weights: dict[tuple[int, int], Any] = {}
+        # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
+        self._sparse = {
+            name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
+            for name, column in batch.fields.items()
+            if sp.issparse(column)
+        }
         self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
@@ -116,7 +123,10 @@ class BlockEngine:
 
     def _blocks(self) -> Iterator[tuple[Callable[[], Block], Indices, list[Share]]]:
         """Yield functions that read a block of records, their labels, and who handles which."""
-        columns = {name: readers(column, self.step) for name, column in self.batch.fields.items()}
+        columns = {
+            name: iter(self._sparse[name]) if name in self._sparse else readers(column, self.step)
+            for name, column in self.batch.fields.items()
+        }
 
         def read(functions: dict[str, Callable[[], Any]]) -> Block:
             return {name: function() for name, function in functions.items()}
@@ -132,15 +142,15 @@ class BlockEngine:
         def task(read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
             return function(read(), group, shares)
 
-        total, slope = 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
+        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
             # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
             fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
             workers = 1 if fetching else min(threads, len(self.plan))
             for value, part in in_order((partial(task, *block) for block in self._blocks()), workers):
                 total += value
-                slope += part
-        return total, np.asarray(self.form.map.T @ slope.ravel())
+                slope.add(part)
+        return total, np.asarray(self.form.map.T @ slope.value.ravel())
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.absolute import AbsoluteValues, split_absolute
+from dpconvex.compiled_sums import sum_of_pieces
 from dpconvex.quadratics import Quadratic, quadratic
 from dpconvex.space import Block, Space
 from dpconvex.tape import Tape, record_tape
@@ -212,6 +213,12 @@ def compiled(tape: Tape) -> Compiled:
             return one(entries, fields, constants) * xp.sum(weights)
         return xp.sum(weights * each(entries, fields, constants))
 
+    def summed(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
+        if not fields:
+            return jax.value_and_grad(total)(entries, fields, weights, constants)
+        of_pieces = jax.vmap(jax.value_and_grad(total), in_axes=(None, 0, 0, None))
+        return sum_of_pieces(lambda f, w: of_pieces(entries, f, w, constants), (fields, weights), entries.size)
+
     def curvature(entries: Any, direction: Any, fields: Any, weights: Any, constants: Any) -> Any:
         slope = jax.grad(total)
         return jax.jvp(lambda e: slope(e, fields, weights, constants), (entries,), (direction,))[1]
@@ -233,9 +240,7 @@ def compiled(tape: Tape) -> Compiled:
 
         return jax.vmap(affine)(*fields) if fields else affine()
 
-    return Compiled(
-        jax.jit(jax.value_and_grad(total)), jax.jit(curvature), jax.jit(values), jax.jit(gradients), jax.jit(rows)
-    )
+    return Compiled(jax.jit(summed), jax.jit(curvature), jax.jit(values), jax.jit(gradients), jax.jit(rows))
 
 
 @dataclass(frozen=True, eq=False)

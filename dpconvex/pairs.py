@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.columns import flattened
+from dpconvex.sums import Pairwise, in_pieces
 
 __all__ = ["FactoredDesign", "QuadraticDesign"]
 
@@ -103,14 +104,17 @@ class QuadraticDesign:
     def backward(self, block: Block, gradient: Array) -> Array:
         """See `Design`."""
         size = gradient.shape[1]
-        scalars, result = self.scalars.read(block, size), np.zeros((len(gradient), self.count))
+        scalars = self.scalars.read(block, size)
+        total = Pairwise(np.zeros((len(gradient), self.count)))
         room = np.empty((TOGETHER, min(STEP, size)))
         for start in range(0, size, STEP):
             few, weights = scalars[:, start : start + STEP], gradient[:, start : start + STEP]
+            part = np.empty((len(gradient), self.count))
             for low, high, factors in self.pieces:
-                result[:, low:high] += weights @ products(few, factors, room).T
-        result[:, -1] = gradient.sum(axis=1)
-        return result
+                part[:, low:high] = in_pieces(weights, products(few, factors, room))
+            part[:, -1] = weights.sum(axis=1)
+            total.add(part)
+        return np.asarray(total.value)
 
 
 def products(scalars: Array, factors: list[tuple[int, int, int]], room: Array) -> Array:
@@ -218,19 +222,20 @@ class FactoredDesign:
     def backward(self, block: Block, gradient: Array) -> Array:
         """See `Design`."""
         forms, size = gradient.shape
-        scalars, result = self.scalars.read(block, size), np.zeros((forms, self.count))
-        linear = np.zeros((forms, self.scalars.count + 1))
-        sums = [np.zeros((forms * f.shape[0], f.shape[1])) for f in self.factors]
+        scalars = self.scalars.read(block, size)
+        total = Pairwise(np.zeros((forms, self.count)))
         for start in range(0, size, RECORDS):
             few, weights = scalars[:, start : start + RECORDS], gradient[:, start : start + RECORDS]
-            linear += weights @ few.T
-            for f, total in zip(self.factors, sums, strict=True):
-                total += (weights[:, None] * few[f.first]).reshape(len(total), -1) @ few[f.second].T
-        result[:, self.linear] = linear[:, self.linear_column]
-        result[:, -1] = linear[:, -1]
-        for f, rectangle in zip(self.factors, sums, strict=True):
-            result[:, f.monomials] = rectangle.reshape(forms, *f.shape)[:, f.row, f.column]
-        return result
+            part = np.empty((forms, self.count))
+            linear = in_pieces(weights, few)
+            part[:, self.linear] = linear[:, self.linear_column]
+            part[:, -1] = linear[:, -1]
+            for f in self.factors:
+                weighted = (weights[:, None] * few[f.first]).reshape(forms * f.shape[0], -1)
+                rectangle = in_pieces(weighted, few[f.second]).reshape(forms, *f.shape)
+                part[:, f.monomials] = rectangle[:, f.row, f.column]
+            total.add(part)
+        return np.asarray(total.value)
 
 
 def factor(pairs: Indices, firsts: Indices) -> Factor:

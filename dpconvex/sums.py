@@ -1,0 +1,186 @@
+"""Sums over records whose rounding is bounded for every input, not only on average.
+
+A sum of n numbers, added one to the next, errs by up to n units in the last place of its terms' absolute values; equal
+records come near to that.  Added in pieces of 128, and the pieces in pairs, it errs by 128 + log2(n/128) at most, in whatever
+order a library adds the numbers of a piece (N. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd edition,
+sections 3.1 and 4.2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["PIECE", "Lengths", "Pairwise", "SparseRows", "in_pieces", "pairwise", "piece", "transposed_product"]
+
+Array = NDArray[np.float64]
+
+# Unit roundoff of double precision.
+ROUNDOFF = 2.0**-53
+# So many records are added in any order.
+PIECE = 128
+# A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
+DENSE = 16
+# Operations on one number besides long sums: what surrounds a sum over the records, and an outer function with its derivative,
+# whose exponentials and logarithms are exact to four units in the last place.
+AROUND, OUTER = 8, 16
+
+
+def piece(scalars: int) -> int:
+    """Return the number of records in a piece, for records of so many scalars."""
+    return max(PIECE, -(-scalars // DENSE))
+
+
+def pairwise(parts: Any) -> Any:
+    """Sum over the first axis: neighbours first, then their sums, and so on.  For arrays of NumPy and of JAX."""
+    while len(parts) > 1:
+        even = len(parts) // 2 * 2
+        sums = parts[0:even:2] + parts[1:even:2]
+        if even < len(parts):
+            sums = (
+                np.concatenate([sums, parts[even:]]) if isinstance(parts, np.ndarray) else _joined(sums, parts[even:])
+            )
+        parts = sums
+    return parts[0]
+
+
+def _joined(a: Any, b: Any) -> Any:
+    import jax.numpy as xp
+
+    return xp.concatenate([a, b])
+
+
+class Pairwise:
+    """A sum of arrays that come one by one, each added to a sum of as many others.
+
+    Examples
+    --------
+    >>> total = Pairwise(0.0)
+    >>> for number in (1.0, 2.0, 3.0):
+    ...     total.add(number)
+    >>> total.value
+    6.0
+    """
+
+    def __init__(self, zero: Any) -> None:
+        self.zero = zero
+        self.count = 0
+        self.waiting: list[Any] = []  # sums of falling powers of two of terms
+
+    def add(self, term: Any) -> None:
+        """Add a term."""
+        self.count += 1
+        left = self.count
+        while left % 2 == 0:
+            term = self.waiting.pop() + term
+            left //= 2
+        self.waiting.append(term)
+
+    @property
+    def value(self) -> Any:
+        """The sum so far."""
+        if not self.waiting:
+            return self.zero
+        total = self.waiting[-1]
+        for part in self.waiting[-2::-1]:
+            total = part + total
+        return total
+
+
+def in_pieces(left: Array, right: Array, size: int = PIECE) -> Array:
+    """Return ``left @ right.T``, shape (a, b), of arrays of shape (a, n) and (b, n), summed in pieces.
+
+    It is often faster than the plain product too, which libraries are not made for when a and b are small and n is large.
+    """
+    count = left.shape[1] // size
+    whole = count * size
+    rest = left[:, whole:] @ right[:, whole:].T
+    if not count:
+        return rest
+    pieces = left[:, :whole].reshape(len(left), count, size).transpose(1, 0, 2)
+    others = right[:, :whole].reshape(len(right), count, size).transpose(1, 2, 0)
+    return np.asarray(pairwise(np.matmul(pieces, others)) + rest)
+
+
+class SparseRows(sp.csr_array):
+    """A block of sparse records that remembers how it is cut into pieces."""
+
+    _cut: tuple[int, sp.csr_array] | None = None
+
+    def cut(self, size: int) -> sp.csr_array:
+        """Return the block with the columns of each piece beside those of the last: shape (records, pieces * scalars)."""
+        if self._cut is None or self._cut[0] != size:
+            records, scalars = self.shape
+            count = -(-records // size)
+            kind = np.int32 if count * scalars < 2**31 else np.int64
+            first = np.repeat(np.arange(records) // size * scalars, np.diff(self.indptr))
+            index = (self.data, (self.indices + first).astype(kind), self.indptr.astype(kind))
+            self._cut = size, sp.csr_array(index, shape=(records, count * scalars))
+        return self._cut[1]
+
+
+def transposed_product(rows: Any, gradient: Array) -> Array:
+    """Return ``gradient @ rows``, shape (forms, scalars), summed over the records in pieces."""
+    forms, (records, scalars) = len(gradient), rows.shape
+    if not sp.issparse(rows):
+        return in_pieces(gradient, rows.T)
+    size = piece(scalars)
+    if records <= size:
+        parts = np.asarray(rows.T @ gradient.T)[None]
+    else:
+        cut = (rows if isinstance(rows, SparseRows) else SparseRows(rows)).cut(size)
+        # For one form a product with a vector, which is faster than one with a column.
+        product = cut.T @ gradient[0] if forms == 1 else cut.T @ gradient.T
+        parts = np.asarray(product).reshape(-1, scalars, forms)
+    return np.asarray(pairwise(parts)).T
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long the sums are that make a gradient, of public numbers alone.
+
+    Attributes
+    ----------
+    scalars : int
+        Scalars of one record.
+    monomials : int
+        Terms in the inner product of a record with parameters.
+    entries : int
+        Entries of the leaves of one record's loss.
+    row : int
+        Terms in the inner products of the regularizer's gradient.
+    """
+
+    scalars: int
+    monomials: int
+    entries: int
+    row: int
+
+    def gradient_error(
+        self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
+    ) -> float:
+        """Bound the error of a computed gradient of the objective (docs/release.md, section 5).
+
+        Parameters
+        ----------
+        records : float
+            Number of records.
+        gradient_bound, hessian_bound : float
+            Bounds on the gradient and the curvature of one record's loss.
+        radius : float
+            Norm of the parameters.
+        public : float
+            Sum of the norms of the gradient's other parts.
+        """
+        size = piece(self.scalars)
+        summed = size + math.log2(1 + records / size) + AROUND
+        inner = self.monomials + OUTER
+        # Errors of several leaves are errors of differences of forms: sums of their norms stand for norms of their sums.
+        spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
+        data = records * (gradient_bound * (summed + inner) + hessian_bound * inner * radius)
+        return ROUNDOFF * (spread * data + (self.row + AROUND) * public)
