@@ -23,8 +23,10 @@ from dpconvex.errors import NotPrivate
 from dpconvex.feasible import FeasibleSet, feasible_set
 from dpconvex.mentions import Mentions
 from dpconvex.polynomial import Polynomial
+from dpconvex.quadratics import quadratic
 from dpconvex.space import Space
 from dpconvex.subspace import sensitive_basis
+from dpconvex.sums import Lengths
 from dpconvex.template import Template
 
 __all__ = ["LossForm", "affine_leaves"]
@@ -91,6 +93,14 @@ class LossForm:
     def noise_dimension(self) -> int:
         """Dimension p of the sensitive subspace."""
         return int(self.basis.shape[1])
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How long the sums are that make a gradient of the objective."""
+        entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
+        regularizer = quadratic(self.template.regularizer, self.space)
+        row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
+        return Lengths(self.bases.count, entries, row)
 
 
 def affine_leaves(expression: cp.Expression) -> list[cp.Expression]:

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.columns import flattened
-from dpconvex.sums import Pairwise, in_pieces
+from dpconvex.sums import Pairwise, in_pieces, inner_products
 
 __all__ = ["FactoredDesign", "QuadraticDesign"]
 
@@ -24,9 +24,8 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
-# Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.  (Not a power of two of
-# them: products with such strides are slow.)
-STEP, TOGETHER = 1024, 120
+# Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.
+STEP, TOGETHER = 4096, 32
 # So many first factors share a matrix product with all second factors that any of them has, for so many records at a time: two
 # threads that do this in turns with shorter steps mostly wait for the interpreter.
 FACTORS, RECORDS = 8, 2048
@@ -96,9 +95,10 @@ class QuadraticDesign:
         room = np.empty((TOGETHER, min(STEP, size)))
         for start in range(0, size, STEP):
             few, target = scalars[:, start : start + STEP], result[:, start : start + STEP]
-            target[:] = coefficients[:, -1:]
+            total = Pairwise(0.0)
             for low, high, factors in self.pieces:
-                target += coefficients[:, low:high] @ products(few, factors, room)
+                total.add(coefficients[:, low:high] @ products(few, factors, room))
+            np.add(total.value, coefficients[:, -1:], out=target)
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
@@ -213,9 +213,9 @@ class FactoredDesign:
             matrices.append(rectangle.reshape(-1, f.shape[1]))
         for start in range(0, size, RECORDS):
             few, target = scalars[:, start : start + RECORDS], result[:, start : start + RECORDS]
-            np.matmul(linear, few, out=target)
+            target[:] = inner_products(linear, few)
             for f, matrix in zip(self.factors, matrices, strict=True):
-                moved = (matrix @ few[f.second]).reshape(forms, f.shape[0], -1)
+                moved = inner_products(matrix, few[f.second]).reshape(forms, f.shape[0], -1)
                 target += np.einsum("fan,an->fn", moved, few[f.first])
         return result
 

@@ -22,6 +22,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.feasible import FeasibleSet
 from dpconvex.record import Batch
 from dpconvex.space import Space
+from dpconvex.sums import Lengths
 from dpconvex.template import Template
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Problem:
         Bound on the gradient norm of one record's loss, if one was proved; it only serves to estimate rounding.
     hessian_bound : float or None
         Bound on the largest eigenvalue of the Hessian of one record's loss on K, if one was proved.
+    lengths : Lengths or None
+        How long the sums are that make the gradient; long ones are assumed where it is not given.
     projector : callable or None
         Orthogonal projection on the sensitive subspace, acting on the last axis of an array of shape (..., dim).  If
         given, the losses see the projected parameters; the regularizer, the quadratic and the noise see all of them.
@@ -77,6 +80,7 @@ class Problem:
     linear: Array | None = None
     gradient_bound: float | None = None
     hessian_bound: float | None = None
+    lengths: Lengths | None = None
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

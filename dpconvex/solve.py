@@ -236,6 +236,7 @@ class DataEngine:
             linear=linear,
             gradient_bound=self.analysis.gradient_bound,
             hessian_bound=None if smoothing or self.analysis.kink is not None else self.analysis.hessian_bound,
+            lengths=form.lengths,
             projector=projector(form),
         )
 

@@ -16,7 +16,18 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["PIECE", "Lengths", "Pairwise", "SparseRows", "in_pieces", "pairwise", "piece", "transposed_product"]
+__all__ = [
+    "PIECE",
+    "RECORD",
+    "Lengths",
+    "Pairwise",
+    "SparseRows",
+    "in_pieces",
+    "inner_products",
+    "pairwise",
+    "piece",
+    "transposed_product",
+]
 
 Array = NDArray[np.float64]
 
@@ -26,9 +37,10 @@ ROUNDOFF = 2.0**-53
 PIECE = 128
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
 DENSE = 16
-# Operations on one number besides long sums: what surrounds a sum over the records, and an outer function with its derivative,
-# whose exponentials and logarithms are exact to four units in the last place.
-AROUND, OUTER = 8, 16
+# Operations on one number around a sum over the records.
+AROUND = 8
+# What is assumed of one record: that its gradient errs by at most so many units of ``G + H ||theta||``.
+RECORD = 16
 
 
 def piece(scalars: int) -> int:
@@ -92,6 +104,16 @@ class Pairwise:
         return total
 
 
+def inner_products(weights: Array, columns: Array, size: int = PIECE) -> Array:
+    """Return ``weights @ columns``, shape (forms, records), with the terms of each inner product summed in pieces."""
+    if weights.shape[1] <= size:
+        return weights @ columns
+    total = Pairwise(0.0)
+    for start in range(0, weights.shape[1], size):
+        total.add(weights[:, start : start + size] @ columns[start : start + size])
+    return np.asarray(total.value)
+
+
 def in_pieces(left: Array, right: Array, size: int = PIECE) -> Array:
     """Return ``left @ right.T``, shape (a, b), of arrays of shape (a, n) and (b, n), summed in pieces.
 
@@ -148,8 +170,6 @@ class Lengths:
     ----------
     scalars : int
         Scalars of one record.
-    monomials : int
-        Terms in the inner product of a record with parameters.
     entries : int
         Entries of the leaves of one record's loss.
     row : int
@@ -157,7 +177,6 @@ class Lengths:
     """
 
     scalars: int
-    monomials: int
     entries: int
     row: int
 
@@ -179,8 +198,7 @@ class Lengths:
         """
         size = piece(self.scalars)
         summed = size + math.log2(1 + records / size) + AROUND
-        inner = self.monomials + OUTER
-        # Errors of several leaves are errors of differences of forms: sums of their norms stand for norms of their sums.
+        # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
-        data = records * (gradient_bound * (summed + inner) + hessian_bound * inner * radius)
-        return ROUNDOFF * (spread * data + (self.row + AROUND) * public)
+        data = records * (spread * summed * gradient_bound + RECORD * (gradient_bound + hessian_bound * radius))
+        return ROUNDOFF * (data + (self.row + AROUND) * public)

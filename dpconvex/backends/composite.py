@@ -15,6 +15,7 @@ from dpconvex.absolute import AbsoluteValues
 from dpconvex.errors import NotConverged
 from dpconvex.problem import Problem
 from dpconvex.sets import UNIT, Interval
+from dpconvex.sums import Lengths
 
 __all__ = ["Composite"]
 
@@ -71,8 +72,7 @@ class Composite:
         regularizer = loss.quadratic(smooth=self.absolute is not None)
         if problem.hessian_bound is None or regularizer is None:
             return np.inf
-        matrix = abs(regularizer.hessian)
-        public = problem.size * float(matrix.sum(axis=1).max(initial=0.0)) + problem.added
+        public = self.stiffness + problem.added
         return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
 
     @cached_property
@@ -129,19 +129,33 @@ class Composite:
         return self.problem.feasible.error(theta) + 4 * UNIT * float(np.linalg.norm(theta))
 
     def gradient_error(self, theta: Array, gradient: Array) -> float:
-        """Estimate how far a computed gradient of f can be from the exact one, from rounding.
+        """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5).
 
-        A sum of n terms of size G, rounded at every addition, errs by less than c sqrt(n) u (n G) but for a probability
-        exponentially small in c^2 (N. Higham, T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci.
-        Comput. 2019, Theorem 2.4); so do the inner products of length dim inside the terms.
+        The norm of the regularizer's gradient is at most that of the whole plus those of the other parts.
         """
         problem = self.problem
-        records = problem.batch.size
-        bound = problem.gradient_bound if problem.gradient_bound is not None else 0.0
+        data = problem.batch.size * (problem.gradient_bound or 0.0)
         noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
-        public = (
-            float(np.linalg.norm(gradient))
-            + noise
-            + (problem.added + problem.strong_convexity) * float(np.linalg.norm(theta))
+        radius = float(np.linalg.norm(theta))
+        whole = float(np.linalg.norm(gradient))
+        public = 2 * (data + noise + problem.added * radius) + whole + self.stiffness * radius
+        return self.lengths.gradient_error(
+            problem.batch.size, problem.gradient_bound or 0.0, problem.hessian_bound or 0.0, radius, public
         )
-        return 8.0 * (np.sqrt(records) + np.sqrt(self.dim)) * (UNIT / 2) * (records * bound + public)
+
+    @cached_property
+    def stiffness(self) -> float:
+        """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
+        regularizer = self.problem.loss.quadratic(smooth=self.absolute is not None)
+        if regularizer is None:
+            return self.problem.strong_convexity
+        return self.problem.size * float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0))
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How long the sums are that make a gradient."""
+        if self.problem.lengths is not None:
+            return self.problem.lengths
+        fields = self.problem.batch.fields.values()
+        scalars = sum(int(np.prod(column.shape[1:], dtype=np.int64)) for column in fields)
+        return Lengths(scalars, max(self.dim, 1), self.dim)

@@ -24,12 +24,12 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.gaussian import gaussian_sigma, mean_norm
 from dpconvex.mechanisms.modulus import check_options
+from dpconvex.mechanisms.rounding import SURPLUS
 from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.noise import gaussian, in_subspace
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.slopes import regularizer_slope
-from dpconvex.sets import UNIT
 
 __all__ = ["NoisyGradientDescent"]
 
@@ -104,7 +104,7 @@ class NoisyGradientDescent:
             If no bound on the regularizer's gradient is found and no step size is given.
         """
         check_conditions(analysis, privacy)
-        rounding = gradient_rounding(analysis, size)
+        rounding = gradient_rounding(analysis, privacy, size)
         sensitivity = sensitivity_of(analysis, privacy) + 2 * rounding
         p = analysis.form.noise_dimension
         once = gaussian_sigma(privacy.epsilon, privacy.delta, sensitivity)
@@ -185,10 +185,12 @@ def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
         )
 
 
-def gradient_rounding(analysis: Analysis, size: int) -> float:
-    """Estimate how far the computed sum of gradients can be from the exact one (Higham & Mary 2019, theorem 2.4)."""
-    spread = math.sqrt(size) + math.sqrt(analysis.form.space.dim)
-    return 8.0 * spread * UNIT / 2 * size * analysis.gradient_bound
+def gradient_rounding(analysis: Analysis, privacy: Privacy, size: int) -> float:
+    """Bound how far the computed sum of gradients can be from the exact one, at points of K."""
+    records = size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
+    bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
+    radius = analysis.form.feasible.norm_bound
+    return analysis.form.lengths.gradient_error(records, analysis.gradient_bound, bend, radius, 0.0)
 
 
 def enough_steps(steepest: float, noise: float) -> int:

@@ -54,20 +54,21 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     float
         A distance; infinite if mu is 0.
     """
-    mu, dim = certificate.strong_convexity, analysis.form.space.dim
+    mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
     records = largest_count(certificate)
     start, slope = public_start(analysis, certificate)
     radius = answer_radius(analysis, certificate, noise_bound)
-    stiffness = certificate.size * largest_eigenvalue(analysis) + certificate.added
+    curved = certificate.size * largest_eigenvalue(analysis)
+    stiffness = curved + certificate.added
+    bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
-    everything = data + gradient + noise_bound + (certificate.added + mu) * radius
-    error = 8 * (np.sqrt(records) + np.sqrt(dim)) * UNIT / 2 * everything
+    public = 2 * (data + noise_bound + certificate.added * radius) + gradient + max(curved, mu) * radius
+    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, bend, radius, public)
     if analysis.form.feasible.is_space:
         return float(error / mu)
-    bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     lipschitz = max(records * bend + stiffness, mu)
     if not curvature_known(analysis, certificate):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz)
