@@ -20,6 +20,7 @@ from dpconvex.form import LossForm
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.cover import Cover, perturb
+from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy
 from dpconvex.problem import Problem
@@ -225,6 +226,7 @@ class DataEngine:
 
     def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
         form = self.analysis.form
+        smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
         return Problem(
             template=smooth_template(form.template, smoothing) if smoothing else form.template,
             space=form.space,
@@ -234,8 +236,8 @@ class DataEngine:
             strong_convexity=strong_convexity,
             added=added,
             linear=linear,
-            gradient_bound=self.analysis.gradient_bound,
-            hessian_bound=None if smoothing or self.analysis.kink is not None else self.analysis.hessian_bound,
+            gradient_bound=smooth.gradient_bound,
+            hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
             projector=projector(form),
         )
