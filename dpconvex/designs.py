@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.columns import flattened
 from dpconvex.pairs import FactoredDesign, QuadraticDesign
-from dpconvex.sums import PIECE, inner_products, transposed_product
+from dpconvex.sums import inner_products, sparse_rows, transposed_product
 
 __all__ = ["Design", "LinearDesign", "design_of"]
 
@@ -24,7 +24,7 @@ Block = Mapping[str, Any]
 
 # For records of so many scalars NumPy's einsum, which reads them one after the other, is faster than the BLAS, which reads
 # several at a time, when they come from memory; from a cache it is slower.
-STREAMED = 32, PIECE
+STREAMED = 32, 64
 
 
 class Design(Protocol):
@@ -108,7 +108,7 @@ class LinearDesign:
 def product(rows: Any, weights: Array, stream: bool = False) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records); with `stream`, of records that come from memory, not from a cache."""
     if sp.issparse(rows):
-        return np.asarray(rows @ weights[0])[None] if len(weights) == 1 else np.ascontiguousarray((rows @ weights.T).T)
+        return sparse_rows(rows).product(weights)
     if len(weights) == 1 and stream and STREAMED[0] <= rows.shape[1] <= STREAMED[1]:
         return np.einsum("ij,j->i", rows, weights[0])[None]
     return inner_products(weights, rows.T)

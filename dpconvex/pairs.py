@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.columns import flattened
-from dpconvex.sums import Pairwise, in_pieces, inner_products
+from dpconvex.sums import SEVERAL, Pairwise, in_pieces, inner_products
 
 __all__ = ["FactoredDesign", "QuadraticDesign"]
 
@@ -25,7 +25,7 @@ Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
 # Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.
-STEP, TOGETHER = 4096, 32
+STEP, TOGETHER = 4096, SEVERAL
 # So many first factors share a matrix product with all second factors that any of them has, for so many records at a time: two
 # threads that do this in turns with shorter steps mostly wait for the interpreter.
 FACTORS, RECORDS = 8, 2048

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 __all__ = [
     "PIECE",
     "RECORD",
+    "SEVERAL",
     "Lengths",
     "Pairwise",
     "SparseRows",
@@ -26,6 +27,7 @@ __all__ = [
     "inner_products",
     "pairwise",
     "piece",
+    "sparse_rows",
     "transposed_product",
 ]
 
@@ -35,6 +37,9 @@ Array = NDArray[np.float64]
 ROUNDOFF = 2.0**-53
 # So many records are added in any order.
 PIECE = 128
+# So many terms of an inner product are added in any order: of one at a time, which libraries split among the lanes of a
+# register, and of several, whose terms they add one to the next.
+SINGLE, SEVERAL = 128, 32
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
 DENSE = 16
 # Operations on one number around a sum over the records.
@@ -104,8 +109,9 @@ class Pairwise:
         return total
 
 
-def inner_products(weights: Array, columns: Array, size: int = PIECE) -> Array:
+def inner_products(weights: Array, columns: Array) -> Array:
     """Return ``weights @ columns``, shape (forms, records), with the terms of each inner product summed in pieces."""
+    size = SINGLE if len(weights) == 1 else SEVERAL
     if weights.shape[1] <= size:
         return weights @ columns
     total = Pairwise(0.0)
@@ -133,6 +139,29 @@ class SparseRows(sp.csr_array):
     """A block of sparse records that remembers how it is cut into pieces."""
 
     _cut: tuple[int, sp.csr_array] | None = None
+    _split: tuple[sp.csr_array, NDArray[np.int64]] | None = None
+
+    def split(self) -> tuple[sp.csr_array, NDArray[np.int64]]:
+        """Return the block with long records split into several rows, and which is the first row of each record."""
+        if self._split is None:
+            lengths = np.diff(self.indptr)
+            parts = np.maximum(-(-lengths // SEVERAL), 1)
+            first = np.cumsum(parts) - parts
+            total = int(parts.sum())
+            within = np.arange(total) - np.repeat(first, parts)
+            start = np.append(np.repeat(self.indptr[:-1], parts) + SEVERAL * within, self.indptr[-1])
+            index = (self.data, self.indices, start.astype(self.indptr.dtype))
+            self._split = sp.csr_array(index, shape=(total, self.shape[1])), first
+        return self._split
+
+    def product(self, weights: Array) -> Array:
+        """Return ``weights @ rows.T``, shape (forms, records), with the terms of each inner product summed in pieces."""
+        rows, first = self.split()
+        # For one form a product with a vector, which is faster than one with a column.
+        found = (rows @ weights[0])[:, None] if len(weights) == 1 else rows @ weights.T
+        if len(found) > self.shape[0]:
+            found = np.add.reduceat(found, first, axis=0)
+        return np.ascontiguousarray(found.T)
 
     def cut(self, size: int) -> sp.csr_array:
         """Return the block with the columns of each piece beside those of the last: shape (records, pieces * scalars)."""
@@ -146,6 +175,11 @@ class SparseRows(sp.csr_array):
         return self._cut[1]
 
 
+def sparse_rows(rows: Any) -> SparseRows:
+    """Return sparse records as a block that can be cut."""
+    return rows if isinstance(rows, SparseRows) else SparseRows(rows)
+
+
 def transposed_product(rows: Any, gradient: Array) -> Array:
     """Return ``gradient @ rows``, shape (forms, scalars), summed over the records in pieces."""
     forms, (records, scalars) = len(gradient), rows.shape
@@ -155,8 +189,7 @@ def transposed_product(rows: Any, gradient: Array) -> Array:
     if records <= size:
         parts = np.asarray(rows.T @ gradient.T)[None]
     else:
-        cut = (rows if isinstance(rows, SparseRows) else SparseRows(rows)).cut(size)
-        # For one form a product with a vector, which is faster than one with a column.
+        cut = sparse_rows(rows).cut(size)
         product = cut.T @ gradient[0] if forms == 1 else cut.T @ gradient.T
         parts = np.asarray(product).reshape(-1, scalars, forms)
     return np.asarray(pairwise(parts)).T
