@@ -23,8 +23,9 @@ Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
 # For records of so many scalars NumPy's einsum, which reads them one after the other, is faster than the BLAS, which reads
-# several at a time, when they come from memory; from a cache it is slower.
-STREAMED = 32, 64
+# several at a time, when they come from memory; from a cache it is slower.  (It would be up to 512; but longer inner products
+# may err by more than `dpconvex.sums` takes for granted.)
+STREAMED = 32, 112
 
 
 class Design(Protocol):

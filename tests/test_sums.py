@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import product as pairs
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import dpconvex as dp
 from dpconvex.backends.composite import Composite
 from dpconvex.batched import BatchedLoss
+from dpconvex.designs import product
 from dpconvex.sums import (
     PIECE,
     RECORD,
@@ -96,6 +97,22 @@ def test_equal_terms_do_not_drift(kind: str) -> None:
 LONG = np.longdouble
 
 
+@pytest.mark.parametrize("forms", [1, 3])
+@pytest.mark.parametrize("kind", ["plain", "stream", "sparse"])
+def test_inner_products_err_less_than_is_assumed(kind: str, forms: int) -> None:
+    """On equal terms, of which all partial sums are rounded the same way, and on such that cancel."""
+    rng = np.random.default_rng(1)
+    for length in (20, 32, 33, 100, 112, 128, 129, 300, 1000):
+        for sign in (1.0, -1.0):
+            weights = np.full((forms, length), rng.uniform(0.5, 1.0))
+            rows = np.repeat(rng.uniform(0.5, 1.0, size=(400, 1)), length, axis=1)
+            rows[:, length // 2 :] *= sign
+            found = product(sp.csr_array(rows) if kind == "sparse" else rows, weights, kind == "stream")
+            exact = (weights.astype(LONG)[:, None] * rows.astype(LONG)).sum(axis=2)
+            norms = np.linalg.norm(weights, axis=1)[:, None] * np.linalg.norm(rows, axis=1)
+            assert (np.abs(found - exact) <= RECORD * ROUNDOFF * norms).all(), length
+
+
 def slope(violation: Any, width: float) -> Any:
     """Derivative of `huber_hinge`."""
     return np.clip((violation + width) / (2 * width), 0, 1)
@@ -136,7 +153,7 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, fea
     analysis = analyse(template)
     d = int(options["features"])
     rng = np.random.default_rng(sorted(LEARNERS).index(name))
-    for length, size in product((0.1, 1.0, 10.0, 100.0), (8, 30_000 if d < 10 else 5000)):
+    for length, size in pairs((0.1, 1.0, 10.0, 100.0), (8, 30_000 if d < 10 else 5000)):
         x = rng.uniform(0.5, 1.0, size=(1 if data == "equal" else size, 1 if data == "flat" else d)) + np.zeros(d)
         if data == "random":
             x *= rng.choice([-1, 1], size=x.shape)
