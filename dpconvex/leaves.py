@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,6 +39,8 @@ Indices = NDArray[np.int64]
 LARGEST_DEGREE = 2
 # Relative size of a combination's error that passes for rounding, and of numbers that pass for integers.
 ROUNDING, INTEGER = 1e-14, 1e-9
+# Relative size of what is left of a row that is a combination of others.
+SAME = 1e-10
 # Directions that find the rank of the leaves; with more forms than this none are shared.
 LARGEST_BASIS = 600
 # So many random combinations are tried first.
@@ -139,7 +142,8 @@ def split(template: Template, space: Space) -> LeafForm | None:
     monomials, place = numbered(terms.monomial)
     count, dim = len(monomials), space.dim
     moving = terms.coordinate >= 0
-    basis = row_basis(entries_matrix(terms, place * dim + terms.coordinate, moving, count * dim))
+    ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
+    basis = row_basis(entries_matrix(terms, place * dim + terms.coordinate, moving, count * dim), ends)
     if basis is None:
         return None
     offsets = entries_matrix(terms, place, ~moving, count)
@@ -174,8 +178,18 @@ def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.boo
     return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
 
 
-def row_basis(rows: sp.csr_array) -> tuple[sp.csr_array, Array] | None:
+def row_basis(rows: sp.csr_array, ends: Indices | None = None) -> tuple[sp.csr_array, Array] | None:
     """Choose rows that all rows are combinations of.
+
+    Those of one label are preferred: the differences of one class with all others, whose squares sum to no more than those of
+    their sums.  If no label has enough of them, and those that were found are not orthogonal, they are made so; what rounding
+    does to sums over records for each form is then not much enlarged by the sums over forms (docs/release.md, section 5).
+
+    Parameters
+    ----------
+    rows : csr_array
+    ends : ndarray of int, optional
+        Where the rows of each label end, with a 0 in front.
 
     Returns
     -------
@@ -200,20 +214,41 @@ def row_basis(rows: sp.csr_array) -> tuple[sp.csr_array, Array] | None:
         sketch = unit @ rng.normal(size=(len(used), width))
         _, triangle, order = scipy.linalg.qr(sketch.T, mode="economic", pivoting=True)
         size = np.abs(np.diag(triangle))
-        rank = int((size > 1e-10 * size[0]).sum())
+        rank = int((size > SAME * size[0]).sum())
         if width == most or 2 * rank <= width:
             break
         width *= 4
     if rank == LARGEST_BASIS and len(moving) > LARGEST_BASIS:
         return None
-    chosen = np.sort(order[:rank])
+    chosen = of_one_label(sketch, moving, ends, rank)
+    alone = chosen is None
+    chosen = np.sort(order[:rank]) if chosen is None else chosen
     weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
     combine = np.zeros((count, rank))
     combine[moving] = weights * scale[moving, None] / scale[moving[chosen]]
     whole = np.round(combine)
     combine = np.where(np.abs(combine - whole) <= INTEGER * np.maximum(1.0, np.abs(whole)), whole, combine)
     basis = sp.csr_array(rows[moving[chosen]])
+    gram = (basis @ basis.T).toarray()
+    if alone and (np.abs(gram - np.diag(np.diag(gram))) > INTEGER * np.abs(gram).max()).any():
+        factor = np.linalg.cholesky(gram)
+        basis, combine = sp.csr_array(np.linalg.inv(factor) @ basis), combine @ factor
     error = abs(sp.csr_array(combine) @ basis - rows)
     allowed = ROUNDING * (np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale)
     largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(count)
     return (basis, combine) if (largest <= allowed).all() else None
+
+
+def of_one_label(sketch: Array, moving: Indices, ends: Indices | None, rank: int) -> Indices | None:
+    """Return as many independent rows as the rank, all of one label; None if there is no label with so many."""
+    if ends is None:
+        return None
+    for start, end in pairwise(ends.tolist()):
+        own = np.flatnonzero((moving >= start) & (moving < end))
+        if len(own) < rank:
+            continue
+        _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
+        size = np.abs(np.diag(triangle))
+        if len(size) >= rank and size[rank - 1] > SAME * size[0]:
+            return np.asarray(own[np.sort(order[:rank])])
+    return None
