@@ -66,6 +66,10 @@ class FeasibleSet:
         """Whether `project` is available; `reason` tells why not."""
         return self.reason is None
 
+    def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
+        """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
+        return all(isinstance(piece, Interval) or not coordinates[piece.coordinates].any() for piece in self.pieces)
+
     @cached_property
     def lower(self) -> Array:
         """Bound below for each coordinate, shape (dim,), possibly minus infinity."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.absolute import AbsoluteValues
 from dpconvex.errors import NotConverged
 from dpconvex.problem import Problem
-from dpconvex.sets import UNIT, Interval
+from dpconvex.sets import UNIT
 from dpconvex.sums import Lengths
 
 __all__ = ["Composite"]
@@ -53,12 +53,7 @@ class Composite:
     def absolute(self) -> AbsoluteValues | None:
         """Absolute values that have a proximal map together with K: those of free or bounded coordinates."""
         found = self.problem.loss.absolute
-        if found is None:
-            return None
-        for piece in self.problem.feasible.pieces:
-            if not isinstance(piece, Interval) and found.weights[piece.coordinates].any():
-                return None
-        return found
+        return found if found is not None and self.problem.feasible.bounds_only(found.weights > 0) else None
 
     @cached_property
     def is_smooth(self) -> bool:

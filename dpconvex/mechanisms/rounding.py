@@ -23,7 +23,6 @@ from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
-from dpconvex.sets import Interval as Bounds
 
 __all__ = ["SURPLUS", "answer_radius", "largest_floor", "loss_drop", "projection_error"]
 
@@ -83,12 +82,10 @@ def curvature_known(analysis: Analysis, certificate: Certificate) -> bool:
     if certificate.perturbed != "objective" or not np.isfinite(certificate.hessian_bound):
         return False
     form = analysis.form
-    if quadratic(form.template.regularizer, form.space) is not None:
-        return True
-    rest, absolute = split_absolute(form.template.regularizer, form.space)
-    if absolute is None or not all(isinstance(piece, Bounds) for piece in form.feasible.pieces):
-        return False
-    return quadratic(rest, form.space) is not None
+    smooth, absolute = split_absolute(form.template.regularizer, form.space)
+    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
+        smooth = form.template.regularizer
+    return quadratic(smooth, form.space) is not None
 
 
 def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
