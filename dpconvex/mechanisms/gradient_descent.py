@@ -40,7 +40,8 @@ FEWEST, MOST = 10, 1000
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 ASSUMPTIONS = (
     "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-    "Gradients are computed in floating point; an estimate of what rounding does to them is part of the sensitivity.",
+    "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
+    "record in it is assumed (docs/release.md).",
     "Nobody observes how long a fit takes.",
 )
 

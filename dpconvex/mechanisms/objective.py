@@ -36,8 +36,8 @@ Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
 ASSUMPTIONS = (
-    "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with an estimate of what "
-    "rounding does to its gradient (docs/release.md).",
+    "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
+    "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
     "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
     "Nobody observes how long a fit takes, nor whether a fit failed.",
 )
