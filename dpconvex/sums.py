@@ -54,22 +54,12 @@ def piece(scalars: int) -> int:
 
 
 def pairwise(parts: Any) -> Any:
-    """Sum over the first axis: neighbours first, then their sums, and so on.  For arrays of NumPy and of JAX."""
+    """Sum over the first axis: neighbours first, then their sums, and so on.  An array of JAX has a power of two of parts."""
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         sums = parts[0:even:2] + parts[1:even:2]
-        if even < len(parts):
-            sums = (
-                np.concatenate([sums, parts[even:]]) if isinstance(parts, np.ndarray) else _joined(sums, parts[even:])
-            )
-        parts = sums
+        parts = sums if even == len(parts) else np.concatenate([sums, parts[even:]])
     return parts[0]
-
-
-def _joined(a: Any, b: Any) -> Any:
-    import jax.numpy as xp
-
-    return xp.concatenate([a, b])
 
 
 class Pairwise:
