@@ -95,12 +95,21 @@ class LossForm:
         return int(self.basis.shape[1])
 
     @cached_property
+    def projection(self) -> sp.csr_array | None:
+        """Orthogonal projection on the sensitive subspace, shape (dim, dim); None if that is the whole space."""
+        return None if self.noise_dimension == self.space.dim else sp.csr_array(self.basis @ self.basis.T)
+
+    @cached_property
     def lengths(self) -> Lengths:
         """How long the sums are that make a gradient of the objective."""
+        projected = 0.0
+        if self.projection is not None:
+            rows = np.diff(self.projection.indptr) * abs(self.projection).sum(axis=1)
+            projected = float(rows.max(initial=0.0))
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
-        return Lengths(self.bases.count, entries, row)
+        return Lengths(self.bases.count, entries, row, projected)
 
 
 def affine_leaves(expression: cp.Expression) -> list[cp.Expression]:

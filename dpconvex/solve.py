@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import Certificate
@@ -287,11 +286,8 @@ def projector(form: LossForm) -> Callable[[np.ndarray], np.ndarray] | None:
 
     With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
     """
-    basis = form.basis
-    if basis.shape[1] == basis.shape[0]:
-        return None
-    matrix = sp.csr_array(basis @ basis.T)
-    return lambda theta: (matrix @ theta.T).T
+    matrix = form.projection
+    return None if matrix is None else lambda theta: (matrix @ theta.T).T
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

@@ -197,11 +197,15 @@ class Lengths:
         Entries of the leaves of one record's loss.
     row : int
         Terms in the inner products of the regularizer's gradient.
+    projected : float
+        Where parameters and gradients are projected on a subspace: the largest product, over the rows of the projection, of the
+        number of their entries and the sum of their absolute values.
     """
 
     scalars: int
     entries: int
     row: int
+    projected: float = 0.0
 
     def gradient_error(
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
@@ -223,5 +227,6 @@ class Lengths:
         summed = size + math.log2(1 + records / size) + AROUND
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
-        data = records * (spread * summed * gradient_bound + RECORD * (gradient_bound + hessian_bound * radius))
+        each = RECORD + self.projected
+        data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
         return ROUNDOFF * (data + (self.row + AROUND) * public)

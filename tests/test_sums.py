@@ -181,7 +181,10 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, fea
 def test_lengths_are_those_of_the_template() -> None:
     logistic_lengths = analyse(dp.load("logistic_regression", features=7)).form.lengths
     assert logistic_lengths == Lengths(scalars=7, entries=1, row=1)
-    assert analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths.entries == 4
+    several = analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths
+    assert several.entries == 4
+    # The projection takes the mean over the classes from each: rows of five numbers, 4/5 and four times -1/5.
+    assert several.projected == pytest.approx(5 * 8 / 5)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +226,7 @@ def test_every_part_of_a_gradient_counts() -> None:
     assert lengths.gradient_error(1000, 1.0, 0.25, 3.0, 100.0) > base
     assert Lengths(5, 4, 1).gradient_error(1000, 1.0, 0.25, 3.0, 50.0) > base
     assert Lengths(5, 1, 9).gradient_error(1000, 1.0, 0.25, 3.0, 50.0) > base
+    assert Lengths(5, 1, 1, 2.0).gradient_error(1000, 1.0, 0.25, 3.0, 50.0) > base
     assert Lengths(50_000, 1, 1).gradient_error(1000, 1.0, 0.25, 3.0, 50.0) > base
 
 
