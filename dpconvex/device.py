@@ -13,6 +13,7 @@ from dpconvex.engines import padded_size
 from dpconvex.lowering import Compiled, Lowered, LoweredTemplate, compiled, double_precision
 from dpconvex.record import Batch
 from dpconvex.space import Space
+from dpconvex.sums import Pairwise
 
 __all__ = ["DeviceEngine"]
 
@@ -68,11 +69,13 @@ class DeviceEngine:
         with double_precision():
             # All groups are dispatched before the first result is waited for.
             results = [g.functions.value_and_gradient(entries[g.lowered.place], *g.arguments) for g in self._groups]
-            total, slope = 0.0, np.zeros(len(entries))
+            total, slope = 0.0, Pairwise(np.zeros(len(entries)))
             for group, (value, part) in zip(self._groups, results, strict=True):
                 total += float(value)
-                slope[group.lowered.place] += np.asarray(part)
-        return total, np.asarray(self.lift.T @ slope)
+                own = np.zeros(len(entries))
+                own[group.lowered.place] = np.asarray(part)
+                slope.add(own)
+        return total, np.asarray(self.lift.T @ slope.value)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""

@@ -7,7 +7,7 @@ takes: the rules of `lowering_rules` run on this module as they run on NumPy and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,9 @@ class Dual:
     def __pow__(self, power: float) -> Dual:
         if power == 0:
             return Dual(np.ones_like(self.value), np.zeros_like(self.value))
+        if power < 0:
+            value = self.value**power
+            return Dual(value, power * value / self.value * self.slope)
         below = powered(self.value, power - 1)
         return Dual(below * self.value, power * below * self.slope)
 
@@ -102,7 +105,7 @@ class Dual:
 
 def powered(base: Array, power: float) -> Array:
     """Power; whole ones by repeated multiplication, which NumPy leaves to a slow function from the third on."""
-    if not float(power).is_integer() or power < 0:
+    if not float(power).is_integer():
         return np.asarray(base**power)
     result, square, left = np.ones_like(base), base, int(power)
     while left:
@@ -227,10 +230,10 @@ def value_and_slope(
     -------
     value, slope : ndarray, shape (records,)
     """
-    supply = {
-        "affine": iter([Dual(*pair) for pair in given]),
-        "field": iter(fields),
-        "constant": iter(map(float, constants)),
+    supply: dict[str, Iterator[Any]] = {
+        "affine": (Dual(*pair) for pair in given),
+        "field": (Dual(values, 0.0) for values in fields),
+        "constant": map(float, constants),
     }
     slots = [kind for (kind, _, _, _), f in zip(tape.steps, tape.functions, strict=True) if f is None]
     # What leaves a function's domain becomes infinite or NaN, as in JAX; solvers refuse it.

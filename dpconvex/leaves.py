@@ -41,6 +41,11 @@ LARGEST_DEGREE = 2
 ROUNDING, INTEGER = 1e-14, 1e-9
 # Relative size of what is left of a row that is a combination of others.
 SAME = 1e-10
+# Least eigenvalue of the inner products of a label's rows, scaled to length 1, at which they serve as a basis: for differences of
+# one class with the others it is one half.
+WELL_CONDITIONED = 0.4
+# A basis is made orthonormal if it has at most so many numbers.
+LARGEST_DENSE = 2**24
 # Directions that find the rank of the leaves; with more forms than this none are shared.
 LARGEST_BASIS = 600
 # So many random combinations are tried first.
@@ -181,9 +186,9 @@ def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.boo
 def row_basis(rows: sp.csr_array, ends: Indices | None = None) -> tuple[sp.csr_array, Array] | None:
     """Choose rows that all rows are combinations of.
 
-    Those of one label are preferred: the differences of one class with all others, whose squares sum to no more than those of
-    their sums.  If no label has enough of them, and those that were found are not orthogonal, they are made so; what rounding
-    does to sums over records for each form is then not much enlarged by the sums over forms (docs/release.md, section 5).
+    Those of one label are preferred if they are well conditioned, as the differences of one class with all others are.  If no
+    label has enough of them, and those that were found are not orthogonal, they are made so; what rounding does to sums over
+    records for each form is then not much enlarged by the sums over forms (docs/release.md, section 5).
 
     Parameters
     ----------
@@ -220,35 +225,45 @@ def row_basis(rows: sp.csr_array, ends: Indices | None = None) -> tuple[sp.csr_a
         width *= 4
     if rank == LARGEST_BASIS and len(moving) > LARGEST_BASIS:
         return None
-    chosen = of_one_label(sketch, moving, ends, rank)
-    alone = chosen is None
-    chosen = np.sort(order[:rank]) if chosen is None else chosen
+    own = of_one_label(unit, sketch, moving, ends, rank)
+    chosen = np.sort(order[:rank]) if own is None else own
     weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
     combine = np.zeros((count, rank))
     combine[moving] = weights * scale[moving, None] / scale[moving[chosen]]
     whole = np.round(combine)
     combine = np.where(np.abs(combine - whole) <= INTEGER * np.maximum(1.0, np.abs(whole)), whole, combine)
-    basis = sp.csr_array(rows[moving[chosen]])
-    gram = (basis @ basis.T).toarray()
-    if alone and (np.abs(gram - np.diag(np.diag(gram))) > INTEGER * np.abs(gram).max()).any():
-        factor = np.linalg.cholesky(gram)
-        basis, combine = sp.csr_array(np.linalg.inv(factor) @ basis), combine @ factor
+    found = sp.csr_array(rows[moving[chosen]]), combine
+    gram = (unit[chosen] @ unit[chosen].T).toarray()
+    if own is None and np.abs(gram - np.eye(rank)).max() > INTEGER and rank * len(used) <= LARGEST_DENSE:
+        directions, _ = scipy.linalg.qr(unit[chosen].toarray().T, mode="economic")
+        table = sp.csr_array(directions.T)
+        orthonormal = sp.csr_array((table.data, used[table.indices], table.indptr), shape=(rank, rows.shape[1]))
+        weights = np.zeros((count, rank))
+        weights[moving] = scale[moving, None] * (unit @ directions)
+        if reproduces(weights, orthonormal, rows, scale):
+            return orthonormal, weights
+    return found if reproduces(found[1], found[0], rows, scale) else None
+
+
+def reproduces(combine: Array, basis: sp.csr_array, rows: sp.csr_array, scale: Array) -> bool:
+    """Whether rows of the given norms are combinations of a basis, but for rounding."""
     error = abs(sp.csr_array(combine) @ basis - rows)
     allowed = ROUNDING * (np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale)
-    largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(count)
-    return (basis, combine) if (largest <= allowed).all() else None
+    largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(len(scale))
+    return bool((largest <= allowed).all())
 
 
-def of_one_label(sketch: Array, moving: Indices, ends: Indices | None, rank: int) -> Indices | None:
-    """Return as many independent rows as the rank, all of one label; None if there is no label with so many."""
+def of_one_label(unit: sp.csr_array, sketch: Array, moving: Indices, ends: Indices | None, rank: int) -> Indices | None:
+    """Return as many well-conditioned rows, of length 1, as the rank, all of one label; None if no label has so many."""
     if ends is None:
         return None
     for start, end in pairwise(ends.tolist()):
         own = np.flatnonzero((moving >= start) & (moving < end))
         if len(own) < rank:
             continue
-        _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
-        size = np.abs(np.diag(triangle))
-        if len(size) >= rank and size[rank - 1] > SAME * size[0]:
-            return np.asarray(own[np.sort(order[:rank])])
+        _, _, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
+        chosen = np.asarray(own[np.sort(order[:rank])])
+        gram = (unit[chosen] @ unit[chosen].T).toarray()
+        if np.linalg.eigvalsh(gram)[0] > WELL_CONDITIONED:
+            return chosen
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
@@ -34,17 +34,24 @@ class Limit:
     """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
 
     def __init__(self) -> None:
+        self.limiter: Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Take the limit back, whoever needs it: in a process that has just been forked nobody does."""
+        if self.limiter is not None:
+            self.limiter.restore_original_limits()
+        self.limiter = None
         self.lock = Lock()
         self.users = 0
         self.threads = 1
-        self.limiter: Any = None
 
     def enter(self) -> int:
         """Set the limit; return the number of threads without it."""
         with self.lock:
             if self.users == 0:
                 libraries = controller()
-                self.threads = max((found["num_threads"] for found in libraries.info()), default=1)
+                self.threads = max((found["num_threads"] or 1 for found in libraries.info()), default=1)
                 self.limiter = libraries.limit(limits=1) if self.threads > 1 else None
             self.users += 1
             return self.threads
@@ -84,8 +91,14 @@ def pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="dpconvex")
 
 
+def after_fork() -> None:
+    """Forget threads, which do not survive a fork, and the limit that they may have needed."""
+    pool.cache_clear()
+    LIMIT.forget()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=pool.cache_clear)  # threads do not survive it
+    os.register_at_fork(after_in_child=after_fork)
 
 
 def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
@@ -117,5 +130,5 @@ def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
         while waiting:
             yield waiting.popleft().result()
     finally:
-        for future in waiting:
-            future.cancel()
+        # What has begun is waited for: nothing runs on after an error or an interrupt.
+        wait([future for future in waiting if not future.cancel()])

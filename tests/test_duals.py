@@ -47,6 +47,14 @@ SCALARS: dict[str, Callable[[Any], Any]] = {
     "ratio": lambda m: cp.exp(m) / (1 + cp.exp(m)),
     "product": lambda m: cp.exp(m) * cp.square(m),
     "field": lambda m: T * cp.logistic(m) + T / 3,
+    "functions of a field": lambda m: (
+        cp.exp(-T) * cp.square(m)
+        + cp.sqrt(T) * cp.abs(m)
+        + cp.logistic(T)
+        + cp.log1p(T) * m**2
+        - cp.log(T)
+        - cp.huber(T, 0.5)
+    ),
     "sum": lambda m: cp.sum(cp.logistic(m)) + cp.real(cp.square(m)),
     "difference": lambda m: 2 - cp.exp(m) - cp.square(m),
 }

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.batched import BatchedLoss
 from dpconvex.designs import Design, LinearDesign, design_of
 from dpconvex.leaves import leaf_form, row_basis
 from dpconvex.pairs import FactoredDesign, QuadraticDesign
@@ -150,3 +151,28 @@ def test_ranks_around_the_number_of_random_combinations(rank: int) -> None:
     rows, combine = found
     assert rows.shape[0] == np.linalg.matrix_rank(basis)
     assert combine @ rows.toarray() == pytest.approx(weights @ basis, abs=1e-9)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
+def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None:
+    w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
+    template = Template(
+        Record(x=Ball(4), y=Choice(range(3))),
+        lambda x, y: [
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ u),
+            lambda: cp.logistic(-(x @ (w - apart * u))),
+        ][y](),
+        cp.sum_squares(w) + cp.sum_squares(u),
+    )
+    space, rng = Space(template.variables), np.random.default_rng(0)
+    batch = template.record.sample(200, rng)
+    one, other = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "device"))
+    assert one.engine == "blocks"
+    theta = rng.normal(size=space.dim)
+    assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-12, abs=1e-12)
+    form = leaf_form(template, space)
+    assert form is not None
+    rows = form.map.toarray()
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import product as pairs
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,6 +19,7 @@ from dpconvex.backends.composite import Composite
 from dpconvex.batched import BatchedLoss
 from dpconvex.designs import product
 from dpconvex.leaves import leaf_form
+from dpconvex.space import Space
 from dpconvex.sums import (
     PIECE,
     RECORD,
@@ -176,6 +178,19 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, fea
         assert bound <= 600 * unit
         if size < 10:  # no long sums: this is what is assumed of one record, with room to spare
             assert error <= RECORD / 2 * unit
+
+
+def test_many_labels_are_summed_in_pairs_too() -> None:
+    """Equal records, each with a label of its own, on the engine that compiles whole losses."""
+    w, count = cp.Variable(1, name="w"), 3000
+    record = dp.Record(x=dp.Box(np.zeros(1), np.ones(1)), y=dp.Choice(range(count)))
+    template = dp.Template(record, lambda x, y: cp.abs(x[0] ** 3 * w[0] - 5), cp.sum_squares(w))
+    space = Space([w])
+    loss = BatchedLoss(template, space, record.validate({"x": np.full((count, 1), 0.9), "y": np.arange(count)}))
+    assert loss.engine == "device"
+    exact = -count * Fraction(0.9) ** 3
+    error = abs(float(Fraction(float(loss.gradient(np.zeros(1))[0])) - exact))
+    assert error <= 40 * ROUNDOFF * float(-exact)
 
 
 def test_lengths_are_those_of_the_template() -> None:

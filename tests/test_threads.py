@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from threading import Barrier, Event, Thread, Timer
 from typing import Any
 
 import cvxpy as cp
@@ -83,10 +84,27 @@ def test_an_error_stops_what_has_not_begun() -> None:
         free.wait(30)
 
     tasks = [fail, lambda: wait(1), lambda: wait(2), lambda: wait(3), lambda: wait(4)]
+    Timer(0.2, free.set).start()
     with pytest.raises(FloatingPointError, match="third block"):
         list(in_order(tasks, 2))
-    free.set()
     assert 4 not in begun
+
+
+def test_nothing_runs_on_after_an_error() -> None:
+    begun, ended = Event(), []
+
+    def fail() -> None:
+        begun.wait(30)
+        raise FloatingPointError("first block")
+
+    def work() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.append(True)
+
+    with pytest.raises(FloatingPointError, match="first block"):
+        list(in_order([fail, work], 2))
+    assert ended == [True]
 
 
 def test_settings_of_the_caller_hold_in_tasks() -> None:
@@ -136,13 +154,18 @@ def test_the_limit_holds_for_the_loaded_libraries() -> None:
 
 FORK = """
 import os
-from dpconvex.threads import in_order
+from dpconvex.threads import LIMIT, controller, in_order, one_blas_thread
+before = max((found["num_threads"] for found in controller().info()), default=1)
 work = lambda: list(in_order([lambda k=k: k for k in range(9)], 2))
 assert work() == list(range(9))
-child = os.fork()
-if child == 0:
-    os._exit(0 if work() == list(range(9)) else 1)
-assert os.waitpid(child, 0)[1] == 0
+with one_blas_thread():
+    child = os.fork()
+    if child == 0:
+        with one_blas_thread():
+            fine = work() == list(range(9))
+        free = max((found["num_threads"] for found in controller().info()), default=1) == before
+        os._exit(0 if fine and free and LIMIT.users == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 

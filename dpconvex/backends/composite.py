@@ -134,9 +134,10 @@ class Composite:
         radius = float(np.linalg.norm(theta))
         whole = float(np.linalg.norm(gradient))
         public = 2 * (data + noise + problem.added * radius) + whole + self.stiffness * radius
-        return self.lengths.gradient_error(
-            problem.batch.size, problem.gradient_bound or 0.0, problem.hessian_bound or 0.0, radius, public
+        bend = (
+            problem.hessian_bound if problem.hessian_bound is not None and np.isfinite(problem.hessian_bound) else 0.0
         )
+        return self.lengths.gradient_error(problem.batch.size, problem.gradient_bound or 0.0, bend, radius, public)
 
     @cached_property
     def stiffness(self) -> float:
