@@ -20,26 +20,31 @@ __all__ = ["runs_on_duals", "value_and_slope"]
 Array = NDArray[np.float64]
 
 # Atoms whose rules need no more than this module has, if all that they read are scalars.
-ATOMS = frozenset(
-    {
-        *("AddExpression", "NegExpression", "multiply", "DivExpression", "MulExpression", "Sum", "Promote"),
-        *(
-            "conj",
-            "real",
-            "exp",
-            "log",
-            "log1p",
-            "logistic",
-            "abs",
-            "maximum",
-            "minimum",
-            "huber",
-            "Power",
-            "PowerApprox",
-        ),
-        *("entr", "rel_entr", "kl_div", "quad_over_lin"),
-    }
+AFFINE = (
+    "AddExpression",
+    "NegExpression",
+    "multiply",
+    "DivExpression",
+    "MulExpression",
+    "Sum",
+    "Promote",
+    "conj",
+    "real",
 )
+SMOOTH = (
+    "exp",
+    "log",
+    "log1p",
+    "logistic",
+    "huber",
+    "Power",
+    "PowerApprox",
+    "entr",
+    "rel_entr",
+    "kl_div",
+    "quad_over_lin",
+)
+ATOMS = frozenset((*AFFINE, *SMOOTH, "abs", "maximum", "minimum"))
 
 
 class Dual:

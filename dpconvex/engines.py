@@ -193,7 +193,7 @@ class BlockEngine:
             )
         else:
             given = [(self._leaves(share, forms, block, group)[0, : share.ends[-1]], 1.0)]
-            fields = fields if share.rows is None else [values[share.rows] for values in fields]
+            fields = [values[share.rows] for values in fields]
         values, slopes = value_and_slope(kind.labels[0].lowered.tape, given, fields, kind.constants)
         return values, slopes[None]
 

@@ -7,7 +7,7 @@ number for each monomial, the second one for each form and scalar: it is faster 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,8 @@ class Scalars:
         return table
 
 
-class QuadraticDesign:
-    """Monomials of degree two and less, made from few records at a time.
+class PairDesign:
+    """What both ways have in common: some records at a time, and sums over them in pairs.
 
     Parameters
     ----------
@@ -84,37 +84,63 @@ class QuadraticDesign:
     fields : mapping of str to slice
     """
 
+    together: int
+
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         self.count = len(monomials)
         self.scalars = Scalars(monomials, fields)
-        self.pieces = pieces(self.scalars.numbered(monomials))
 
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
         """See `Design`."""
         scalars, result = self.scalars.read(block, size), np.empty((len(coefficients), size))
-        room = np.empty((TOGETHER, min(STEP, size)))
-        for start in range(0, size, STEP):
-            few, target = scalars[:, start : start + STEP], result[:, start : start + STEP]
-            total = Pairwise(0.0)
-            for low, high, factors in self.pieces:
-                total.add(coefficients[:, low:high] @ products(few, factors, room))
-            np.add(total.value, coefficients[:, -1:], out=target)
+        forms_of = self._forms(coefficients)
+        for start in range(0, size, self.together):
+            result[:, start : start + self.together] = forms_of(scalars[:, start : start + self.together])
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
         """See `Design`."""
         size = gradient.shape[1]
-        scalars = self.scalars.read(block, size)
-        total = Pairwise(np.zeros((len(gradient), self.count)))
-        room = np.empty((TOGETHER, min(STEP, size)))
-        for start in range(0, size, STEP):
-            few, weights = scalars[:, start : start + STEP], gradient[:, start : start + STEP]
-            part = np.empty((len(gradient), self.count))
-            for low, high, factors in self.pieces:
-                part[:, low:high] = in_pieces(weights, products(few, factors, room))
-            part[:, -1] = weights.sum(axis=1)
-            total.add(part)
+        scalars, total = self.scalars.read(block, size), Pairwise(np.zeros((len(gradient), self.count)))
+        for start in range(0, size, self.together):
+            total.add(
+                self._slope(scalars[:, start : start + self.together], gradient[:, start : start + self.together])
+            )
         return np.asarray(total.value)
+
+    def _forms(self, coefficients: Array) -> Callable[[Array], Array]:
+        """Return a function from the scalars of few records to their forms."""
+        raise NotImplementedError
+
+    def _slope(self, few: Array, weights: Array) -> Array:
+        """Return the gradient with respect to the coefficients for few records."""
+        raise NotImplementedError
+
+
+class QuadraticDesign(PairDesign):
+    """Monomials of degree two and less, made from few records at a time."""
+
+    together = STEP
+
+    def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
+        super().__init__(monomials, fields)
+        self.pieces = pieces(self.scalars.numbered(monomials))
+
+    def _forms(self, coefficients: Array) -> Callable[[Array], Array]:
+        def forms(few: Array) -> Array:
+            total, room = Pairwise(0.0), np.empty((TOGETHER, few.shape[1]))
+            for low, high, factors in self.pieces:
+                total.add(coefficients[:, low:high] @ products(few, factors, room))
+            return np.asarray(total.value + coefficients[:, -1:])
+
+        return forms
+
+    def _slope(self, few: Array, weights: Array) -> Array:
+        result, room = np.empty((len(weights), self.count)), np.empty((TOGETHER, few.shape[1]))
+        for low, high, factors in self.pieces:
+            result[:, low:high] = in_pieces(weights, products(few, factors, room))
+        result[:, -1] = weights.sum(axis=1)
+        return result
 
 
 def products(scalars: Array, factors: list[tuple[int, int, int]], room: Array) -> Array:
@@ -175,19 +201,13 @@ class Factor:
         return self.first.stop - self.first.start, self.second.stop - self.second.start
 
 
-class FactoredDesign:
-    """Forms of degree two as products of matrices with records, times records again.
+class FactoredDesign(PairDesign):
+    """Forms of degree two as products of matrices with records, times records again."""
 
-    Parameters
-    ----------
-    monomials : ndarray of int, shape (count, 2)
-        Sorted, so that those with the same first factor are neighbours.
-    fields : mapping of str to slice
-    """
+    together = RECORDS
 
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
-        self.count = len(monomials)
-        self.scalars = Scalars(monomials, fields)
+        super().__init__(monomials, fields)
         pairs = self.scalars.numbered(monomials)[:-1]
         self.linear = np.flatnonzero(pairs[:, 0] < 0)
         self.linear_column = pairs[self.linear, 1]
@@ -200,42 +220,36 @@ class FactoredDesign:
         multiplied = sum(f.shape[0] * f.shape[1] for f in self.factors)
         return forms * (WRITING * written + multiplied) < (WRITING + forms) * self.count
 
-    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        """See `Design`."""
-        scalars, result, forms = self.scalars.read(block, size), np.empty((len(coefficients), size)), len(coefficients)
-        linear = np.zeros((forms, self.scalars.count + 1))
+    def _forms(self, coefficients: Array) -> Callable[[Array], Array]:
+        count = len(coefficients)
+        linear = np.zeros((count, self.scalars.count + 1))
         linear[:, self.linear_column] = coefficients[:, self.linear]
         linear[:, -1] = coefficients[:, -1]
         matrices = []
         for f in self.factors:
-            rectangle = np.zeros((forms, *f.shape))
+            rectangle = np.zeros((count, *f.shape))
             rectangle[:, f.row, f.column] = coefficients[:, f.monomials]
             matrices.append(rectangle.reshape(-1, f.shape[1]))
-        for start in range(0, size, RECORDS):
-            few, target = scalars[:, start : start + RECORDS], result[:, start : start + RECORDS]
-            target[:] = inner_products(linear, few)
-            for f, matrix in zip(self.factors, matrices, strict=True):
-                moved = inner_products(matrix, few[f.second]).reshape(forms, f.shape[0], -1)
-                target += np.einsum("fan,an->fn", moved, few[f.first])
-        return result
 
-    def backward(self, block: Block, gradient: Array) -> Array:
-        """See `Design`."""
-        forms, size = gradient.shape
-        scalars = self.scalars.read(block, size)
-        total = Pairwise(np.zeros((forms, self.count)))
-        for start in range(0, size, RECORDS):
-            few, weights = scalars[:, start : start + RECORDS], gradient[:, start : start + RECORDS]
-            part = np.empty((forms, self.count))
-            linear = in_pieces(weights, few)
-            part[:, self.linear] = linear[:, self.linear_column]
-            part[:, -1] = linear[:, -1]
-            for f in self.factors:
-                weighted = (weights[:, None] * few[f.first]).reshape(forms * f.shape[0], -1)
-                rectangle = in_pieces(weighted, few[f.second]).reshape(forms, *f.shape)
-                part[:, f.monomials] = rectangle[:, f.row, f.column]
-            total.add(part)
-        return np.asarray(total.value)
+        def forms(few: Array) -> Array:
+            result = inner_products(linear, few)
+            for f, matrix in zip(self.factors, matrices, strict=True):
+                moved = inner_products(matrix, few[f.second]).reshape(count, f.shape[0], -1)
+                result += np.einsum("fan,an->fn", moved, few[f.first])
+            return result
+
+        return forms
+
+    def _slope(self, few: Array, weights: Array) -> Array:
+        forms = len(weights)
+        result, linear = np.empty((forms, self.count)), in_pieces(weights, few)
+        result[:, self.linear] = linear[:, self.linear_column]
+        result[:, -1] = linear[:, -1]
+        for f in self.factors:
+            weighted = (weights[:, None] * few[f.first]).reshape(forms * f.shape[0], -1)
+            rectangle = in_pieces(weighted, few[f.second]).reshape(forms, *f.shape)
+            result[:, f.monomials] = rectangle[:, f.row, f.column]
+        return result
 
 
 def factor(pairs: Indices, firsts: Indices) -> Factor:

@@ -27,6 +27,7 @@ __all__ = [
     "inner_products",
     "pairwise",
     "piece",
+    "public_norms",
     "sparse_rows",
     "transposed_product",
 ]
@@ -185,6 +186,21 @@ def transposed_product(rows: Any, gradient: Array) -> Array:
     return np.asarray(pairwise(parts)).T
 
 
+def public_norms(data: float, noise: float, quadratic: float, whole: float, regularizer: float) -> float:
+    """Bound the sum of the norms of the objective's gradient's parts besides those of single records.
+
+    Parameters
+    ----------
+    data, noise, quadratic : float
+        Norms of the gradient of all losses, of b, and of the gradient of the quadratic that a mechanism adds.
+    whole : float
+        Norm of the whole gradient; that of the regularizer's is at most this and the norms above.
+    regularizer : float
+        Bound on the absolute values that the regularizer's gradient adds up.
+    """
+    return 2 * (data + noise + quadratic) + whole + regularizer
+
+
 @dataclass(frozen=True)
 class Lengths:
     """How long the sums are that make a gradient, of public numbers alone.
@@ -221,7 +237,7 @@ class Lengths:
         radius : float
             Norm of the parameters.
         public : float
-            Sum of the norms of the gradient's other parts.
+            Sum of the norms of the gradient's other parts, from `public_norms`.
         """
         size = piece(self.scalars)
         summed = size + math.log2(1 + records / size) + AROUND

@@ -15,7 +15,7 @@ from dpconvex.absolute import AbsoluteValues
 from dpconvex.errors import NotConverged
 from dpconvex.problem import Problem
 from dpconvex.sets import UNIT
-from dpconvex.sums import Lengths
+from dpconvex.sums import Lengths, public_norms
 
 __all__ = ["Composite"]
 
@@ -124,16 +124,13 @@ class Composite:
         return self.problem.feasible.error(theta) + 4 * UNIT * float(np.linalg.norm(theta))
 
     def gradient_error(self, theta: Array, gradient: Array) -> float:
-        """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5).
-
-        The norm of the regularizer's gradient is at most that of the whole plus those of the other parts.
-        """
+        """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
         problem = self.problem
         data = problem.batch.size * (problem.gradient_bound or 0.0)
         noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
         radius = float(np.linalg.norm(theta))
         whole = float(np.linalg.norm(gradient))
-        public = 2 * (data + noise + problem.added * radius) + whole + self.stiffness * radius
+        public = public_norms(data, noise, problem.added * radius, whole, self.stiffness * radius)
         bend = (
             problem.hessian_bound if problem.hessian_bound is not None and np.isfinite(problem.hessian_bound) else 0.0
         )

@@ -23,6 +23,7 @@ from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
+from dpconvex.sums import public_norms
 
 __all__ = ["SURPLUS", "answer_radius", "largest_floor", "loss_drop", "projection_error"]
 
@@ -64,7 +65,7 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
-    public = 2 * (data + noise_bound + certificate.added * radius) + gradient + max(curved, mu) * radius
+    public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, bend, radius, public)
     if analysis.form.feasible.is_space:
         return float(error / mu)
