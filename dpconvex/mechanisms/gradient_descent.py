@@ -24,7 +24,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.gaussian import gaussian_sigma, mean_norm
 from dpconvex.mechanisms.modulus import check_options
-from dpconvex.mechanisms.rounding import SURPLUS
+from dpconvex.mechanisms.rounding import largest_count
 from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.noise import gaussian, in_subspace
 from dpconvex.privacy import Privacy
@@ -188,7 +188,7 @@ def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
 
 def gradient_rounding(analysis: Analysis, privacy: Privacy, size: int) -> float:
     """Bound how far the computed sum of gradients can be from the exact one, at points of K."""
-    records = size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
+    records = largest_count(privacy, size)
     bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
     radius = analysis.form.feasible.norm_bound
     return analysis.form.lengths.gradient_error(records, analysis.gradient_bound, bend, radius, 0.0)

@@ -18,6 +18,7 @@ from dpconvex.absolute import split_absolute
 from dpconvex.certificate import Certificate
 from dpconvex.form import LossForm
 from dpconvex.polynomial import Polynomial
+from dpconvex.privacy import Privacy
 from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
@@ -25,7 +26,7 @@ from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
 from dpconvex.sums import public_norms
 
-__all__ = ["SURPLUS", "answer_radius", "largest_floor", "loss_drop", "projection_error"]
+__all__ = ["SURPLUS", "answer_radius", "largest_count", "largest_floor", "loss_drop", "projection_error"]
 
 Array = NDArray[np.float64]
 
@@ -57,7 +58,7 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
-    records = largest_count(certificate)
+    records = largest_count(certificate.privacy, certificate.size)
     start, slope = public_start(analysis, certificate)
     radius = answer_radius(analysis, certificate, noise_bound)
     curved = certificate.size * largest_eigenvalue(analysis)
@@ -97,7 +98,7 @@ def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: flo
     F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
     ``(mu/2) r^2 - (s + ||b||) r <= nW``.
     """
-    mu, records = certificate.strong_convexity, largest_count(certificate)
+    mu, records = certificate.strong_convexity, largest_count(certificate.privacy, certificate.size)
     start, slope = public_start(analysis, certificate)
     pull = slope + noise_bound
     steps = [(records * certificate.gradient_bound + pull) / mu]
@@ -127,9 +128,9 @@ def loss_drop(analysis: Analysis) -> float:
     return _DROPS[analysis]
 
 
-def largest_count(certificate: Certificate) -> int:
+def largest_count(privacy: Privacy, size: int) -> int:
     """Return the largest number of records that the bounds are meant for."""
-    return certificate.size * (SURPLUS if certificate.privacy.adjacency == "add-remove" else 1)
+    return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
 
 
 def nearest_to_zero(form: LossForm) -> Array:
