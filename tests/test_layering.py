@@ -26,6 +26,7 @@ LAYERS = [
     {"checks"},
     {"record"},
     {"atoms", "declared"},
+    {"reader"},
     {"template"},
     {"smoothing"},
     {"space", "sets", "polynomial", "bases"},
