@@ -35,6 +35,7 @@ LAYERS = [
     {"feasible"},
     {"mentions"},
     {"affine", "intervals"},
+    {"domains"},
     {"subspace"},
     {"form"},
     {"rules"},
