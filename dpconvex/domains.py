@@ -1,6 +1,6 @@
 """Where the atoms of a regularizer are defined, as constraints of the program.
 
-CVXPY keeps such domains implicitly: ``power(w, 3)`` is convex because w is not negative there.  What is compiled would leave them.
+CVXPY keeps such domains implicitly: ``power(w, 3)`` is convex because w is not negative there.  Compiled code would leave them.
 So each domain must contain K, or it becomes a part of K.
 """
 

@@ -222,7 +222,7 @@ def culprit(expression: cp.Expression) -> cp.Expression:
         for argument in expression.args:
             if not (argument.is_convex() or argument.is_concave()):
                 return culprit(argument)
-        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "DivExpression"):
+        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "broadcast_to", "DivExpression"):
             for argument in expression.args:
                 if not argument.is_convex():
                     return culprit(argument)

@@ -132,7 +132,7 @@ def quadratic_form(node: Any, arguments: list[Any]) -> Any:
         raise NotPrivate("the matrix of a quadratic form is not positive semidefinite", node, "use a convex quadratic")
     sign, root = found
     vector = inner if inner.ndim == 1 else cp.reshape(inner, (inner.size,), order="F")
-    squares: Any = cp.sum_squares(cp.Constant(frozen(root)) @ vector)
+    squares: Any = cp.sum_squares(sealed(frozen(root)) @ vector)
     result = squares if sign > 0 else -squares
     return result if result.shape == node.shape else cp.reshape(result, node.shape, order="F")
 
@@ -299,9 +299,11 @@ class Reader:
             raise TemplateError(f"{self._what} contains a constant that is not made of numbers ({error}).") from error
         if not np.isfinite(copy.data if sp.issparse(copy) else copy).all():
             raise NotPrivate(
-                f"{self._what} contains a number that is not finite", node, "use finite constants; check where it came from"
+                f"{self._what} contains a number that is not finite",
+                node,
+                "use finite constants; check where it came from",
             )
-        return cp.Constant(copy)
+        return sealed(copy)
 
 
 def rebuilt(node: Any, arguments: list[Any]) -> Any:
@@ -345,6 +347,14 @@ def frozen(value: Any, shape: tuple[int, ...] | None = None) -> Any:
     return array
 
 
+def sealed(value: Any) -> cp.Constant:
+    """Return a constant whose entries cannot be written to (CVXPY makes its own copy of them)."""
+    result = cp.Constant(value)
+    if isinstance(result.value, np.ndarray):
+        result.value.setflags(write=False)
+    return result
+
+
 def number(option: Any) -> float:
     """Return an option of an atom, which may be a public parameter, as a number."""
     return float(np.asarray(option.value if isinstance(option, cp.Expression) else option))
@@ -371,4 +381,3 @@ def bound_of(bound: Any, variable: cp.Variable) -> Any:
     if value is None:
         raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")
     return np.array(value, dtype=float)
-

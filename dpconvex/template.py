@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from dpconvex.errors import TemplateError
 from dpconvex.reader import Reader
 from dpconvex.record import Record
+from dpconvex.values import Evaluation, public_point
 
 __all__ = ["Template"]
+
+# What was read may differ in value by this fraction of the largest number that occurs in computing it.
+READING = 1e-9
+# With more expressions than this, the many labels' own are like each other, and one point for each is enough.
+FEW = 32
 
 # What plays no part in a proof and may be set later.
 AFTERWARDS = ("predict", "source")
@@ -111,6 +117,8 @@ class Template:
         self.regularizer: cp.Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[cp.Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[cp.Variable, ...] = tuple(reader.variables.values())
+        originals = [*losses, public, *constraints]
+        check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader.variables)
         self._sealed = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -140,6 +148,28 @@ class Template:
                 fields = ", ".join(self.record.fields)
                 raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
             raise
+
+
+def check_reading(
+    originals: Sequence[Any], read: Sequence[Any], record: Record, variables: Mapping[int, cp.Variable]
+) -> None:
+    """Raise if what was read has other values than what the user wrote, at public points."""
+    rng = np.random.default_rng(0)
+    for positive in (False, True) if len(originals) <= FEW else (False,):
+        fields = {name: column[0] for name, column in record.sample(1, rng).fields.items()}
+        leaves: dict[int, Any] = {id(symbol): fields[name] for name, symbol in record.parameters.items()}
+        theta = {key: public_point(variable, rng, positive) for key, variable in variables.items()}
+        theirs = {id(v): theta[v.id] for original in originals for v in original.variables()}
+        before = Evaluation({**leaves, **theirs})
+        after = Evaluation({**leaves, **{id(variable): theta[key] for key, variable in variables.items()}})
+        for original, copied in zip(originals, read, strict=True):
+            one, two = before.measure(original), after.measure(copied)
+            room = READING * max(before.magnitude, after.magnitude)
+            if one is not None and two is not None and np.isfinite(one) and not abs(one - two) <= room:
+                raise TemplateError(
+                    f"Template: {original} was read as an expression of other values ({two:.12g} instead of {one:.12g}). "
+                    "Please report it; write it in another way."
+                )
 
 
 def check_names(variables: Iterable[cp.Variable]) -> None:

@@ -26,7 +26,7 @@ LAYERS = [
     {"checks"},
     {"record"},
     {"atoms", "declared"},
-    {"reader"},
+    {"reader", "values"},
     {"template"},
     {"smoothing"},
     {"space", "sets", "polynomial", "bases"},
@@ -43,10 +43,11 @@ LAYERS = [
     {"comparison", "certificate"},
     {"noise"},
     {"mechanisms"},
-    {"verify"},
-    {"risk"},
     {"lowering_rules"},
     {"tape"},
+    {"translation"},
+    {"verify"},
+    {"risk"},
     {"duals"},
     {"compiled_sums"},
     {"lowering"},
@@ -92,7 +93,7 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
 
 
 # Modules that are about such an import, and are themselves imported only when they are used.
-ENGINES = {"lowering", "lowering_rules", "estimators", "plots"}
+ENGINES = {"lowering", "estimators", "plots"}
 
 
 def module_name(file: Path) -> str:
