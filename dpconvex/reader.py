@@ -368,11 +368,11 @@ def public_options(node: Any) -> list[Any]:
 
 
 def twin(variable: cp.Variable) -> cp.Variable:
-    """Return a new variable with the name, the shape and copies of the attributes of another."""
+    """Return a new variable with the name, the number, the shape and copies of the attributes of another."""
     attributes = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
     if "bounds" in attributes:
         attributes["bounds"] = [bound_of(bound, variable) for bound in attributes["bounds"]]
-    return cp.Variable(variable.shape, name=variable.name(), **deepcopy(attributes))
+    return cp.Variable(variable.shape, name=variable.name(), var_id=variable.id, **deepcopy(attributes))
 
 
 def bound_of(bound: Any, variable: cp.Variable) -> Any:

@@ -177,11 +177,9 @@ INDEFINITE: dict[str, Callable[[], Any]] = {
 def test_convexity_has_no_absolute_tolerance(name: str) -> None:
     with pytest.raises(dp.NotPrivate):
         modulus(100 * cp.sum_squares(v) + INDEFINITE[name]())
+    bent = lambda x: cp.square(x @ v[:1]) + INDEFINITE[name]()  # noqa: E731
     with pytest.raises(dp.NotPrivate):
-        template = dp.Template(
-            UNIT, lambda x: cp.square(x @ v[:1]) + INDEFINITE[name](), cp.sum_squares(v), [cp.norm(v) <= 1]
-        )
-        analyse(template)
+        analyse(dp.Template(UNIT, bent, cp.sum_squares(v), [cp.norm(v) <= 1]))
 
 
 @settings(max_examples=50, deadline=None)
