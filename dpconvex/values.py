@@ -40,8 +40,7 @@ class Evaluation:
             if id(node) in self.leaves:
                 result = self.leaves[id(node)]
             elif node.args:
-                with np.errstate(all="ignore"):
-                    result = node.numeric([self.value(argument) for argument in node.args])
+                result = numeric(node, [self.value(argument) for argument in node.args])
             else:
                 result = node.value
             result = np.asarray(result.toarray() if sp.issparse(result) else result)
@@ -68,6 +67,15 @@ class Evaluation:
         if isinstance(constraint, SOC) and values[0].size == 1:
             return float(np.linalg.norm(values[1]) - values[0].ravel()[0])
         return None
+
+
+def numeric(node: Any, values: list[Any]) -> Any:
+    """Apply an atom to numbers by CVXPY's code; NaN where that has no value."""
+    try:
+        with np.errstate(all="ignore"):
+            return node.numeric(values)
+    except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError):
+        return np.full(node.shape, np.nan)
 
 
 def public_point(variable: cp.Variable, rng: np.random.Generator, positive: bool) -> Any:

@@ -90,7 +90,7 @@ REFUSALS = {
     ),
     "definiteness asserted in a constraint": (
         lambda: Template(RECORD, loss, 0, [cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) <= 1]),
-        "psd_wrap asserts what is not known",
+        "not positive semidefinite",
         "psd_wrap",
     ),
     "no variable": (
