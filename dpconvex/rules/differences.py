@@ -74,11 +74,18 @@ class Hull:
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
-        """A key that hulls with equal bounds share, up to rounding of the length."""
+        """A key that hulls with equal bounds share, up to rounding."""
         vertices = None
         if self.lengths is not None and self.counts is not None:
             vertices = (self.lengths.tobytes(), self.counts.tobytes())
-        return f"{self.length:.9e}", vertices, self.opposed, self.ray
+        return f"{self.length:.9e}", vertices, None if self.opposed is None else self.opposed.signature, self.ray
+
+    def merged(self, other: Hull) -> Hull:
+        """Return what holds for this and for another of the same signature."""
+        opposed = self.opposed
+        if opposed is not None and other.opposed is not None:
+            opposed = opposed.merged(other.opposed)
+        return replace(self, length=max(self.length, other.length), opposed=opposed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +115,12 @@ class Difference:
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
-        """A key that differences with equal bounds share, up to rounding of the lengths."""
+        """A key that differences with equal bounds share, up to rounding."""
         return self.dimension, tuple(hull.signature for hull in self.hulls)
 
     def merged(self, other: Difference) -> Difference:
         """Return what holds for this and for another of the same signature."""
-        pairs = zip(self.hulls, other.hulls, strict=True)
-        hulls = tuple(replace(a, length=max(a.length, b.length)) for a, b in pairs)
+        hulls = tuple(a.merged(b) for a, b in zip(self.hulls, other.hulls, strict=True))
         return Difference(self.dimension, hulls, tuple(sorted({*self.firsts, *other.firsts})))
 
 

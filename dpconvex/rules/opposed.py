@@ -8,6 +8,7 @@ Gaussian noise, opposed curvature).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,15 @@ class Opposed:
     def excess(self, mu: float, sigma: float) -> float:
         """Bound ``log det(I + H/mu)`` less what the variance takes off ``||Delta||^2/(2 sigma^2)``; never negative."""
         raise TypeError("Opposed is abstract")
+
+    @property
+    def signature(self) -> Hashable:
+        """A key that is shared by what is equal, up to rounding."""
+        return self
+
+    def merged(self, other: Opposed) -> Opposed:
+        """Return what holds for this and for another of the same signature."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,15 @@ class Spread(Opposed):
     scale: float
     variance: float
     rank: int
+
+    @property
+    def signature(self) -> Hashable:
+        """All but the last digits of the variance, of which there is an upper bound for each loss."""
+        return self.scale, f"{self.variance:.9e}", self.rank
+
+    def merged(self, other: Opposed) -> Opposed:
+        """Return the one with the larger variance: the excess grows with it."""
+        return other if isinstance(other, Spread) and other.variance > self.variance else self
 
     def excess(self, mu: float, sigma: float) -> float:
         """Bound ``log det(I + H/mu) - scale^2 Var / (2 sigma^2)``: 0 if ``scale mu >= 2 sigma^2``, curvature is free then."""
