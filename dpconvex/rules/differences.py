@@ -40,9 +40,9 @@ _DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Ray:
-    """The gradients of one logistic record, ``scale s a`` with ``||a|| <= radius`` and ``0 <= s <= high``; curvature falls with s.
+    """The gradients of one logistic record: ``scale s a`` with ``||a|| <= radius`` and ``0 <= s <= high``.
 
-    They are treated together, with their curvature (`dpconvex.mechanisms.gaussian.logistic_delta`).
+    They are treated together, with the curvature at each s (`dpconvex.mechanisms.gaussian.logistic_delta`).
     """
 
     radius: float

@@ -42,11 +42,14 @@ def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
 def test_the_logistic_vertex_is_treated_apart() -> None:
     analysis = of("logistic_regression", features=4, radius=2.0)
     (alone,) = differences(analysis, "add-remove")
-    assert alone.hulls[0].ray == Ray(pytest.approx(2.0), 1.0, 1.0)
+    (hull,) = alone.hulls
+    assert isinstance(hull.ray, Ray)
+    assert (hull.ray.radius, hull.ray.scale, hull.ray.high) == pytest.approx((2.0, 1.0, 1.0))
     assert vertices(alone) == {}
     (pair,) = differences(analysis, "replace-one")
     assert vertices(pair) == {2.0: 1, 4.0: 1}
-    assert alone.hulls[0].opposed == Segment(1.0, pytest.approx(2.0), 0.0, 1.0, 0.0)
+    assert isinstance(hull.opposed, Segment)
+    assert (hull.opposed.low, hull.opposed.high, hull.opposed.least) == (0.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
