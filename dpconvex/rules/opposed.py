@@ -8,6 +8,7 @@ Gaussian noise, opposed curvature).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ __all__ = ["Opposed", "Segment", "Spread"]
 SLACK = 1 + 1e-11
 # Where gain or loss is smaller, the loss is left out: nothing to speak of is to be had.
 NEGLIGIBLE = 1e-12
+LARGEST = 1e12
 
 
 class Opposed:
@@ -69,7 +71,7 @@ class Spread(Opposed):
 
     def excess(self, mu: float, sigma: float) -> float:
         """Bound ``log det(I + H/mu) - scale^2 Var / (2 sigma^2)``: 0 if ``scale mu >= 2 sigma^2``, curvature is free then."""
-        gain, loss = self.scale / mu, (self.scale / sigma) ** 2 / 2
+        gain, loss = self.scale / mu, self.scale / sigma * (self.scale / sigma) / 2
         if loss >= gain:
             return 0.0
         best = self.variance
@@ -114,12 +116,16 @@ class Segment(Opposed):
         That ratio has no largest value between two ends, so what is left are the ends and, for w = 1, the roots of a cubic:
         with ``u = s - 1/2``, ``S = l + h - 1`` and ``Q = 1 + q/4``, of ``u^3 - S u^2/2 + (1/p - Q/q) u + S Q / (2 q)``.
         """
-        gain, loss = self.scale * self.radius**2 / mu, (self.scale * self.radius / sigma) ** 2 / 2
+        length = self.scale * self.radius
+        # Where curvature outweighs everything there is no bound; a loss that is counted as smaller than it is only costs.
+        gain, loss = length * self.radius / mu, min(length / sigma * (length / sigma) / 2, LARGEST)
+        if not math.isfinite(gain):
+            return math.inf
         if min(gain, loss) < NEGLIGIBLE:
             steepest = min(max(0.5, self.least), self.high)
             return float(np.log1p(gain * steepest * (1 - steepest))) * SLACK
-        lean, top = self.low + self.high - 1, 1 + gain / 4
-        roots = np.roots([1.0, -lean / 2, 1 / loss - top / gain, lean * top / (2 * gain)]).real + 0.5
+        lean, top = self.low + self.high - 1, 1 / gain + 0.25
+        roots = np.roots([1.0, -lean / 2, 1 / loss - top, lean * top / 2]).real + 0.5
         s = np.append(roots[(roots > self.least) & (roots < self.high)], [self.least, self.high])
         up, down = gain * s * (1 - s), loss * (s - self.low) * (self.high - s)
         free = up <= down
