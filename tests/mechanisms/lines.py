@@ -1,8 +1,7 @@
 """Exact deltas and log ratios of objective perturbation on the line, with or without an interval K for the answer.
 
-The rest of the objective is ``mu t^2/2 + pull t``, the pull standing for what the other records add: any convex function may be
-added to it.  With Gaussian noise the answer has a density inside K, and masses at its ends.  Losses are written out here and share
-no code with the toolkit.
+The rest of the objective is ``mu t^2/2 + pull t``, the pull standing for what the other records add.  With Gaussian noise the
+answer has a density inside K, and masses at its ends.  Losses are written out here and share no code with the toolkit.
 """
 
 from __future__ import annotations
@@ -114,9 +113,7 @@ class Line:
         first, second = loss(t)
         return self.mu * t + first, self.mu + second
 
-    def deltas(
-        self, first: Derivatives, second: Derivatives, pulls: Array, epsilon: float, cells: int = FINE
-    ) -> Array:
+    def deltas(self, first: Derivatives, second: Derivatives, pulls: Array, epsilon: float, cells: int = FINE) -> Array:
         """Return delta of the data with the first loss against those with the second, for each pull."""
         edges = np.linspace(-REACH, REACH, cells + 1) * self.sigma
         targets = edges - pulls[:, None]
