@@ -7,7 +7,7 @@ included:
 - *Gaussian*, when the difference of two neighbours is one fixed vector v: the exact profile of the Gaussian mechanism
   (Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8);
 - *chi*, when the difference depends on the noise but stays in a subspace of dimension s: L = a t + a^2/2 with t the norm of s
-  normal variates;
+  normal variates (for s = 1 the profile of Redberg, Koskela & Wang 2023);
 - *logistic*, when it moves along one line and the curvature of the loss moves with it.
 """
 

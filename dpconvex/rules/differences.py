@@ -310,8 +310,8 @@ def segment_of(loss: LossBounds) -> Segment | None:
     joint, logit = loss.joint, loss.scalar.logit
     if not isinstance(joint, LogisticJoint) or logit is None or joint.scale * joint.radius == 0:
         return None
-    row, (term,) = logit[0], loss.scalar.terms
+    (term,), largest = loss.scalar.terms, int(np.argmax(np.abs(logit[0])))
     # A factor that a field of the record multiplies makes the flattest gradient flatter than the slopes alone tell.
-    flattest = float((term.rows @ row).min() / (row @ row)) / joint.scale
+    flattest = float((term.rows[:, largest] / logit[0][largest]).min()) / joint.scale
     low = min(max(flattest, 0.0), joint.low)
     return Segment(joint.scale, joint.radius * SLACK, low, joint.high, low)
