@@ -173,8 +173,8 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
             tallies = Tallies(analysis.symmetry)
             items = [pair(first, second, p, tallies) for first in facts for second in facts]
         for item in items:
-            same = found.get(item.signature)
-            found[item.signature] = item if same is None else same.merged(item)
+            key = item.signature
+            found[key] = found[key].merged(item) if key in found else item
         # The order does not depend on that of the labels.
         known[adjacency] = tuple(found[key] for key in sorted(found, key=repr))
     return known[adjacency]
