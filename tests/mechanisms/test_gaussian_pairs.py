@@ -189,7 +189,7 @@ def test_no_mix_of_losses_exceeds_its_delta(
 
 @pytest.mark.slow
 @given(**DRAWN)
-@settings(max_examples=1500)
+@settings(max_examples=400)
 def test_very_many_mixes(domain: Domain, adjacency: str, softness: float, surplus: float, delta: float) -> None:
     check_delta(domain, adjacency, softness, surplus, delta)
 
