@@ -3,6 +3,8 @@
 Each round assigns every record to the nearest centre of its class, and releases, for every cell (class and centre), how many
 records there are and what they add up to, with noise.  Everything else is computed from these releases.  A record is in one cell,
 so all cells together have the sensitivity of one record, and the rounds are an adaptive composition (docs/theory.md, section 16).
+Noisy sums and counts are Blum, Dwork, McSherry & Nissim's scheme (2005), studied in numbers by Su, Cao, Li, Bertino & Jin
+("Differentially private k-means clustering", 2016).
 
 Records are rounded towards zero to a public grid first.  So sums are exact integers, and an integer plus rounded noise is the
 rounded sum of the two: no digit of a record can show through.

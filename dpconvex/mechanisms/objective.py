@@ -9,7 +9,10 @@ epsilon-differentially private with
 
 where G_adj bounds the change of the gradient between neighbours and H is one record's Hessian.  With Gaussian noise the same
 change of variables gives (epsilon, delta); with matrix-shaped noise, pure epsilon at a smaller norm if gradients are matrices of
-rank one (`laws`).
+rank one (`laws`).  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012 ("Private
+convex empirical risk minimization and high-dimensional regression"), the profile of Gaussian noise for losses of one linear
+predictor to Redberg, Koskela & Wang 2023 ("Improving the privacy and practicality of objective perturbation for differentially
+private linear learners"); docs/theory.md, section 7, says what is proved beyond them.
 """
 
 from __future__ import annotations
