@@ -25,6 +25,8 @@ __all__ = ["Ball", "Batch", "Box", "Choice", "Record"]
 Array = NDArray[np.float64]
 
 REAL = (int, float, np.integer, np.floating)
+# Squares of numbers below this lose digits.
+SMALL = 1e-100
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Ball:
         if self.norm == np.inf:
             return np.clip(values, -self.radius, self.radius)
         # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+        values = np.ascontiguousarray(values)
         scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), self.radius)
         rows = values / scale
         norms = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
@@ -99,14 +102,24 @@ class Ball:
         return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
 
     def excess(self, values: Array) -> Array:
-        """By how much each row exceeds the ball, relative to the radius; shape (n,)."""
-        if self.norm == 2 and self.radius > 1e-100:
-            with np.errstate(over="ignore", invalid="ignore"):
-                squares = np.einsum("ij,ij->i", values, values)
-            if np.isfinite(squares).all():
-                return np.sqrt(squares) / self.radius - 1.0
-        with np.errstate(over="ignore"):  # an infinite excess says what is meant
-            return np.linalg.norm(values / self.radius, ord=self.norm, axis=1) - 1.0
+        """By how much each row exceeds the ball, relative to the radius; shape (n,).
+
+        What is said of a row depends on that row alone, to the last bit.
+        """
+        rows = np.ascontiguousarray(values)
+        if self.norm != 2 or self.radius <= SMALL:
+            return self._scaled_excess(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("ij,ij->i", rows, rows)
+        excess = np.sqrt(squares) / self.radius - 1.0
+        overflown = ~np.isfinite(squares)
+        if overflown.any():
+            excess[overflown] = self._scaled_excess(rows[overflown])
+        return np.asarray(excess)
+
+    def _scaled_excess(self, rows: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Draw records for tests, shape (size, dim): half of them on the sphere, some along axes and corners."""

@@ -23,6 +23,7 @@ LAYERS = [
     {"derivation"},
     {"columns"},
     {"threads", "sums"},
+    {"entries"},
     {"checks"},
     {"record"},
     {"atoms", "declared"},
