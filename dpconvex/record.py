@@ -8,16 +8,18 @@ record outside its domain is an error (or is projected, on request), never an an
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.checks import check_column, check_labels
-from dpconvex.columns import records_of
+from dpconvex.columns import frozen, records_of
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 
 __all__ = ["Ball", "Batch", "Box", "Choice", "Record"]
@@ -263,6 +265,10 @@ class Batch:
     fields: dict[str, Any]
     group: NDArray[np.int64]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+        """Return a batch of its own of the same records: what nobody can write to is shared."""
+        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
+
     @property
     def size(self) -> int:
         """Number of records."""
@@ -271,6 +277,16 @@ class Batch:
     def rows(self, group: int) -> NDArray[np.int64]:
         """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
+
+
+def shared(column: Any) -> Any:
+    """Return a column of the same records as an object of its own."""
+    if isinstance(column, np.ndarray):
+        return frozen(column)
+    if sp.issparse(column):
+        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
+        return sp.csr_array(parts, shape=column.shape)
+    return copy(column)  # its gate and its source are the same
 
 
 class Checked(Mapping[str, Any]):
@@ -373,7 +389,7 @@ class Record:
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
-        return Batch(fields=arrays, group=group)
+        return Batch(fields=arrays, group=frozen(group))
 
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""

@@ -5,7 +5,8 @@ Data enter here and nowhere else, after the certificate is fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -140,6 +141,11 @@ def run_certified(
     """
     assert certificate.cover is not None
     batch = template.record.validate(data, clip=clip)
+    if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
+        raise DomainError(
+            f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
+            "Data must not change during a fit."
+        )
     analysis = analyse(template)
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, rng)
@@ -281,13 +287,22 @@ def resolved(backend: Any) -> Any:
     return backends.resolve_backend(backend)
 
 
-def projector(form: LossForm) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return the orthogonal projection on the sensitive subspace, on the last axis; None if that is the whole space.
+@dataclass(frozen=True, eq=False)
+class Projector:
+    """Orthogonal projection on a subspace, on the last axis.
 
     With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
     """
-    matrix = form.projection
-    return None if matrix is None else lambda theta: (matrix @ theta.T).T
+
+    matrix: Any
+
+    def __call__(self, theta: Array) -> Array:
+        return np.asarray((self.matrix @ theta.T).T)
+
+
+def projector(form: LossForm) -> Projector | None:
+    """Return the projection on the sensitive subspace; None if that is the whole space."""
+    return None if form.projection is None else Projector(form.projection)
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

@@ -150,16 +150,22 @@ def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
     assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
 
 
-def test_columns_are_not_copied() -> None:
-    x = X / 2
-    assert np.shares_memory(RECORD.validate({"x": x, "y": Y}).fields["x"], x)
-    single = x.astype(np.float32)
+def test_large_columns_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpconvex.checks.LARGEST_COPY", 100)
+    for x in (X / 2, (X / 2).astype(np.float32)):
+        column = RECORD.validate({"x": x, "y": Y}).fields["x"]
+        assert isinstance(column, Stored)
+        assert np.shares_memory(column.array, x)
+        assert column[3:5].dtype == np.float64
+        assert not np.shares_memory(column[3:5], x)
+
+
+def test_single_precision_stays_what_it_is() -> None:
+    single = (X / 2).astype(np.float32)
     column = RECORD.validate({"x": single, "y": Y}).fields["x"]
     assert isinstance(column, Stored)
-    assert np.shares_memory(column.array, single)
+    assert column.array.dtype == np.float32
     assert column[3:5].dtype == np.float64
-    matrix = sp.csr_array(x)
-    assert np.shares_memory(RECORD.validate({"x": matrix, "y": Y}).fields["x"].data, matrix.data)
 
 
 def test_single_precision_is_put_back_into_the_domain() -> None:
