@@ -6,7 +6,7 @@ checks and projects every block as it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -75,8 +75,8 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
     Returns
     -------
     ndarray, scipy.sparse.csr_array, Stored or Pieces
-        Of shape ``(n, *shape)``.  What is small, or sparse, is held in memory that nobody can write to; what is not is checked again
-        whenever it is read.
+        Of shape ``(n, *shape)``.  What is small, or sparse, is held in memory that nobody can write to; what is not is checked
+        again whenever it is read.
 
     Raises
     ------

@@ -103,7 +103,7 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> tuple[sp.csr
             within(row, size[0])
             within(place, size[1])
             matrix = sp.csr_array(sp.coo_array((data, (row, place)), shape=size))
-    except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError) as error:
+    except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
         raise DomainError(
             f"field {name!r}: the indices of the sparse matrix do not fit it ({error}); build it anew from its entries."
         ) from error
@@ -131,7 +131,7 @@ def pointers(column: Any, lines: int) -> tuple[Indices, Indices]:
 
 def whole_numbers(values: Any) -> Indices:
     """Return a copy of a vector of whole numbers."""
-    array = np.array(values)
+    array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError("its indices are no vector of whole numbers")
     return array.astype(np.int64)

@@ -161,7 +161,7 @@ def solve_mixture(
         )
     if budget is not None:
         budget.spend(privacy, label)
-    columns = {name: data[name] for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
+    columns = plan.others.held(data)
     checked = plan.others.checked(columns, clip)
     components = plan.components(checked.batch, rng, seed)
     values = plan.values(components, checked.batch)

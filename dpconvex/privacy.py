@@ -154,7 +154,7 @@ class Budget:
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy as the total, not {privacy!r}.")
         self.privacy = privacy
-        self.path = None if path is None else Path(path).absolute()
+        self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
         self._lock = threading.Lock()
         if self.path is not None:
@@ -171,7 +171,7 @@ class Budget:
         DPConvexError
             If there is no such file, or it is not a sound ledger.
         """
-        file = Path(path).absolute()
+        file = file_of(path)
         with ledger.locked(file) as descriptor:
             total, _ = parse(ledger.read(descriptor, file), file)
         return cls(total, path)
@@ -193,7 +193,7 @@ class Budget:
         DPConvexError
             If more than the last line is wrong.
         """
-        file = Path(path).absolute()
+        file = file_of(path)
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
             parse(ledger.read(descriptor, file), file)
@@ -302,6 +302,14 @@ def text(value: float) -> str:
     ('3', '0.1', '1e-06')
     """
     return repr(value).removesuffix(".0")
+
+
+def file_of(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a ledger."""
+    try:
+        return Path(path).absolute()
+    except TypeError as error:
+        raise TemplateError(f"Budget: the path of a ledger must be a text or a path, not {path!r}.") from error
 
 
 def sum_text(amount: Amount) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.checks import check_column, check_labels
+from dpconvex.checks import check_column, check_labels, held
 from dpconvex.columns import frozen, records_of
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 
@@ -372,9 +372,7 @@ class Record:
         """
         if isinstance(data, Checked) and data.record is self and data.clip == clip:
             return data.batch
-        if not hasattr(data, "keys"):
-            raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
-        names = set(data.keys())
+        names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
@@ -395,10 +393,22 @@ class Record:
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""
         return Checked(self, data, clip)
 
+    def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
+        names = list(table(data).keys())
+        return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
+
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
+
+
+def table(data: Any) -> Any:
+    """Return data that map fields to columns, or say that they do not."""
+    if not hasattr(data, "keys"):
+        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    return data
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:

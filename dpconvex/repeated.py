@@ -145,7 +145,8 @@ def tune_repeated(
     count = chosen.draw(rng)
     if budget is not None:
         budget.spend(privacy, "tune_repeated")
-    checked = {name: template.record.checked(data, clip) for name, template in named.items()}
+    columns = next(iter(named.values())).record.held(data)
+    checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
     best: tuple[int, str, Release] | None = None
     with bar(None, progress) as shown:

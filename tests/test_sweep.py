@@ -9,7 +9,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex import backends
-from dpconvex.batched import BatchedLoss, batched_loss
+from dpconvex.batched import BatchedLoss
 from dpconvex.errors import BudgetExceeded, DomainError, NotPrivate, TemplateError
 
 RNG = np.random.default_rng(0)

@@ -20,6 +20,8 @@ __all__ = ["Backend", "resolve_backend", "solve"]
 
 # Steps that make up for what rounding does between a backend's certificate, on its copy of a problem, and the one that counts.
 RECHECK = 2
+# Coordinates beyond this are no answer: squares of them overflow.
+LARGEST = 1e100
 
 
 class Backend(Protocol):
@@ -114,8 +116,8 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
         copied = problem.copied()
     except Exception as error:
         raise NotConverged(
-            f"the problem cannot be copied for the backend {name} ({type(error).__name__}: {error}); nothing is released. Use one "
-            'of the built-in ones, "first-order" or "conic".'
+            f"the problem cannot be copied for the backend {name} ({type(error).__name__}: {error}); nothing is released. "
+            'Use one of the built-in ones, "first-order" or "conic".'
         ) from error
     try:
         found: Any = backend.solve(copied, tolerance)
@@ -123,8 +125,8 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
         raise
     except Exception as error:
         raise NotConverged(
-            f"the backend {name} failed ({type(error).__name__}: {error}); nothing is released. Mend it, or use one of the built-in "
-            'ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
+            f"the backend {name} failed ({type(error).__name__}: {error}); nothing is released. Mend it, or use one of the "
+            'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
         ) from error
     try:
         point = np.array(found.theta, dtype=float, copy=True, subok=False)
@@ -133,7 +135,7 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             f"the backend {name} returned no Solution with a point ({type(error).__name__}: {error}); nothing is released. Its "
             "method solve(problem, tolerance) has to return a dpconvex.problem.Solution."
         ) from error
-    if point.shape != (problem.space.dim,) or not np.isfinite(point).all():
+    if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
         raise NotConverged(
             f"the backend {name} returned no finite point of {problem.space.dim} coordinates; nothing is released."
         )
