@@ -21,8 +21,8 @@ from dpconvex.checks import SINGLE_ROUNDING, check_labels
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.mechanisms.clustering import ASSUMED, grid_step, nearest
+from dpconvex.outputs import write_whole
 from dpconvex.privacy import Privacy
-from dpconvex.release import write_whole
 
 __all__ = ["Components", "in_steps"]
 

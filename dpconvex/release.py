@@ -12,7 +12,6 @@ import html
 import io
 import json
 import os
-import secrets
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import Certificate
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.outputs import write_whole
 from dpconvex.privacy import Privacy
 from dpconvex.tables import Table
 
@@ -287,19 +287,6 @@ class Release(Mapping[str, Array]):
                 np.lib.format.write_array(content, value, version=(1, 0), allow_pickle=False)
                 archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), content.getvalue())
         return buffer.getvalue()
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    try:
-        with draft.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def member(index: int) -> str:

@@ -38,7 +38,7 @@ LAYERS = [
     {"subspace"},
     {"form"},
     {"rules"},
-    {"ledger", "privacy"},
+    {"ledger", "outputs", "privacy"},
     {"comparison", "certificate"},
     {"noise"},
     {"mechanisms"},

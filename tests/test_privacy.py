@@ -575,7 +575,14 @@ def test_a_line_that_is_no_spend_is_an_error(line: bytes, path: Path) -> None:
 
 def test_only_files_are_ledgers(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path, tmp_path / "pipe", "/dev/null", "a\0b", tmp_path / ("x" * 300), tmp_path / "file" / "below"):
+    for place in (
+        tmp_path,
+        tmp_path / "pipe",
+        "/dev/null",
+        "a\0b",
+        tmp_path / ("x" * 300),
+        tmp_path / "file" / "below",
+    ):
         (tmp_path / "file").touch()
         for use in (Budget.open, lambda where: Budget(Privacy(1), where)):
             with pytest.raises(DPConvexError):
