@@ -7,6 +7,7 @@ learner that uses it pays nothing for it; what the centres cost, if they were le
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificate import ClusteringNoise
 from dpconvex.checks import SINGLE_ROUNDING, check_labels
 from dpconvex.derivation import Derivation
+from dpconvex.entries import numbers
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.mechanisms.clustering import ASSUMED, grid_step, nearest
 from dpconvex.outputs import write_whole
@@ -168,11 +170,10 @@ class Components:
         DomainError
             If the features are not finite numbers within the domain, or a label was not declared.
         """
-        try:
-            values = np.asarray(x, dtype=float)
-            records = values.reshape(len(values), -1)
-        except (TypeError, ValueError) as error:
-            raise DomainError(f"assign: the features are not an array of numbers ({error}).") from error
+        values = np.asarray(numbers("x", x), dtype=float)
+        if values.ndim == 0:
+            raise DomainError("assign: the features must have an axis for the records, and are a single number.")
+        records = values.reshape(len(values), math.prod(values.shape[1:]))
         if records.shape[1] != self.centers.shape[2]:
             raise DomainError(f"assign: expected {self.centers.shape[2]} features, got the shape {values.shape}.")
         if not np.isfinite(records).all():

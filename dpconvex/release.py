@@ -23,6 +23,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import Certificate
+from dpconvex.entries import numbers, trusted_rows
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.outputs import write_whole
 from dpconvex.privacy import Privacy
@@ -164,17 +165,17 @@ class Release(Mapping[str, Array]):
         """
         if self.predictor is None:
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
-        try:
-            features = sp.csr_array(x, dtype=float) if sp.issparse(x) else np.asarray(x, dtype=float)
-        except (TypeError, ValueError) as error:
-            raise DomainError(f"predict: the features are not an array of numbers ({error}).") from error
+        if sp.issparse(x):
+            features: Any = trusted_rows("x", x, tuple(x.shape[1:]))[0]
+        else:
+            features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError("predict: the features must be finite; some are NaN or infinite.")
         try:
             return np.asarray(self.predictor(dict(self.parameters), features))
         except DPConvexError:
             raise
-        except (ValueError, IndexError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             shape = features.shape
             raise TemplateError(f"predict: features of shape {shape} do not fit the parameters ({error}).") from error
 
