@@ -36,7 +36,8 @@ class Privacy:
     epsilon : float
         Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
     delta : float
-        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise.
+        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise, which a release keeps up to a probability
+        of 2^-100 (docs/release.md, section 5).
     adjacency : {"replace-one", "add-remove"}
         Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
         under "add-remove" one record is added or taken away, and the number of records is itself protected.
