@@ -228,7 +228,9 @@ class Certificate:
         """
         said = []
         if self.perturbed == "gradients":
-            said.append("provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do")
+            said.append(
+                "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
+            )
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get("mean_number_of_runs", 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"

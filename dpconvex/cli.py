@@ -14,7 +14,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import dpconvex as dp
@@ -337,14 +336,8 @@ def named(value: Any, codes: list[Any], table: Table) -> str:
 
 
 def template(problem: str, options: dict[str, Any]) -> Template:
-    """Load a problem; what it cannot do with its options is an error of whoever gave them."""
-    try:
-        return dp.load(problem, **options)
-    except DPConvexError:
-        raise
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        listed = ", ".join(f"{name} = {value!r}" for name, value in options.items())
-        raise TemplateError(f"{problem} cannot be declared with {listed}: {type(error).__name__}: {error}.") from error
+    """Load a problem."""
+    return dp.load(problem, **options)
 
 
 def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:

@@ -15,7 +15,7 @@ from dpconvex.components import Components, in_steps
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.mechanisms.clustering import NoisyKMeans, nearest
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, computable
 from dpconvex.record import Ball, Batch, Record
 from dpconvex.template import Template
 
@@ -211,7 +211,8 @@ def calibrated(
     """Return the noise of a clustering of some fields."""
     middle, radius = extent(record, features)
     classes = len(classes_of(record, group)) or 1
-    return method.calibrate(privacy, classes=classes, components=components, features=len(middle), radius=radius)
+    with computable(privacy):
+        return method.calibrate(privacy, classes=classes, components=components, features=len(middle), radius=radius)
 
 
 def method_of(clustering: NoisyKMeans | None) -> NoisyKMeans:

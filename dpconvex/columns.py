@@ -56,7 +56,7 @@ class Chunks:
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
         self._length: int | None = None
-        if not callable(source) and (not isinstance(source, Iterable) or isinstance(source, str | bytes)):
+        if isinstance(source, type) or not (callable(source) or is_series(source)):
             raise DomainError(
                 f"Chunks: pass a list of arrays, or a function that returns an iterator over them, not {source!r}."
             )
@@ -68,7 +68,7 @@ class Chunks:
 
     def __iter__(self) -> Iterator[Any]:
         pieces = self.source() if callable(self.source) else self.source
-        if not isinstance(pieces, Iterable):
+        if not is_series(pieces):
             raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
         yield from pieces
 
@@ -168,6 +168,12 @@ class Pieces:
             raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
         if held:
             yield held[0] if len(held) == 1 else np.concatenate(held)
+
+
+def is_series(pieces: Any) -> bool:
+    """Whether one can go through something, array by array."""
+    single = isinstance(pieces, str | bytes) or sp.issparse(pieces) or getattr(pieces, "ndim", 1) == 0
+    return isinstance(pieces, Iterable) and not single
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:

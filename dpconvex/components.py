@@ -93,7 +93,19 @@ class Components:
         if middle.shape not in ((), centers.shape[2:]):
             raise TemplateError(f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}.")
         middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
+        if isinstance(self.classes, str | bytes) or not isinstance(self.classes, Sequence | np.ndarray):
+            raise TemplateError(f"Components: declare the classes as a list, not {self.classes!r}.")
         classes = tuple(self.classes)
+        if not all(isinstance(value, Hashable) for value in classes):
+            raise TemplateError(
+                f"Components: a class must be a label such as a text or a number, not one of {classes!r}."
+            )
+        if (
+            isinstance(self.step, bool)
+            or not isinstance(self.step, int | float | np.number)
+            or not 0 <= self.step < 1e300
+        ):
+            raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
         if len(classes or (None,)) != len(centers) or len(set(classes)) != len(classes):
             raise TemplateError(f"Components: centres for {len(centers)} classes, but the classes are {classes!r}.")
         step = float(self.step) or grid_step(self.radius)
@@ -285,7 +297,7 @@ def array(what: str, value: ArrayLike) -> Array:
     """Copy an array of finite numbers."""
     try:
         found = np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"Components: {what} must be an array of numbers ({error}).") from error
     if not np.isfinite(found).all():
         raise TemplateError(f"Components: {what} must be finite numbers.")

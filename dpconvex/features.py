@@ -77,7 +77,7 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise TemplateError(f"RandomFourierFeatures: kernel must be one of {KERNELS}, not {self.kernel!r}.")
         for name in ("features", "components"):
             value = getattr(self, name)
@@ -85,10 +85,10 @@ class RandomFourierFeatures:
                 raise TemplateError(f"RandomFourierFeatures: {name} must be a positive integer, not {value!r}.")
         if int(self.features) * int(self.components) > LARGEST:
             raise TemplateError(
-                f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; at most "
-                f"{LARGEST} numbers are."
+                f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; "
+                f"at most {LARGEST} numbers are."
             )
-        if not (isinstance(self.gamma, int | float | np.number) and np.isfinite(self.gamma) and self.gamma > 0):
+        if not (isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < 1e300):
             raise TemplateError(f"RandomFourierFeatures: gamma must be finite and positive, not {self.gamma!r}.")
         if not isinstance(self.paired, bool | np.bool_):
             raise TemplateError(f"RandomFourierFeatures: paired must be true or false, not {self.paired!r}.")

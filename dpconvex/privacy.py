@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from numbers import Real
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpconvex import ledger
-from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.errors import BudgetExceeded, DPConvexError, NotPrivate, TemplateError
 
-__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy"]
+__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy", "computable"]
 
 ADJACENCIES = ("replace-one", "add-remove")
+# Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
+COMPUTABLE = 1e-100, 1e100
 VERSION = 1
 
 
@@ -65,7 +68,7 @@ class Privacy:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= delta < 1:
             raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
-        if self.adjacency not in ADJACENCIES:
+        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
             known = " or ".join(repr(name) for name in ADJACENCIES)
             raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
         object.__setattr__(self, "epsilon", epsilon)
@@ -96,6 +99,32 @@ class Privacy:
         if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
         return cls(**fields)
+
+
+@contextmanager
+def computable(privacy: Privacy) -> Iterator[None]:
+    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal.
+
+    Raises
+    ------
+    NotPrivate
+        If the promise is too extreme, or arithmetic fails for one that is unusual.
+    """
+    remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
+    small, large = COMPUTABLE
+    if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
+        raise NotPrivate("no noise can be computed in double precision for so extreme a promise", privacy, remedy)
+    try:
+        yield
+    except (ArithmeticError, AssertionError, ValueError) as error:
+        unusual = not 1e-6 <= privacy.epsilon <= 1e6 or 0 < privacy.delta < 1e-20 or privacy.delta > 0.5
+        if isinstance(error, DPConvexError) or not unusual:
+            raise
+        raise NotPrivate(
+            f"calibrating noise for so extreme a promise failed in double precision ({type(error).__name__}: {error})",
+            privacy,
+            remedy,
+        ) from error
 
 
 class Amount(NamedTuple):

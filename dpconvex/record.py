@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 REAL = (int, float, np.integer, np.floating)
 # Squares of numbers below this lose digits.
 SMALL = 1e-100
+# Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
+LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,13 @@ class Ball:
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
         if not (isinstance(self.radius, REAL) and self.radius > 0):
             raise TemplateError(f"Ball: radius must be a positive number, not {self.radius!r}.")
-        if np.isinf(self.radius):
+        if self.radius > LARGEST_RADIUS and self.radius != np.inf:
+            raise TemplateError(
+                f"Ball: radius must be at most {LARGEST_RADIUS:g}, not {self.radius!r}; use another unit."
+            )
+        if self.dim > LARGEST_DIMENSION:
+            raise TemplateError(f"Ball: dim must be at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if self.radius == np.inf:
             raise NotPrivate(
                 "a record is unbounded, so one person can move the answer without limit",
                 self,
@@ -158,7 +166,7 @@ class Box:
     def __post_init__(self) -> None:
         try:
             lower, upper = np.array(self.lower, dtype=float), np.array(self.upper, dtype=float)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
         if lower.shape != upper.shape:
             raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
@@ -229,7 +237,12 @@ class Choice:
     values: tuple[Hashable, ...]
 
     def __init__(self, values: Sequence[Hashable] | range) -> None:
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        if (
+            isinstance(values, str | bytes)
+            or not isinstance(values, Iterable)
+            or getattr(values, "ndim", 1) == 0
+            or sp.issparse(values)
+        ):
             raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
         declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
         if not declared:
@@ -372,6 +385,8 @@ class Record:
         """
         if isinstance(data, Checked) and data.record is self and data.clip == clip:
             return data.batch
+        if not isinstance(clip, bool | np.bool_):
+            raise TemplateError(f"clip must be True or False, not {clip!r}.")
         names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)

@@ -92,6 +92,12 @@ class Release(Mapping[str, Array]):
     table: Table | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping):
+            raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
+        if not isinstance(self.not_private_because, str):
+            raise TemplateError(f"Release: why it is not private must be a text, not {self.not_private_because!r}.")
+        if self.spent is not None and not isinstance(self.spent, Privacy):
+            raise TemplateError(f"Release: what was spent must be a Privacy, not {self.spent!r}.")
         frozen = {name: freeze(name, value) for name, value in self.parameters.items()}
         if not frozen:
             raise TemplateError("Release: there is no parameter to release.")
@@ -166,7 +172,8 @@ class Release(Mapping[str, Array]):
         if self.predictor is None:
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
         if sp.issparse(x):
-            features: Any = trusted_rows("x", x, tuple(x.shape[1:]))[0]
+            sparse: Any = x
+            features: Any = trusted_rows("x", sparse, sparse.shape[1:])[0]
         else:
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
@@ -233,7 +240,15 @@ class Release(Mapping[str, Array]):
         ...     Release.load(folder + "/fit.npz")
         Release(w (1,); NOT PRIVATE: no noise was added)
         """
-        fields, parameters = unpack(Path(path).read_bytes(), Path(path))
+        if not isinstance(path, str | os.PathLike):
+            raise TemplateError(f"Release: the path of a file must be a text or a path, not {path!r}.")
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, MemoryError) as error:
+            raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
+        fields, parameters = unpack(content, Path(path))
         try:
             release = cls(parameters=parameters, predictor=predict, **fields)
         except TemplateError as error:
@@ -312,7 +327,12 @@ def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, 
     """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
     if source is None:
         return None
-    if len(source) != 2 or not isinstance(source[0], str) or not isinstance(source[1], Mapping):
+    if (
+        not isinstance(source, tuple | list)
+        or len(source) != 2
+        or not isinstance(source[0], str)
+        or not isinstance(source[1], Mapping)
+    ):
         raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")
     name, options = source
     if not name.isidentifier():

@@ -142,7 +142,9 @@ def test_a_promise_with_delta_pays_for_that_probability() -> None:
 def test_noisy_gradient_descent_says_first_what_it_assumes() -> None:
     w = cp.Variable(2, name="w")
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
-    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w), [cp.norm(w, 2) <= 1])
+    template = dp.Template(
+        record, lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w), [cp.norm(w, 2) <= 1]
+    )
     found = dp.verify(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(steps=10))
     assert "provided that the noise of every step is ideal" in str(found).splitlines()[1]
     assert "2^-100" not in found.proviso

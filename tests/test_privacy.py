@@ -525,7 +525,7 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypa
         append(*arguments)
 
     monkeypatch.setattr(ledger, "append", late)
-    with pytest.raises(DPConvexError, match="replaced while it was in use.*release nothing"):
+    with pytest.raises(DPConvexError, match=r"replaced while it was in use.*release nothing"):
         budget.spend(Privacy(0.7), "lost")
     monkeypatch.undo()
     budget.spend(Privacy(0.7), "anew")
