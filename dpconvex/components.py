@@ -93,7 +93,11 @@ class Components:
         if middle.shape not in ((), centers.shape[2:]):
             raise TemplateError(f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}.")
         middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
-        if isinstance(self.classes, str | bytes) or not isinstance(self.classes, Sequence | np.ndarray):
+        if (
+            isinstance(self.classes, str | bytes)
+            or not isinstance(self.classes, Sequence | np.ndarray)
+            or (getattr(self.classes, "ndim", 1) != 1)
+        ):
             raise TemplateError(f"Components: declare the classes as a list, not {self.classes!r}.")
         classes = tuple(self.classes)
         if not all(isinstance(value, Hashable) for value in classes):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from dpconvex import ledger
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotPrivate, TemplateError
 
-__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy", "computable"]
+__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy", "computable", "pay"]
 
 ADJACENCIES = ("replace-one", "add-remove")
 # Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
@@ -313,6 +313,15 @@ class Budget:
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
         self._seen = entries
+
+
+def pay(budget: Budget | None, privacy: Privacy, label: str) -> None:
+    """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
+    if budget is None:
+        return
+    if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
+        raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
+    budget.spend(privacy, label)
 
 
 def number(name: str, value: object) -> float:

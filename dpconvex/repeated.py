@@ -24,7 +24,7 @@ from dpconvex.mechanisms.cover import GAUSSIAN, LAPLACE, left, perturb, smallest
 from dpconvex.mechanisms.gaussian import gaussian_delta
 from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy, computable
+from dpconvex.privacy import Budget, Privacy, computable, pay
 from dpconvex.record import Checked
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, run_certified
@@ -144,8 +144,7 @@ def tune_repeated(
         }
     rng = system_generator() if seed is None else seeded_generator(seed)
     count = chosen.draw(rng)
-    if budget is not None:
-        budget.spend(privacy, "tune_repeated")
+    pay(budget, privacy, "tune_repeated")
     columns = next(iter(named.values())).record.held(data)
     checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)

@@ -22,7 +22,7 @@ from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.cover import Cover, perturb
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.problem import Problem
 from dpconvex.record import Batch
 from dpconvex.release import Release
@@ -98,8 +98,7 @@ def solve(
     certificate = verify(template, privacy, public, chosen, cover)
     rng = system_generator() if seed is None else seeded_generator(seed)
     solver = resolved(backend)
-    if budget is not None:
-        budget.spend(privacy, label)
+    pay(budget, privacy, label)
     return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
 
 
@@ -193,6 +192,9 @@ def minimize(
     DomainError, NotConverged
         As for `solve`.
     """
+    real = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
+    if not real or not 0 < tolerance < 1e300:
+        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     analysis = analyse(template)
     batch = template.record.validate(data, clip=clip)
     if analysis.modulus <= 0:
@@ -319,6 +321,8 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
         return size
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
     lengths = {length(data[name]) for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
     counted = max(lengths, default=0)
     if size is not None and size != counted:
