@@ -99,9 +99,10 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
     held = kept(array)
     survey.look(held)
     survey.finish()
-    if not survey.outside:
-        return held if held.dtype == np.float64 else Stored(held, gate)
-    return frozen(gate(held)) if held.dtype == np.float64 else Stored(held, gate)
+    if held.dtype == np.float64:
+        return frozen(gate(held)) if survey.outside else held
+    # What was checked cannot change; it is read as it is if no record has to be put back into its domain.
+    return Stored(held, gate if survey.outside else Widened(name, domain, clip))
 
 
 def sparse_in_domain(gate: Gate, column: Any) -> sp.csr_array:
@@ -149,6 +150,14 @@ class Gate:
             survey.take(rows, array[start : start + step])
         survey.finish()
         return result
+
+
+class Widened(Gate):
+    """A gate for records that cannot change, and lie inside their domain: they are turned into double precision."""
+
+    def __call__(self, values: Any) -> Array:
+        """Return records in double precision."""
+        return np.array(values, dtype=float, order="C")
 
 
 def rows_at_once(values: NDArray[Any]) -> int:
@@ -209,7 +218,8 @@ class Survey:
             if not np.isfinite(flat).all():
                 row, column = (int(i) for i in np.argwhere(~np.isfinite(flat))[0])
                 self._refuse(self.count + row, column, flat[row, column])
-        self._count(excess, self.allowed(single))
+        if not largest <= self.allowed(single):
+            self._count(excess, self.allowed(single))
         self.count += len(rows)
         if not largest > self.domain.slack:
             return None

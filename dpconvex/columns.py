@@ -34,7 +34,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
-BLOCK_BYTES = 2**19
+BLOCK_BYTES = 2**21
 
 
 class Chunks:

@@ -120,10 +120,12 @@ class Ball:
         if self.norm != 2 or self.radius <= SMALL:
             return self._scaled_excess(rows)
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.einsum("ij,ij->i", rows, rows)
-        excess = np.sqrt(squares) / self.radius - 1.0
-        overflown = ~np.isfinite(squares)
-        if overflown.any():
+            excess = np.einsum("ij,ij->i", rows, rows)
+        overflown = None if np.isfinite(excess.max(initial=0.0)) else ~np.isfinite(excess)
+        np.sqrt(excess, out=excess)
+        excess /= self.radius
+        excess -= 1.0
+        if overflown is not None:
             excess[overflown] = self._scaled_excess(rows[overflown])
         return np.asarray(excess)
 
