@@ -92,7 +92,7 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
         survey.finish()
         return Pieces(column, (survey.count, *domain.shape), gate)
     array = gate.opened(column)
-    if array.nbytes > LARGEST_COPY:
+    if stays(column, array):
         survey.look(array)
         survey.finish()
         return Stored(array, gate)
@@ -315,7 +315,12 @@ def held(name: str, column: Any) -> Any:
     if isinstance(column, Chunks) or sp.issparse(column):
         return column
     array = numbers(name, column)
-    return array if array.nbytes > LARGEST_COPY else kept(array)
+    return column if stays(column, array) else kept(array)
+
+
+def stays(column: Any, array: NDArray[Any]) -> bool:
+    """Whether a column stays where it is, because it is large or its owner keeps it out of memory."""
+    return isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
 
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:

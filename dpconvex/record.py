@@ -370,9 +370,9 @@ class Record:
         Parameters
         ----------
         data : mapping of str to array_like
-            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  SciPy's sparse matrices,
-            memory-mapped arrays, arrays in single precision and `Chunks` stay what they are; no column is copied that lies
-            in its domain.
+            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
+            and SciPy's sparse matrices are copied; larger arrays, memory-mapped ones and `Chunks` stay where they are, and every
+            block of them is copied and checked whenever it is read.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
 
