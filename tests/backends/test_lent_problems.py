@@ -125,7 +125,8 @@ def test_an_answer_to_another_problem_is_not_released(change: Callable[[Problem]
     ids=repr,
 )
 def test_a_backend_that_changes_nothing_is_believed_after_a_check(mechanism: Any) -> None:
-    for problem in ("logistic_regression", "large_margin_gaussian", "elastic_net_logistic"):
+    problems = ["logistic_regression", "large_margin_gaussian", "elastic_net_logistic"]
+    for problem in problems if mechanism == GAMMA else problems[:1]:
         template = dp.load(problem, features=3, labels=(-1, 1))
         promise = dp.Privacy(1.0, 1e-6)
         plain = dp.solve(template, DATA, promise, mechanism, seed=SEED)
