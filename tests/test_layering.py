@@ -27,6 +27,7 @@ LAYERS = [
     {"checks"},
     {"record"},
     {"atoms", "declared"},
+    {"reader", "values"},
     {"template"},
     {"smoothing"},
     {"space", "sets", "polynomial", "bases"},
@@ -35,6 +36,7 @@ LAYERS = [
     {"feasible"},
     {"mentions"},
     {"affine", "intervals"},
+    {"domains"},
     {"subspace"},
     {"form"},
     {"rules"},
@@ -42,10 +44,11 @@ LAYERS = [
     {"comparison", "certificate"},
     {"noise"},
     {"mechanisms"},
-    {"verify"},
-    {"risk"},
     {"lowering_rules"},
     {"tape"},
+    {"translation"},
+    {"verify"},
+    {"risk"},
     {"duals"},
     {"compiled_sums"},
     {"lowering"},
@@ -91,7 +94,7 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
 
 
 # Modules that are about such an import, and are themselves imported only when they are used.
-ENGINES = {"lowering", "lowering_rules", "estimators", "plots"}
+ENGINES = {"lowering", "estimators", "plots"}
 
 
 def module_name(file: Path) -> str:
