@@ -8,7 +8,7 @@ record outside its domain is an error (or is projected, on request), never an an
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -380,6 +380,15 @@ class Record:
 
     def __repr__(self) -> str:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Record:
+        """Return a record of its own; mappings that cannot be written to are copied as what they show."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            shown = deepcopy(dict(value) if isinstance(value, MappingProxyType) else value, memo)
+            object.__setattr__(copied, name, MappingProxyType(shown) if isinstance(value, MappingProxyType) else shown)
+        return copied
 
     def validate(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
