@@ -12,7 +12,10 @@ from dpconvex.comparison import Comparison
 from dpconvex.derivation import Derivation
 from dpconvex.privacy import Privacy
 
-__all__ = ["Certificate", "ClusteringNoise", "CoverNoise"]
+__all__ = ["TAIL", "Certificate", "ClusteringNoise", "CoverNoise", "tail_of"]
+
+# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
+TAIL = 2.0**-100
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,24 @@ class Certificate:
             return self.settings["steps"] * self.settings["step_size"] * self.expected_noise
         return self.expected_noise if self.perturbed == "output" else self.expected_noise / self.strong_convexity
 
+    @property
+    def proviso(self) -> str:
+        """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release.
+
+        A promise without delta cannot pay for the probability with which noise exceeds the cap that the cover allows for.  And of
+        noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
+        """
+        said = []
+        if self.perturbed == "gradients":
+            said.append(
+                "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
+            )
+        if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
+            runs = self.settings.get("mean_number_of_runs", 1.0)
+            times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
+            said.append(f"up to a probability of 2^-100{times}")
+        return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
+
     def compare(self, other: Certificate) -> Comparison:
         """Put another certificate beside this one; print the result, or show it in a notebook."""
         return Comparison(self, other)
@@ -260,7 +281,8 @@ class Certificate:
         rows = list(self.rows())
         wide = max(len(name) for name, _, _ in rows)
         broad = max(len(value) for _, value, _ in rows)
-        lines = [f"Certificate: {self.mechanism} is private, {self.privacy}.", "", "Constants (sum form)"]
+        lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
+        lines += [*([self.proviso] if self.proviso else []), "", "Constants (sum form)"]
         lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
         lines += ["", *self.spending(), "", "Derivation"]
         lines += [f"  {line}" for line in self.derivation.lines()]
@@ -300,7 +322,8 @@ class Certificate:
         spent = "<br>".join(html.escape(line.strip()) for line in self.spending())
         assumed = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
         return (
-            f"<p><b>{html.escape(self.mechanism)}</b> is private: {html.escape(str(self.privacy))}</p>"
+            f"<p><b>{html.escape(self.mechanism)}</b> is private: {html.escape(str(self.privacy))}. "
+            f"{html.escape(self.proviso)}</p>"
             f"<table><tr><th>constant</th><th>value</th><th>from</th></tr>{cells}</table><p>{spent}</p>"
             f"<details><summary>derivation</summary>{tree(self.derivation)}</details>"
             f"<details><summary>assumptions</summary><ul>{assumed}</ul></details>"
@@ -332,6 +355,15 @@ class Certificate:
         clustering = fields.get("clustering")
         fields["clustering"] = None if clustering is None else ClusteringNoise(**clustering)
         return cls(**fields)
+
+
+def tail_of(epsilon: float) -> float:
+    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours.
+
+    >>> tail_of(1.0) == (1 + math.exp(1.0)) * 2.0**-100
+    True
+    """
+    return (1 + math.exp(min(epsilon, 700.0))) * TAIL
 
 
 def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:

@@ -1,21 +1,23 @@
 """Checks of one column of the data against its declared domain, block by block, so that large columns are not copied.
 
-What comes back is inside the domain: the array itself, a projected copy, or a column of `columns` that projects as it is read.
+What comes back is inside the domain and stays there: an array that nobody can write to, or a column of `columns` that copies,
+checks and projects every block as it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks
+from dpconvex.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks, frozen
+from dpconvex.entries import has_masked, numbers, trusted_rows
 from dpconvex.errors import DomainError, shorten
 
-__all__ = ["check_column", "check_labels", "column_entries", "numbers"]
+__all__ = ["Gate", "check_column", "check_labels", "column_entries", "held"]
 
 Array = NDArray[np.float64]
 
@@ -23,9 +25,11 @@ Array = NDArray[np.float64]
 ROUNDING = 1e-9
 # The same for records that were computed in single precision.
 SINGLE_ROUNDING = 1e-6
+# A column of at most so many bytes is copied into memory that nobody can write to; a larger one is checked whenever it is read.
+LARGEST_COPY = 2**30
 # With so few labels, an array is compared with each in turn.
 FEW = 4
-# Labels up to this size are exact as floating-point numbers.
+# Below this size, and it alone, whole numbers are exact as floating-point numbers: none above it rounds to one below.
 EXACT = 2**53
 
 
@@ -71,103 +75,169 @@ def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
     Returns
     -------
     ndarray, scipy.sparse.csr_array, Stored or Pieces
-        Of shape ``(n, *shape)``.
+        Of shape ``(n, *shape)``.  What is small, or sparse, is held in memory that nobody can write to; what is not is checked
+        again whenever it is read.
 
     Raises
     ------
     DomainError
     """
+    gate = Gate(name, domain, clip)
     if sp.issparse(column):
-        return check_sparse(name, domain, column, clip)
+        return sparse_in_domain(gate, column)
+    survey = Survey(gate)
     if isinstance(column, Chunks):
-        survey = Survey(name, domain, clip)
         for piece in column:
-            survey.look(numbers(name, piece))
+            survey.look(gate.opened(piece))
         survey.finish()
-        return Pieces(column, (survey.count, *domain.shape), settled(domain) if survey.outside else None)
-    array = column if isinstance(column, np.memmap) else numbers(name, column)
-    survey = Survey(name, domain, clip)
-    survey.look(array)
+        return Pieces(column, (survey.count, *domain.shape), gate)
+    array = gate.opened(column)
+    if stays(column, array):
+        survey.look(array)
+        survey.finish()
+        return Stored(array, gate)
+    held = kept(array)
+    survey.look(held)
     survey.finish()
-    if array.dtype != np.float64 or isinstance(array, np.memmap):
-        return Stored(np.asarray(array), settled(domain) if survey.outside else None)
-    if not survey.outside:
-        return array
-    result = np.array(array)
-    start = 0
-    for block in blocks(array, survey.step(array)):
-        outside = np.flatnonzero(domain.excess(block) > domain.slack)
-        result[start + outside] = domain.project(block[outside])
-        start += len(block)
-    return result
+    if held.dtype == np.float64:
+        return frozen(gate(held)) if survey.outside else held
+    # What was checked cannot change; it is read as it is if no record has to be put back into its domain.
+    return Stored(held, gate if survey.outside else Widened(name, domain, clip))
 
 
-def settled(domain: Domain) -> Callable[[Array], Array]:
-    """Return the projection of those records that lie outside.
+def sparse_in_domain(gate: Gate, column: Any) -> sp.csr_array:
+    """Do as `check_column` for a sparse matrix, which stays one."""
+    matrix, single = trusted_rows(gate.name, column, gate.domain.shape)
+    survey = Survey(gate)
+    data = survey.sparse(matrix, single)
+    survey.finish()
+    return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
 
-    The others stay as they are, to the last bit: what happens to a record does not depend on whether another one lies outside.
+
+class Gate:
+    """What records pass whenever they are read from memory that may change.
+
+    They are copied, and the copy is checked: whoever changes the original cannot reach what was let in.  What happens to a record
+    depends on that record alone, to the last bit, and not on those beside it.
+
+    Parameters
+    ----------
+    name : str
+        Of the field, for messages.
+    domain : Ball or Box
+    clip : bool
+        Project records instead of raising.
     """
 
-    def project(values: Array) -> Array:
-        outside = domain.excess(values) > domain.slack
-        if not outside.any():
-            return values
-        result = np.array(values)
-        result[outside] = domain.project(values[outside])
+    def __init__(self, name: str, domain: Domain, clip: bool) -> None:
+        self.name, self.domain, self.clip = name, domain, clip
+
+    def opened(self, values: Any) -> NDArray[Any]:
+        """Return an array of real numbers of the right shape, not copied if it was one, or raise `DomainError`."""
+        array = numbers(self.name, values)
+        if array.ndim == 0 or array.shape[1:] != self.domain.shape:
+            expected = ("n", *self.domain.shape)
+            raise DomainError(f"field {self.name!r}: expected shape {expected}, got {array.shape}.".replace("'n'", "n"))
+        return array
+
+    def __call__(self, values: Any) -> Array:
+        """Return records in double precision, in memory of their own and inside their domain."""
+        array = self.opened(values)
+        survey = Survey(self)
+        result = np.empty(array.shape)
+        for start in range(0, len(array), step := rows_at_once(array)):
+            rows = result[start : start + step]
+            survey.take(rows, array[start : start + step])
+        survey.finish()
         return result
 
-    return project
+
+class Widened(Gate):
+    """A gate for records that cannot change, and lie inside their domain: they are turned into double precision."""
+
+    def __call__(self, values: Any) -> Array:
+        """Return records in double precision."""
+        return np.array(values, dtype=float, order="C")
+
+
+def rows_at_once(values: NDArray[Any]) -> int:
+    """Return the number of records that are checked together."""
+    return max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
 
 
 class Survey:
     """Looks at a column's records, once."""
 
-    def __init__(self, name: str, domain: Domain, clip: bool) -> None:
-        self.name, self.domain, self.clip = name, domain, clip
+    def __init__(self, gate: Gate) -> None:
+        self.name, self.domain, self.clip = gate.name, gate.domain, gate.clip
         self.count = 0
         self.outside = False
         self.bad = 0
         self.worst = (0, 0.0)
 
-    def step(self, values: NDArray[Any]) -> int:
-        """Number of records in a block."""
-        return max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
+    def allowed(self, single: bool) -> float:
+        """By how much a record may exceed its domain, relative to its size, and be put back instead of refused."""
+        return np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
 
     def look(self, values: NDArray[Any]) -> None:
-        """Take in more records."""
-        domain = self.domain
-        if values.ndim == 0 or values.shape[1:] != domain.shape:
-            expected = ("n", *domain.shape)
-            raise DomainError(
-                f"field {self.name!r}: expected shape {expected}, got {values.shape}.".replace("'n'", "n")
-            )
-        if values.dtype.kind not in "biuf":
-            raise DomainError(f"field {self.name!r}: expected real numbers, got entries of type {values.dtype}.")
-        allowed = SINGLE_ROUNDING if values.dtype.kind == "f" and values.dtype.itemsize < 8 else ROUNDING
-        if self.clip:
-            allowed = np.inf
-        for block in blocks(values, self.step(values)):
-            rows = np.asarray(block, dtype=float)
-            excess = domain.excess(rows)
-            largest = float(excess.max(initial=-1.0))  # NaN if there is one
-            if not np.isfinite(largest):
-                self._refuse_infinite(rows)
-            if largest > domain.slack:
-                self.outside = True
-            if not largest <= allowed:
-                self.bad += int((excess > allowed).sum())
-                if largest > self.worst[1]:
-                    self.worst = (self.count + int(np.argmax(excess)), largest)
-            self.count += len(rows)
+        """Take in more records, which stay as they are."""
+        for block in blocks(values, rows_at_once(values)):
+            with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
+                self._judge(np.ascontiguousarray(block, dtype=float), is_single(values.dtype))
 
-    def _refuse_infinite(self, rows: Array) -> None:
-        flat = rows.reshape(len(rows), -1)
-        if not np.isfinite(flat).all():
-            row, column = (int(i) for i in np.argwhere(~np.isfinite(flat))[0])
-            raise DomainError(
-                f"field {self.name!r}: row {self.count + row}, column {column} is {flat[row, column]}; "
-                "remove such records or fill them in with public values."
-            )
+    def take(self, rows: Array, values: NDArray[Any]) -> None:
+        """Take in more records: write them to `rows`, those outside of the domain as their projections."""
+        with np.errstate(over="ignore"):
+            rows[...] = values
+        outside = self._judge(rows, is_single(values.dtype))
+        if outside is not None:
+            rows[outside] = self.domain.project(rows[outside])
+
+    def sparse(self, matrix: sp.csr_array, single: bool) -> Array:
+        """Take in sparse records; returns the numbers of their projections."""
+        if not np.isfinite(matrix.data).all():
+            entry = int(np.argmax(~np.isfinite(matrix.data)))
+            row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
+            self._refuse(row, int(matrix.indices[entry]), matrix.data[entry])
+        excess, projected = (
+            norm_excess(self.domain, matrix)
+            if hasattr(self.domain, "radius")
+            else bound_excess(self.name, self.domain, matrix)
+        )
+        self._count(excess, self.allowed(single))
+        self.count += matrix.shape[0]
+        outside = np.repeat(excess > self.domain.slack, np.diff(matrix.indptr))
+        return np.asarray(np.where(outside, projected, matrix.data) if outside.any() else matrix.data)
+
+    def _judge(self, rows: Array, single: bool) -> NDArray[np.bool_] | None:
+        """Count records; returns which of them lie outside, None if none does."""
+        excess = self.domain.excess(rows)
+        largest = float(excess.max(initial=-1.0))  # NaN if there is one
+        if not np.isfinite(largest):
+            flat = rows.reshape(len(rows), -1)
+            if not np.isfinite(flat).all():
+                row, column = (int(i) for i in np.argwhere(~np.isfinite(flat))[0])
+                self._refuse(self.count + row, column, flat[row, column])
+        if not largest <= self.allowed(single):
+            self._count(excess, self.allowed(single))
+        self.count += len(rows)
+        if not largest > self.domain.slack:
+            return None
+        self.outside = True
+        return np.asarray(excess > self.domain.slack)
+
+    def _count(self, excess: Array, allowed: float) -> None:
+        largest = float(excess.max(initial=-1.0))
+        if not largest <= allowed:
+            self.bad += int((~(excess <= allowed)).sum())
+            if not largest <= self.worst[1]:
+                self.worst = (self.count + int(np.argmax(excess)), largest)
+
+    def _refuse(self, row: int, column: int, value: float) -> NoReturn:
+        raise DomainError(
+            f"field {self.name!r}: row {row}, column {column} is {value}; "
+            "remove such records or fill them in with public values."
+        )
 
     def finish(self) -> None:
         """Refuse the column if records were outside."""
@@ -179,63 +249,31 @@ class Survey:
             )
 
 
-def check_sparse(name: str, domain: Domain, column: Any, clip: bool) -> sp.csr_array:
-    """Do as `check_column` for a sparse matrix, which stays one."""
-    if column.dtype.kind not in "biuf":
-        raise DomainError(f"field {name!r}: expected real numbers, got entries of type {column.dtype}.")
-    if column.ndim != 2 or column.shape[1:] != domain.shape:
-        expected = ("n", *domain.shape)
-        raise DomainError(f"field {name!r}: expected shape {expected}, got {column.shape}.".replace("'n'", "n"))
-    matrix = sp.csr_array(column, dtype=float)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy() if matrix.data is getattr(column, "data", None) else matrix
-        matrix.sum_duplicates()
-    if not np.isfinite(matrix.data).all():
-        entry = int(np.argmax(~np.isfinite(matrix.data)))
-        row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
-        raise DomainError(
-            f"field {name!r}: row {row}, column {matrix.indices[entry]} is {matrix.data[entry]}; "
-            "remove such records or fill them in with public values."
-        )
-    radius = getattr(domain, "radius", None)
-    excess = bound_excess(name, domain, matrix) if radius is None else norm_excess(domain, matrix)
-    allowed = SINGLE_ROUNDING if column.dtype.kind == "f" and column.dtype.itemsize < 8 else ROUNDING
-    if not clip and (excess > allowed).any():
-        row = int(np.argmax(excess))
-        raise DomainError(
-            f"field {name!r}: {int((excess > allowed).sum())} records lie outside {shorten(repr(domain))} "
-            f"(worst: row {row}, by {100 * float(excess[row]):.3g} %); rescale by public bounds, or pass clip=True."
-        )
-    if not (excess > domain.slack).any():
-        return matrix
-    if radius is None:
-        lower, upper = domain.bounds
-        data = np.clip(matrix.data, lower[matrix.indices], upper[matrix.indices])
-    else:
-        outside = np.where(excess > domain.slack, excess, 0.0)
-        data = matrix.data / np.repeat(1.0 + outside, np.diff(matrix.indptr))
-    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def norm_excess(domain: Any, matrix: sp.csr_array) -> Array:
-    """By how much each row exceeds a ball, relative to its radius, shape (n,)."""
-    size, full = matrix.shape[0], np.diff(matrix.indptr) > 0
-    scaled = np.abs(matrix.data) / domain.radius
-    starts = matrix.indptr[:-1][full]
-    norms = np.zeros(size)
+def norm_excess(domain: Any, matrix: sp.csr_array) -> tuple[Array, Array]:
+    """By how much each row exceeds a ball, relative to its radius, shape (n,), and the entries of the rows' projections."""
+    counts = np.diff(matrix.indptr)
+    starts = matrix.indptr[:-1][counts > 0]
+    size = np.abs(matrix.data)
+    largest = np.zeros(matrix.shape[0])
     if len(starts):
-        with np.errstate(over="ignore"):  # an infinite excess says what is meant
-            if domain.norm == 2:
-                norms[full] = np.sqrt(np.add.reduceat(scaled * scaled, starts))
-            elif domain.norm == 1:
-                norms[full] = np.add.reduceat(scaled, starts)
-            else:
-                norms[full] = np.maximum.reduceat(scaled, starts)
-    return norms - 1.0
+        largest[counts > 0] = np.maximum.reduceat(size, starts)
+    if domain.norm == np.inf:
+        with np.errstate(over="ignore"):
+            return largest / domain.radius - 1.0, np.clip(matrix.data, -domain.radius, domain.radius)
+    # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+    scale = np.maximum(largest, domain.radius)
+    each = np.repeat(scale, counts)
+    rows, norms = matrix.data / each, np.zeros(matrix.shape[0])
+    if len(starts):
+        sums = np.add.reduceat(rows * rows if domain.norm == 2 else np.abs(rows), starts)
+        norms[counts > 0] = np.sqrt(sums) if domain.norm == 2 else sums
+    with np.errstate(over="ignore"):  # an infinite excess says what is meant
+        excess = norms * (scale / domain.radius) - 1.0
+    return excess, rows * np.repeat(domain.radius / np.where(norms > 0, norms, 1.0), counts)
 
 
-def bound_excess(name: str, domain: Domain, matrix: sp.csr_array) -> Array:
-    """By how much each row exceeds coordinatewise bounds, relative to their size, shape (n,)."""
+def bound_excess(name: str, domain: Domain, matrix: sp.csr_array) -> tuple[Array, Array]:
+    """By how much each row exceeds coordinatewise bounds, relative to their size, and the entries of the rows' projections."""
     lower, upper = domain.bounds
     stored = np.bincount(matrix.indices, minlength=matrix.shape[1])
     missing = np.flatnonzero((stored < matrix.shape[0]) & ((lower > 0) | (upper < 0)))
@@ -247,29 +285,42 @@ def bound_excess(name: str, domain: Domain, matrix: sp.csr_array) -> Array:
         )
     size = np.maximum(np.maximum(np.abs(lower), np.abs(upper)), np.finfo(float).tiny)
     column = matrix.indices
-    over = np.maximum(lower[column] - matrix.data, matrix.data - upper[column]) / size[column]
+    with np.errstate(over="ignore"):
+        over = np.maximum(lower[column] - matrix.data, matrix.data - upper[column]) / size[column]
     excess = np.full(matrix.shape[0], -1.0)
     np.maximum.at(excess, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), over)
-    return excess
+    return excess, np.clip(matrix.data, lower[column], upper[column])
 
 
-def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
-    """Return a column as a floating-point array, or raise `DomainError`; nothing is guessed from text, dates or masks."""
-    try:
-        array = np.asarray(column)
-        if np.ma.isMaskedArray(column) and np.ma.getmaskarray(column).any():
-            raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
-        if array.dtype.kind not in "biufO":
-            raise DomainError(f"field {name!r}: expected real numbers, got entries of type {array.dtype}.")
-        if array.dtype in (np.float64, np.float32):
-            view = array.view()
-            view.setflags(write=False)
-            return view
-        return np.array(array, dtype=float)
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, DomainError):
-            raise
-        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
+def is_single(kind: np.dtype[Any]) -> bool:
+    """Whether numbers of a type are less precise than a float."""
+    return kind.kind == "f" and kind.itemsize < 8
+
+
+def kept(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of real numbers as one of single or double precision that nobody can write to."""
+    if array.dtype in (np.float64, np.float32):
+        return frozen(array)
+    with np.errstate(over="ignore"):  # infinity is refused later, by its row
+        return frozen(array.astype(float))
+
+
+def held(name: str, column: Any) -> Any:
+    """Return a continuous column that many checks can share: they copy it no more.
+
+    Raises
+    ------
+    DomainError
+    """
+    if isinstance(column, Chunks) or sp.issparse(column):
+        return column
+    array = numbers(name, column)
+    return column if stays(column, array) else kept(array)
+
+
+def stays(column: Any, array: NDArray[Any]) -> bool:
+    """Whether a column stays where it is, because it is large or its owner keeps it out of memory."""
+    return isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY
 
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
@@ -317,9 +368,9 @@ def label_pieces(column: Any) -> Iterator[Any]:
 
 def array_codes(declared: Sequence[Hashable], column: Any) -> NDArray[np.int64] | None:
     """Do the work of `check_labels` for an array of numbers without Python objects; None if it is none."""
-    if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
+    if type(column) not in (np.ndarray, np.memmap) or column.ndim != 1 or column.dtype.kind not in "iuf":
         return None
-    if not all(isinstance(v, int | float) and abs(v) <= EXACT for v in declared) or len(column) == 0:
+    if not all(isinstance(v, int | float) and abs(v) < EXACT for v in declared) or len(column) == 0:
         return None
     values = np.array([float(v) for v in declared])  # type: ignore[arg-type]
     order = np.argsort(values)
@@ -336,6 +387,8 @@ def array_codes(declared: Sequence[Hashable], column: Any) -> NDArray[np.int64] 
 
 def column_entries(name: str, column: ArrayLike) -> list[Hashable]:
     """Return the entries of a discrete column as plain Python values, or raise `DomainError`."""
+    if has_masked(column):
+        raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
     if hasattr(column, "__array__"):
         array = np.asarray(column)
         if array.ndim != 1:

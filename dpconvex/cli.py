@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import dpconvex as dp
 from dpconvex import demo
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate, TemplateError
+from dpconvex.gallery import locate
 from dpconvex.gallery import options as options_of
+from dpconvex.outputs import writable, write_whole
 from dpconvex.privacy import ADJACENCIES
 from dpconvex.tables import Table, read_settings
 
@@ -193,7 +195,8 @@ def fit(chosen: argparse.Namespace) -> None:
     learner, codes = declare(chosen.problem, table, options | assignments(chosen.set))
     promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
     share = labelling(learner, settings.get("share"))
-    out = writable(chosen.out)
+    inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the file of settings": chosen.config}
+    out = writable(chosen.out, inputs | {"the problem": str(locate(chosen.problem))})
     X, y = table.read(chosen.data)
     solve = dp.solve_mixture if share else dp.solve
     found = solve(
@@ -230,12 +233,14 @@ def predict(chosen: argparse.Namespace) -> None:
         raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
     learner, codes = declare(name, table, options | assignments(chosen.set))
     release = dp.Release.load(chosen.model, template=learner)
-    out = None if chosen.out is None else writable(chosen.out)
+    inputs = {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem}
+    out = None if chosen.out is None else writable(chosen.out, inputs)
     X, _ = table.read(chosen.data, labelled=False, clip=chosen.clip)
     predictions = [named(value, codes, table) for value in release.predict(X).tolist()]
     if out is not None:
-        with out.open("w", encoding="utf-8", newline="") as stream:
-            write(stream, table.label, predictions)
+        content = io.StringIO(newline="")
+        write(content, table.label, predictions)
+        write_whole(out, content.getvalue().encode("utf-8"))
     elif not chosen.json:
         write(sys.stdout, table.label, predictions)
     if chosen.json:
@@ -331,14 +336,8 @@ def named(value: Any, codes: list[Any], table: Table) -> str:
 
 
 def template(problem: str, options: dict[str, Any]) -> Template:
-    """Load a problem; what it cannot do with its options is an error of whoever gave them."""
-    try:
-        return dp.load(problem, **options)
-    except DPConvexError:
-        raise
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        listed = ", ".join(f"{name} = {value!r}" for name, value in options.items())
-        raise TemplateError(f"{problem} cannot be declared with {listed}: {type(error).__name__}: {error}.") from error
+    """Load a problem."""
+    return dp.load(problem, **options)
 
 
 def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:
@@ -355,17 +354,6 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     if chosen.budget is None:
         return dp.Budget.open(chosen.ledger)
     return dp.Budget(dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency), chosen.ledger)
-
-
-def writable(path: str) -> Path:
-    """Return the path of a file that can be made, so that no fit is paid for and then lost."""
-    file = Path(path)
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise TemplateError(
-            f"{path}: no file can be made there; {'it' if file.is_dir() else 'its folder'} is "
-            f"{'a folder' if file.is_dir() else 'missing'}."
-        )
-    return file
 
 
 # From objects to text

@@ -15,7 +15,7 @@ from dpconvex.components import Components, in_steps
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.mechanisms.clustering import NoisyKMeans, nearest
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, computable, pay
 from dpconvex.record import Ball, Batch, Record
 from dpconvex.template import Template
 
@@ -86,8 +86,7 @@ def cluster(
     part = clustered(declared, features, group)
     noise = calibrated(method, privacy, part, features, group, components)
     rng = system_generator() if seed is None else seeded_generator(seed)
-    if budget is not None:
-        budget.spend(privacy, label)
+    pay(budget, privacy, label)
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
     columns = {name: data[name] for name in part.fields if name in data}
@@ -177,6 +176,9 @@ def clustered(record: Any, features: str, group: str | None) -> Record:
     """Return the part of a record that a clustering reads."""
     if not isinstance(record, Record):
         raise TemplateError(f"cluster: expected a Record or a Template, not {type(record).__name__}.")
+    for name in (features, group):
+        if not isinstance(name, str | None):
+            raise TemplateError(f"cluster: the name of a field must be a text, not {name!r}.")
     if features not in record.continuous:
         raise TemplateError(
             f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
@@ -211,7 +213,8 @@ def calibrated(
     """Return the noise of a clustering of some fields."""
     middle, radius = extent(record, features)
     classes = len(classes_of(record, group)) or 1
-    return method.calibrate(privacy, classes=classes, components=components, features=len(middle), radius=radius)
+    with computable(privacy):
+        return method.calibrate(privacy, classes=classes, components=components, features=len(middle), radius=radius)
 
 
 def method_of(clustering: NoisyKMeans | None) -> NoisyKMeans:

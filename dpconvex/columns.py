@@ -1,14 +1,15 @@
 """Columns of records that are not plain arrays: sparse, memory-mapped, single precision, or in pieces larger than memory.
 
 A column of a validated batch has a shape ``(n, *shape)`` and is read in blocks of consecutive records, in double precision and
-inside its domain.  Nothing here ever holds more than a block of a column that its owner did not hold already.
+inside its domain.  What is small is copied once, into memory that nobody can write to.  Of what is large, or comes in pieces,
+nothing here ever holds more than a block: that is copied and checked whenever it is read, because its owner may change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,10 +17,21 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Chunks", "Pieces", "Stored", "blocks", "dense", "flattened", "is_column", "itself", "readers", "records_of"]
+__all__ = [
+    "Chunks",
+    "Gate",
+    "Pieces",
+    "Stored",
+    "blocks",
+    "dense",
+    "flattened",
+    "frozen",
+    "itself",
+    "readers",
+    "records_of",
+]
 
 Array = NDArray[np.float64]
-Project = Callable[[Array], Array]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
 BLOCK_BYTES = 2**21
@@ -44,6 +56,10 @@ class Chunks:
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
         self._length: int | None = None
+        if isinstance(source, type) or not (callable(source) or is_series(source)):
+            raise DomainError(
+                f"Chunks: pass a list of arrays, or a function that returns an iterator over them, not {source!r}."
+            )
         if not callable(source) and iter(source) is source:
             raise DomainError(
                 "Chunks: an iterator can be read only once, and a fit reads the data many times; pass a list of arrays, or "
@@ -51,7 +67,10 @@ class Chunks:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        yield from (self.source() if callable(self.source) else self.source)
+        pieces = self.source() if callable(self.source) else self.source
+        if not is_series(pieces):
+            raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
+        yield from pieces
 
     def __len__(self) -> int:
         if self._length is None:
@@ -59,20 +78,31 @@ class Chunks:
         return self._length
 
 
+class Gate(Protocol):
+    """What records pass whenever they are read from memory that may change: see `dpconvex.checks.Gate`."""
+
+    def opened(self, values: Any) -> NDArray[Any]:
+        """Return an array of real numbers, as it is, or raise `DomainError`."""
+        ...
+
+    def __call__(self, values: Any) -> Array:
+        """Return records in double precision, in memory of their own and inside their domain, or raise `DomainError`."""
+        ...
+
+
 class Stored:
-    """A numeric array that stays as it is: each block is turned into float64, and projected, when it is read.
+    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read.
 
     Parameters
     ----------
     array : ndarray
-        Of any real type, possibly memory-mapped.
-    project : callable, optional
-        Projection of records on their domain, if some of them need it.
+        Of any real type, possibly memory-mapped; whoever holds it may change it at any time.
+    gate : Gate
     """
 
-    def __init__(self, array: NDArray[Any], project: Project | None = None) -> None:
+    def __init__(self, array: NDArray[Any], gate: Gate) -> None:
         self.array = array
-        self.project = project
+        self.gate = gate
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,32 +112,36 @@ class Stored:
     def __len__(self) -> int:
         return len(self.array)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or float, copy=False)
+
     def __getitem__(self, rows: Any) -> Array:
-        block = np.asarray(self.array[rows], dtype=float)
-        return block if self.project is None else self.project(block)
+        """Return the records of a slice or of an array of indices."""
+        return self.gate(self.array[rows])
 
 
 class Pieces:
-    """A validated `Chunks` column: it can only be read from front to back.
+    """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is.
 
     Parameters
     ----------
     chunks : Chunks
     shape : tuple of int
         Of the whole column, as it was when it was validated.
-    project : callable, optional
+    gate : Gate
     """
 
-    def __init__(self, chunks: Chunks, shape: tuple[int, ...], project: Project | None = None) -> None:
+    def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Gate) -> None:
         self.chunks = chunks
         self.shape = shape
-        self.project = project
+        self.gate = gate
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.concatenate(list(self.blocks(max(len(self), 1))), axis=0).astype(dtype or float, copy=False)
+        parts = list(self.blocks(max(len(self), 1))) or [np.zeros(self.shape)]
+        return np.concatenate(parts, axis=0).astype(dtype or float, copy=False)
 
     def __getitem__(self, rows: Any) -> Array:
         return np.asarray(np.asarray(self)[rows])
@@ -117,26 +151,45 @@ class Pieces:
         held: list[Array] = []
         count = seen = 0
         for piece in self.chunks:
-            values = np.asarray(piece)
-            if values.shape[1:] != self.shape[1:]:
-                raise DomainError(f"a chunk has shape {values.shape}, and had another when the data were checked.")
+            values = self.gate.opened(piece)
             start = 0
             while start < len(values):
-                taken = np.asarray(values[start : start + step - count], dtype=float)
-                held.append(taken if self.project is None else self.project(taken))
-                count, start = count + len(taken), start + len(taken)
+                held.append(self.gate(values[start : start + step - count]))
+                count, start = count + len(held[-1]), start + len(held[-1])
+                if seen + count > len(self):
+                    break
                 if count == step:
                     yield held[0] if len(held) == 1 else np.concatenate(held)
                     held, seen, count = [], seen + count, 0
+            if seen + count > len(self):
+                break
+        if seen + count != len(self):
+            more = f"more than {len(self)}" if seen + count > len(self) else str(seen + count)
+            raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
         if held:
             yield held[0] if len(held) == 1 else np.concatenate(held)
-        if seen + count != len(self):
-            raise DomainError(f"the chunks hold {seen + count} records, and held {len(self)} when they were checked.")
 
 
-def is_column(data: Any) -> bool:
-    """Whether the data are of a kind that is kept as it is."""
-    return isinstance(data, Chunks | np.memmap) or sp.issparse(data)
+def is_series(pieces: Any) -> bool:
+    """Whether one can go through something, array by array."""
+    single = isinstance(pieces, str | bytes) or sp.issparse(pieces) or getattr(pieces, "ndim", 1) == 0
+    return isinstance(pieces, Iterable) and not single
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of an array in memory of its own that nobody can write to.
+
+    Over bytes: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from here is
+    returned as it is.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, bytes) and type(array) is np.ndarray and array.flags.c_contiguous:
+        return array
+    if not array.size:
+        return np.zeros(array.shape, dtype=array.dtype)
+    return np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape)
 
 
 def dense(block: Any) -> NDArray[Any]:

@@ -7,6 +7,7 @@ learner that uses it pays nothing for it; what the centres cost, if they were le
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificate import ClusteringNoise
 from dpconvex.checks import SINGLE_ROUNDING, check_labels
 from dpconvex.derivation import Derivation
+from dpconvex.entries import numbers
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.mechanisms.clustering import ASSUMED, grid_step, nearest
+from dpconvex.outputs import write_whole
 from dpconvex.privacy import Privacy
-from dpconvex.release import write_whole
 
 __all__ = ["Components", "in_steps"]
 
@@ -91,7 +93,23 @@ class Components:
         if middle.shape not in ((), centers.shape[2:]):
             raise TemplateError(f"Components: {centers.shape[2]} features, but a middle of shape {middle.shape}.")
         middle = np.array(np.broadcast_to(middle, centers.shape[2:]))
+        if (
+            isinstance(self.classes, str | bytes)
+            or not isinstance(self.classes, Sequence | np.ndarray)
+            or (getattr(self.classes, "ndim", 1) != 1)
+        ):
+            raise TemplateError(f"Components: declare the classes as a list, not {self.classes!r}.")
         classes = tuple(self.classes)
+        if not all(isinstance(value, Hashable) for value in classes):
+            raise TemplateError(
+                f"Components: a class must be a label such as a text or a number, not one of {classes!r}."
+            )
+        if (
+            isinstance(self.step, bool)
+            or not isinstance(self.step, int | float | np.number)
+            or not 0 <= self.step < 1e300
+        ):
+            raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
         if len(classes or (None,)) != len(centers) or len(set(classes)) != len(classes):
             raise TemplateError(f"Components: centres for {len(centers)} classes, but the classes are {classes!r}.")
         step = float(self.step) or grid_step(self.radius)
@@ -168,11 +186,10 @@ class Components:
         DomainError
             If the features are not finite numbers within the domain, or a label was not declared.
         """
-        try:
-            values = np.asarray(x, dtype=float)
-            records = values.reshape(len(values), -1)
-        except (TypeError, ValueError) as error:
-            raise DomainError(f"assign: the features are not an array of numbers ({error}).") from error
+        values = np.asarray(numbers("x", x), dtype=float)
+        if values.ndim == 0:
+            raise DomainError("assign: the features must have an axis for the records, and are a single number.")
+        records = values.reshape(len(values), math.prod(values.shape[1:]))
         if records.shape[1] != self.centers.shape[2]:
             raise DomainError(f"assign: expected {self.centers.shape[2]} features, got the shape {values.shape}.")
         if not np.isfinite(records).all():
@@ -284,7 +301,7 @@ def array(what: str, value: ArrayLike) -> Array:
     """Copy an array of finite numbers."""
     try:
         found = np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"Components: {what} must be an array of numbers ({error}).") from error
     if not np.isfinite(found).all():
         raise TemplateError(f"Components: {what} must be finite numbers.")

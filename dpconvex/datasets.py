@@ -12,6 +12,7 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.columns import dense
 from dpconvex.errors import TemplateError
 from dpconvex.record import Box, Record
 
@@ -87,10 +88,11 @@ def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = Fal
     try:
         low = np.broadcast_to(np.asarray(lower, dtype=float), shape[1:])
         high = np.broadcast_to(np.asarray(upper, dtype=float), shape[1:])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"unit_ball: bounds must be numbers, one or {shape[1]} of them ({error}).") from error
     if not (low < high).all():
         raise TemplateError("unit_ball: every lower bound must be below its upper bound; drop constant features.")
     values = Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"]
+    values = dense(values[:])
     centred = (values - low) / (high - low) - 0.5
     return centred / (np.sqrt(shape[1]) / 2)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpconvex.certificate import Certificate
 from dpconvex.components import Components
+from dpconvex.entries import numbers
 from dpconvex.errors import TemplateError
 from dpconvex.features import RandomFourierFeatures
 from dpconvex.gallery import load
@@ -135,7 +136,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
         """Return the data as a template takes them, and remember what is public about them."""
-        records = np.asarray(X, dtype=float)
+        records = np.asarray(numbers("X", X), dtype=float)
         if records.ndim != 2:
             raise TemplateError(f"fit: X must have two axes, (records, features), not shape {records.shape}.")
         self.n_features_in_ = records.shape[1]

@@ -16,14 +16,21 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.columns import dense
+from dpconvex.entries import numbers, trusted_rows
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.noise import seeded_generator
 
 __all__ = ["RandomFourierFeatures"]
 
 Array = NDArray[np.float64]
+# Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
+BLOCK, VECTOR = 2**14, 32
+# So many frequencies' coordinates are held at most.
+LARGEST = 2**30
 KERNELS = ("gaussian", "laplace", "cauchy")
 
 
@@ -70,12 +77,22 @@ class RandomFourierFeatures:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise TemplateError(f"RandomFourierFeatures: kernel must be one of {KERNELS}, not {self.kernel!r}.")
-        if self.features < 1 or self.components < 1:
-            raise TemplateError("RandomFourierFeatures: features and components must be positive.")
-        if not (np.isfinite(self.gamma) and self.gamma > 0):
+        for name in ("features", "components"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise TemplateError(f"RandomFourierFeatures: {name} must be a positive integer, not {value!r}.")
+        if int(self.features) * int(self.components) > LARGEST:
+            raise TemplateError(
+                f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; "
+                f"at most {LARGEST} numbers are."
+            )
+        if not (isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < 1e300):
             raise TemplateError(f"RandomFourierFeatures: gamma must be finite and positive, not {self.gamma!r}.")
+        if not isinstance(self.paired, bool | np.bool_):
+            raise TemplateError(f"RandomFourierFeatures: paired must be true or false, not {self.paired!r}.")
+        seeded_generator(self.seed)
 
     @cached_property
     def _drawn(self) -> tuple[Array, Array]:
@@ -88,6 +105,8 @@ class RandomFourierFeatures:
             frequencies = self.gamma * rng.standard_cauchy(size=shape)
         else:
             frequencies = rng.laplace(scale=self.gamma, size=shape)
+        if not np.isfinite(frequencies).all():
+            raise TemplateError(f"RandomFourierFeatures: no float holds the frequencies for gamma = {self.gamma!r}.")
         return frequencies, rng.uniform(0, 2 * np.pi, size=self.components)
 
     @property
@@ -105,32 +124,66 @@ class RandomFourierFeatures:
 
         Parameters
         ----------
-        x : array_like, shape (n, features)
+        x : array_like or SciPy sparse matrix, shape (n, features)
             Finite numbers; no bound is needed, for the map is bounded.
 
         Returns
         -------
         ndarray, shape (n, dim)
+            The features of a record depend on that record alone, to the last bit: not on how many others came with it, nor on how
+            they are stored.  A matrix product would not do: its libraries add in another order for each shape.
 
         Raises
         ------
         DomainError
             If the shape is wrong or a number is not finite.
         """
-        records = np.asarray(x, dtype=float)
+        records = self._opened(x)
+        frequencies, phase = self._drawn
+        result = np.empty((records.shape[0], self.dim))
+        # Rows of angles begin at the same place of a processor's vectors, whatever their number is.
+        width = -(-self.components // VECTOR) * VECTOR
+        step = max(1, BLOCK // width)
+        angle, part = np.empty((step, width)), np.empty((step, width))
+        table = np.zeros((self.features, width))
+        table[:, : self.components] = frequencies.T
+        start = np.zeros(width)
+        start[: self.components] = 0.0 if self.paired else phase
+        for first in range(0, len(result), step):
+            rows = dense(records[first : first + step])
+            count = len(rows)
+            angles, parts = angle[:count], part[:count]
+            angles[...] = 0.0
+            for column in np.flatnonzero(rows.any(axis=0)):  # adding zeros changes nothing
+                np.multiply(rows[:, column, None], table[column], out=parts)
+                angles += parts
+            self._write(result[first : first + count], angles + start)
+        return result
+
+    def _write(self, result: Array, angles: Array) -> None:
+        """Write cosines, and sines, of angles, shape (n, width); the last of these may be there for the width alone."""
+        if not self.paired:
+            result[...] = np.sqrt(2 / self.components) * np.cos(angles)[:, : self.components]
+            return
+        root = np.sqrt(self.components)
+        result[:, : self.components] = np.cos(angles)[:, : self.components] / root
+        result[:, self.components :] = np.sin(angles)[:, : self.components] / root
+
+    def _opened(self, x: Any) -> Any:
+        """Return records as an array of floats or a sparse matrix in rows, or raise `DomainError`."""
+        if sp.issparse(x):
+            records, _ = trusted_rows("x", x, (self.features,))
+        else:
+            records = np.asarray(numbers("x", x), dtype=float)
         if records.ndim != 2 or records.shape[1] != self.features:
             raise DomainError(f"features: expected shape (n, {self.features}), got {records.shape}.")
-        if not np.isfinite(records).all():
+        if not np.isfinite(records.data if sp.issparse(records) else records).all():
             raise DomainError("features: the records must be finite numbers; some are NaN or infinite.")
-        frequencies, phase = self._drawn
-        angle = records @ frequencies.T
-        if self.paired:
-            return np.asarray(np.concatenate([np.cos(angle), np.sin(angle)], axis=1) / np.sqrt(self.components))
-        return np.asarray(np.sqrt(2 / self.components) * np.cos(angle + phase))
+        return records
 
     def exact(self, x: ArrayLike, y: ArrayLike) -> Array:
         """Evaluate the kernel itself between two sets of records, shape (len(x), len(y))."""
-        difference: Any = np.asarray(x, dtype=float)[:, None, :] - np.asarray(y, dtype=float)[None, :, :]
+        difference: Any = dense(self._opened(x))[:, None, :] - dense(self._opened(y))[None, :, :]
         if self.kernel == "gaussian":
             return np.asarray(np.exp(-self.gamma * np.sum(difference**2, axis=2)))
         if self.kernel == "laplace":

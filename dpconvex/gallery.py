@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError, shorten
 
 if TYPE_CHECKING:
     from dpconvex.template import Template
@@ -78,7 +78,7 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     ------
     TemplateError
         No such problem or file; a file that cannot be executed or has no ``template`` function; an unknown or a missing
-        option.  Errors that the file's own checks raise pass through.
+        option, or one that the file cannot do anything with.
 
     Examples
     --------
@@ -91,7 +91,15 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     file = locate(name_or_path)
     function = factory(execute(file), file)
     check(options, function, file)
-    template = function(**options)
+    try:
+        template = function(**options)
+    except DPConvexError:
+        raise
+    except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
+        listed = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+        raise TemplateError(
+            f"{file.stem} cannot be declared with {shorten(listed)}: {type(error).__name__}: {error}."
+        ) from error
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
     if template.source is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,26 +30,31 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
         If the file cannot be made.
     """
     file_locks()
-    if path.exists():
-        return
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
+        if path.exists():
+            return
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except OSError as error:
-        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
+    except (OSError, ValueError) as error:
+        raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     try:
         append(descriptor, first, draft)
         os.link(draft, path)
+        force_name(path)
     except FileExistsError:
         return  # another process was first
     except OSError as error:
-        raise DPConvexError(f"{path}: the ledger cannot be made ({error.strerror}).") from error
+        raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     finally:
         os.close(descriptor)
-        draft.unlink()
+        draft.unlink(missing_ok=True)
+
+
+def force_name(path: Path) -> None:
+    """Force the name of a file to the disk: it has to last as well as the content."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name has to last as well as the content
+        os.fsync(folder)
     finally:
         os.close(folder)
 
@@ -57,18 +63,54 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
 def locked(path: Path) -> Iterator[int]:
     """Open an existing ledger for one process, and one thread of it, alone; yields the file descriptor.
 
-    A ledger that is not there is an error and not a new ledger: that would forget what it held.
+    A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
+    find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
+
+    Raises
+    ------
+    DPConvexError
+        If the file cannot be opened and locked, or was replaced while it was locked.
     """
     fcntl = file_locks()
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}).") from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                raise DPConvexError(
+                    f"{path}: the ledger cannot be locked ({reason(error)}); keep it on a disk of this machine."
+                ) from error
+            if not is_at(descriptor, path):
+                continue
+            yield descriptor
+            if not is_at(descriptor, path):
+                raise DPConvexError(
+                    f"{path}: the ledger was replaced while it was in use, and what was recorded may be lost; release nothing. "
+                    "Find out who replaced it, and record the spend anew."
+                )
+            return
+        finally:
+            os.close(descriptor)  # this also unlocks
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one that a path leads to."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
-    except OSError as error:
-        raise DPConvexError(f"{path}: the ledger cannot be opened ({error.strerror}).") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)  # this also unlocks
+        found = os.stat(path)
+    except OSError:
+        return False
+    return os.path.samestat(os.fstat(descriptor), found)
+
+
+def reason(error: Exception) -> str:
+    """Say in words what the operating system said."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> None:
@@ -112,7 +154,7 @@ def mend(descriptor: int, path: Path) -> str:
     if not tail:
         return ""
     try:
-        json.loads(tail)
+        decoded(tail)
     except ValueError:
         os.ftruncate(descriptor, len(whole) + 1)
         os.fsync(descriptor)
@@ -132,7 +174,10 @@ def file_locks() -> ModuleType:
 
 def content_of(descriptor: int) -> bytes:
     """Read an open file from its beginning to its end."""
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    content = b""
+    while part := os.pread(descriptor, 2**30, len(content)):
+        content += part
+    return content
 
 
 def parse(content: bytes, path: Path) -> list[Any]:
@@ -140,10 +185,18 @@ def parse(content: bytes, path: Path) -> list[Any]:
     values = []
     for position, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            values.append(json.loads(line))
+            values.append(decoded(line))
         except ValueError as error:
             raise DPConvexError(f"{path}, line {position}: not the line of a ledger ({error}).") from error
     return values
+
+
+def decoded(line: bytes) -> Any:
+    """Return the value that a line holds, or raise `ValueError`."""
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("its brackets are nested too deeply") from error
 
 
 def write(descriptor: int, data: bytes, path: Path) -> None:

@@ -22,7 +22,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.clustering import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.cover import Cover, left
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.record import Batch, Choice, Record
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, solve
@@ -159,9 +159,8 @@ def solve_mixture(
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
-    if budget is not None:
-        budget.spend(privacy, label)
-    columns = {name: data[name] for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
+    pay(budget, privacy, label)
+    columns = plan.others.held(data)
     checked = plan.others.checked(columns, clip)
     components = plan.components(checked.batch, rng, seed)
     values = plan.values(components, checked.batch)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from numbers import Real
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpconvex import ledger
-from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.errors import BudgetExceeded, DPConvexError, NotPrivate, TemplateError
 
-__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy"]
+__all__ = ["ADJACENCIES", "Amount", "Budget", "Entry", "Privacy", "computable", "pay"]
 
 ADJACENCIES = ("replace-one", "add-remove")
+# Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
+COMPUTABLE = 1e-100, 1e100
 VERSION = 1
 
 
@@ -36,7 +39,8 @@ class Privacy:
     epsilon : float
         Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
     delta : float
-        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise.
+        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise, which a release keeps up to a probability
+        of 2^-100 (docs/release.md, section 5).
     adjacency : {"replace-one", "add-remove"}
         Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
         under "add-remove" one record is added or taken away, and the number of records is itself protected.
@@ -64,7 +68,7 @@ class Privacy:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
         if not 0 <= delta < 1:
             raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
-        if self.adjacency not in ADJACENCIES:
+        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
             known = " or ".join(repr(name) for name in ADJACENCIES)
             raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
         object.__setattr__(self, "epsilon", epsilon)
@@ -95,6 +99,32 @@ class Privacy:
         if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
         return cls(**fields)
+
+
+@contextmanager
+def computable(privacy: Privacy) -> Iterator[None]:
+    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal.
+
+    Raises
+    ------
+    NotPrivate
+        If the promise is too extreme, or arithmetic fails for one that is unusual.
+    """
+    remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
+    small, large = COMPUTABLE
+    if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
+        raise NotPrivate("no noise can be computed in double precision for so extreme a promise", privacy, remedy)
+    try:
+        yield
+    except (ArithmeticError, AssertionError, ValueError) as error:
+        unusual = not 1e-6 <= privacy.epsilon <= 1e6 or 0 < privacy.delta < 1e-20 or privacy.delta > 0.5
+        if isinstance(error, DPConvexError) or not unusual:
+            raise
+        raise NotPrivate(
+            f"calibrating noise for so extreme a promise failed in double precision ({type(error).__name__}: {error})",
+            privacy,
+            remedy,
+        ) from error
 
 
 class Amount(NamedTuple):
@@ -154,7 +184,7 @@ class Budget:
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy as the total, not {privacy!r}.")
         self.privacy = privacy
-        self.path = None if path is None else Path(path).absolute()
+        self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
         self._lock = threading.Lock()
         if self.path is not None:
@@ -171,7 +201,7 @@ class Budget:
         DPConvexError
             If there is no such file, or it is not a sound ledger.
         """
-        file = Path(path).absolute()
+        file = file_of(path)
         with ledger.locked(file) as descriptor:
             total, _ = parse(ledger.read(descriptor, file), file)
         return cls(total, path)
@@ -193,7 +223,7 @@ class Budget:
         DPConvexError
             If more than the last line is wrong.
         """
-        file = Path(path).absolute()
+        file = file_of(path)
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
             parse(ledger.read(descriptor, file), file)
@@ -285,6 +315,15 @@ class Budget:
         self._seen = entries
 
 
+def pay(budget: Budget | None, privacy: Privacy, label: str) -> None:
+    """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
+    if budget is None:
+        return
+    if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
+        raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
+    budget.spend(privacy, label)
+
+
 def number(name: str, value: object) -> float:
     """Return a real number as a float, or say that it is none."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -302,6 +341,14 @@ def text(value: float) -> str:
     ('3', '0.1', '1e-06')
     """
     return repr(value).removesuffix(".0")
+
+
+def file_of(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a ledger."""
+    try:
+        return Path(path).absolute()
+    except TypeError as error:
+        raise TemplateError(f"Budget: the path of a ledger must be a text or a path, not {path!r}.") from error
 
 
 def sum_text(amount: Amount) -> str:

@@ -11,6 +11,7 @@ change the privacy cost.  A `Solution` is a point with a proved bound on its dis
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.columns import frozen
 from dpconvex.errors import TemplateError
 from dpconvex.feasible import FeasibleSet
 from dpconvex.record import Batch
@@ -84,15 +86,20 @@ class Problem:
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        linear = np.zeros(self.space.dim) if self.linear is None else np.asarray(self.linear, dtype=float)
+        linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)
         if linear.shape != (self.space.dim,) or not np.isfinite(linear).all():
             raise TemplateError(f"Problem: linear must be {self.space.dim} finite numbers, got shape {linear.shape}.")
-        object.__setattr__(self, "linear", linear)
+        object.__setattr__(self, "linear", frozen(linear))
         for name, least in (("size", 0.0), ("added", 0.0), ("strong_convexity", np.nextafter(0.0, 1.0))):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= least):
                 sign = ">= 0" if least == 0 else "> 0"
                 raise TemplateError(f"Problem: {name} must be finite and {sign}, not {value!r}.")
+
+    def copied(self) -> Problem:
+        """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
+        parts = deepcopy({name: value for name, value in vars(self).items() if name in self.__dataclass_fields__})
+        return Problem(**parts)
 
     @cached_property
     def loss(self) -> BatchedLoss:

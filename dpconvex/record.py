@@ -8,6 +8,7 @@ record outside its domain is an error (or is projected, on request), never an an
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
@@ -15,10 +16,11 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.checks import check_column, check_labels
-from dpconvex.columns import records_of
+from dpconvex.checks import check_column, check_labels, held
+from dpconvex.columns import frozen, records_of
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 
 __all__ = ["Ball", "Batch", "Box", "Choice", "Record"]
@@ -26,6 +28,10 @@ __all__ = ["Ball", "Batch", "Box", "Choice", "Record"]
 Array = NDArray[np.float64]
 
 REAL = (int, float, np.integer, np.floating)
+# Squares of numbers below this lose digits.
+SMALL = 1e-100
+# Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
+LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,13 @@ class Ball:
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
         if not (isinstance(self.radius, REAL) and self.radius > 0):
             raise TemplateError(f"Ball: radius must be a positive number, not {self.radius!r}.")
-        if np.isinf(self.radius):
+        if self.radius > LARGEST_RADIUS and self.radius != np.inf:
+            raise TemplateError(
+                f"Ball: radius must be at most {LARGEST_RADIUS:g}, not {self.radius!r}; use another unit."
+            )
+        if self.dim > LARGEST_DIMENSION:
+            raise TemplateError(f"Ball: dim must be at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if self.radius == np.inf:
             raise NotPrivate(
                 "a record is unbounded, so one person can move the answer without limit",
                 self,
@@ -93,6 +105,7 @@ class Ball:
         if self.norm == np.inf:
             return np.clip(values, -self.radius, self.radius)
         # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+        values = np.ascontiguousarray(values)
         scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), self.radius)
         rows = values / scale
         norms = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
@@ -100,14 +113,26 @@ class Ball:
         return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
 
     def excess(self, values: Array) -> Array:
-        """By how much each row exceeds the ball, relative to the radius; shape (n,)."""
-        if self.norm == 2 and self.radius > 1e-100:
-            with np.errstate(over="ignore", invalid="ignore"):
-                squares = np.einsum("ij,ij->i", values, values)
-            if np.isfinite(squares).all():
-                return np.sqrt(squares) / self.radius - 1.0
-        with np.errstate(over="ignore"):  # an infinite excess says what is meant
-            return np.linalg.norm(values / self.radius, ord=self.norm, axis=1) - 1.0
+        """By how much each row exceeds the ball, relative to the radius; shape (n,).
+
+        What is said of a row depends on that row alone, to the last bit.
+        """
+        rows = np.ascontiguousarray(values)
+        if self.norm != 2 or self.radius <= SMALL:
+            return self._scaled_excess(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess = np.einsum("ij,ij->i", rows, rows)
+        overflown = None if np.isfinite(excess.max(initial=0.0)) else ~np.isfinite(excess)
+        np.sqrt(excess, out=excess)
+        excess /= self.radius
+        excess -= 1.0
+        if overflown is not None:
+            excess[overflown] = self._scaled_excess(rows[overflown])
+        return np.asarray(excess)
+
+    def _scaled_excess(self, rows: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
 
     def sample(self, size: int, rng: np.random.Generator) -> Array:
         """Draw records for tests, shape (size, dim): half of them on the sphere, some along axes and corners."""
@@ -144,7 +169,7 @@ class Box:
     def __post_init__(self) -> None:
         try:
             lower, upper = np.array(self.lower, dtype=float), np.array(self.upper, dtype=float)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
         if lower.shape != upper.shape:
             raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
@@ -215,7 +240,12 @@ class Choice:
     values: tuple[Hashable, ...]
 
     def __init__(self, values: Sequence[Hashable] | range) -> None:
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        if (
+            isinstance(values, str | bytes)
+            or not isinstance(values, Iterable)
+            or getattr(values, "ndim", 1) == 0
+            or sp.issparse(values)
+        ):
             raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
         declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
         if not declared:
@@ -251,6 +281,10 @@ class Batch:
     fields: dict[str, Any]
     group: NDArray[np.int64]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+        """Return a batch of its own of the same records: what nobody can write to is shared."""
+        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
+
     @property
     def size(self) -> int:
         """Number of records."""
@@ -259,6 +293,16 @@ class Batch:
     def rows(self, group: int) -> NDArray[np.int64]:
         """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
+
+
+def shared(column: Any) -> Any:
+    """Return a column of the same records as an object of its own."""
+    if isinstance(column, np.ndarray):
+        return frozen(column)
+    if sp.issparse(column):
+        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
+        return sp.csr_array(parts, shape=column.shape)
+    return copy(column)  # its gate and its source are the same
 
 
 class Checked(Mapping[str, Any]):
@@ -337,15 +381,24 @@ class Record:
     def __repr__(self) -> str:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Record:
+        """Return a record of its own; mappings that cannot be written to are copied as what they show."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            shown = deepcopy(dict(value) if isinstance(value, MappingProxyType) else value, memo)
+            object.__setattr__(copied, name, MappingProxyType(shown) if isinstance(value, MappingProxyType) else shown)
+        return copied
+
     def validate(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
 
         Parameters
         ----------
         data : mapping of str to array_like
-            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  SciPy's sparse matrices,
-            memory-mapped arrays, arrays in single precision and `Chunks` stay what they are; no column is copied that lies
-            in its domain.
+            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
+            and SciPy's sparse matrices are copied; larger arrays, memory-mapped ones and `Chunks` stay where they are, and every
+            block of them is copied and checked whenever it is read.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
 
@@ -360,9 +413,9 @@ class Record:
         """
         if isinstance(data, Checked) and data.record is self and data.clip == clip:
             return data.batch
-        if not hasattr(data, "keys"):
-            raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
-        names = set(data.keys())
+        if not isinstance(clip, bool | np.bool_):
+            raise TemplateError(f"clip must be True or False, not {clip!r}.")
+        names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
@@ -377,16 +430,28 @@ class Record:
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
-        return Batch(fields=arrays, group=group)
+        return Batch(fields=arrays, group=frozen(group))
 
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""
         return Checked(self, data, clip)
 
+    def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
+        names = list(table(data).keys())
+        return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
+
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
+
+
+def table(data: Any) -> Any:
+    """Return data that map fields to columns, or say that they do not."""
+    if not hasattr(data, "keys"):
+        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    return data
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:

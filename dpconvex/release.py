@@ -12,7 +12,6 @@ import html
 import io
 import json
 import os
-import secrets
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,9 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.certificate import Certificate
+from dpconvex.entries import numbers, trusted_rows
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.outputs import write_whole
 from dpconvex.privacy import Privacy
 from dpconvex.tables import Table
 
@@ -91,6 +92,12 @@ class Release(Mapping[str, Array]):
     table: Table | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping):
+            raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
+        if not isinstance(self.not_private_because, str):
+            raise TemplateError(f"Release: why it is not private must be a text, not {self.not_private_because!r}.")
+        if self.spent is not None and not isinstance(self.spent, Privacy):
+            raise TemplateError(f"Release: what was spent must be a Privacy, not {self.spent!r}.")
         frozen = {name: freeze(name, value) for name, value in self.parameters.items()}
         if not frozen:
             raise TemplateError("Release: there is no parameter to release.")
@@ -164,17 +171,18 @@ class Release(Mapping[str, Array]):
         """
         if self.predictor is None:
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
-        try:
-            features = sp.csr_array(x, dtype=float) if sp.issparse(x) else np.asarray(x, dtype=float)
-        except (TypeError, ValueError) as error:
-            raise DomainError(f"predict: the features are not an array of numbers ({error}).") from error
+        if sp.issparse(x):
+            sparse: Any = x
+            features: Any = trusted_rows("x", sparse, sparse.shape[1:])[0]
+        else:
+            features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError("predict: the features must be finite; some are NaN or infinite.")
         try:
             return np.asarray(self.predictor(dict(self.parameters), features))
         except DPConvexError:
             raise
-        except (ValueError, IndexError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             shape = features.shape
             raise TemplateError(f"predict: features of shape {shape} do not fit the parameters ({error}).") from error
 
@@ -232,7 +240,15 @@ class Release(Mapping[str, Array]):
         ...     Release.load(folder + "/fit.npz")
         Release(w (1,); NOT PRIVATE: no noise was added)
         """
-        fields, parameters = unpack(Path(path).read_bytes(), Path(path))
+        if not isinstance(path, str | os.PathLike):
+            raise TemplateError(f"Release: the path of a file must be a text or a path, not {path!r}.")
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, MemoryError) as error:
+            raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
+        fields, parameters = unpack(content, Path(path))
         try:
             release = cls(parameters=parameters, predictor=predict, **fields)
         except TemplateError as error:
@@ -289,19 +305,6 @@ class Release(Mapping[str, Array]):
         return buffer.getvalue()
 
 
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
-    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    try:
-        with draft.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def member(index: int) -> str:
     """Name an array in the archive; variable names can be anything, so they are in the header."""
     return f"parameter_{index}"
@@ -324,7 +327,12 @@ def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, 
     """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
     if source is None:
         return None
-    if len(source) != 2 or not isinstance(source[0], str) or not isinstance(source[1], Mapping):
+    if (
+        not isinstance(source, tuple | list)
+        or len(source) != 2
+        or not isinstance(source[0], str)
+        or not isinstance(source[1], Mapping)
+    ):
         raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")
     name, options = source
     if not name.isidentifier():

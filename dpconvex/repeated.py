@@ -24,7 +24,7 @@ from dpconvex.mechanisms.cover import GAUSSIAN, LAPLACE, left, perturb, smallest
 from dpconvex.mechanisms.gaussian import gaussian_delta
 from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, computable, pay
 from dpconvex.record import Checked
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, run_certified
@@ -137,15 +137,16 @@ def tune_repeated(
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
     solver, fitter = resolved(backend), mechanism if mechanism is not None else Automatic()
-    plans = {
-        name: planned(template, privacy, chosen, public_size(template, data, privacy, size), fitter)
-        for name, template in named.items()
-    }
+    with computable(privacy):
+        plans = {
+            name: planned(template, privacy, chosen, public_size(template, data, privacy, size), fitter)
+            for name, template in named.items()
+        }
     rng = system_generator() if seed is None else seeded_generator(seed)
     count = chosen.draw(rng)
-    if budget is not None:
-        budget.spend(privacy, "tune_repeated")
-    checked = {name: template.record.checked(data, clip) for name, template in named.items()}
+    pay(budget, privacy, "tune_repeated")
+    columns = next(iter(named.values())).record.held(data)
+    checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
     best: tuple[int, str, Release] | None = None
     with bar(None, progress) as shown:

@@ -5,7 +5,8 @@ Data enter here and nowhere else, after the certificate is fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +22,7 @@ from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.cover import Cover, perturb
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.problem import Problem
 from dpconvex.record import Batch
 from dpconvex.release import Release
@@ -97,8 +98,7 @@ def solve(
     certificate = verify(template, privacy, public, chosen, cover)
     rng = system_generator() if seed is None else seeded_generator(seed)
     solver = resolved(backend)
-    if budget is not None:
-        budget.spend(privacy, label)
+    pay(budget, privacy, label)
     return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
 
 
@@ -140,6 +140,11 @@ def run_certified(
     """
     assert certificate.cover is not None
     batch = template.record.validate(data, clip=clip)
+    if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
+        raise DomainError(
+            f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
+            "Data must not change during a fit."
+        )
     analysis = analyse(template)
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, rng)
@@ -187,6 +192,9 @@ def minimize(
     DomainError, NotConverged
         As for `solve`.
     """
+    real = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
+    if not real or not 0 < tolerance < 1e300:
+        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     analysis = analyse(template)
     batch = template.record.validate(data, clip=clip)
     if analysis.modulus <= 0:
@@ -281,13 +289,22 @@ def resolved(backend: Any) -> Any:
     return backends.resolve_backend(backend)
 
 
-def projector(form: LossForm) -> Callable[[np.ndarray], np.ndarray] | None:
-    """Return the orthogonal projection on the sensitive subspace, on the last axis; None if that is the whole space.
+@dataclass(frozen=True, eq=False)
+class Projector:
+    """Orthogonal projection on a subspace, on the last axis.
 
     With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
     """
-    matrix = form.projection
-    return None if matrix is None else lambda theta: (matrix @ theta.T).T
+
+    matrix: Any
+
+    def __call__(self, theta: Array) -> Array:
+        return np.asarray((self.matrix @ theta.T).T)
+
+
+def projector(form: LossForm) -> Projector | None:
+    """Return the projection on the sensitive subspace; None if that is the whole space."""
+    return None if form.projection is None else Projector(form.projection)
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
@@ -304,6 +321,8 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
         return size
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
     lengths = {length(data[name]) for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
     counted = max(lengths, default=0)
     if size is not None and size != counted:

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.cover import Cover
 from dpconvex.privacy import Budget, Privacy
-from dpconvex.problem import Problem, Solution
 from dpconvex.release import Release
 from dpconvex.solve import public_size, solve
 from dpconvex.template import Template
@@ -105,6 +103,8 @@ def fits(
     progress: bool | None,
 ) -> Iterator[Release]:
     """Do the fits of a sweep, one at a time."""
+    from dpconvex.backends.warm import Warm
+
     number = 0
     with bar(len(templates) * len(promises) * draws, progress) as shown:
         for learner in templates:
@@ -128,22 +128,6 @@ def fits(
                     number += 1
                     if shown is not None:
                         shown.update()
-
-
-class Warm:
-    """The built-in backend, started from its last answer."""
-
-    def __init__(self) -> None:
-        self.last: NDArray[np.float64] | None = None
-
-    def solve(self, problem: Problem, tolerance: float) -> Solution:
-        """Return a certified solution."""
-        from dpconvex.backends.exactness import certify
-
-        start = self.last if self.last is not None else np.zeros(problem.space.dim)
-        solution = certify(problem, start, tolerance)
-        self.last = solution.theta
-        return solution
 
 
 def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]:

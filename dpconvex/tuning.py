@@ -19,7 +19,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.selection import SELECTIONS, select
 from dpconvex.noise import seeded_generator, system_generator
-from dpconvex.privacy import Budget, Privacy
+from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.release import Release
 from dpconvex.solve import solve
 from dpconvex.template import Template
@@ -120,8 +120,7 @@ def tune(
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
     for template in named.values():
         verify(template, privacy, share, mechanism)
-    if budget is not None:
-        budget.spend(privacy, "tune")
+    pay(budget, privacy, "tune")
     rng = system_generator() if seed is None else seeded_generator(seed)
     held_out = next(iter(named.values())).record.validate(columns, clip=clip)
     part = parts(counted, len(named) + 1, privacy.adjacency, rng)

@@ -15,13 +15,15 @@ from dpconvex.form import LossForm
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.cover import Cover
-from dpconvex.privacy import Privacy
+from dpconvex.privacy import Privacy, computable
 from dpconvex.rules.analysis import Analysis
 from dpconvex.template import Template
 from dpconvex.translation import check_translation
 
 __all__ = ["analyse", "is_private", "verify"]
 
+# Whole numbers up to this are exact as floating-point numbers.
+LARGEST_SIZE = 2**53
 _ANALYSES: WeakKeyDictionary[Template, Analysis] = WeakKeyDictionary()
 
 
@@ -84,7 +86,13 @@ def verify(
         raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
     if cover is not None and not isinstance(cover, Cover):
         raise TemplateError(f"verify: cover must be a Cover, not {cover!r}.")
-    return (cover or Cover()).certify(chosen, analyse(template), privacy, int(size))
+    if size > LARGEST_SIZE:
+        raise TemplateError(
+            f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
+        )
+    analysis = analyse(template)
+    with computable(privacy):
+        return (cover or Cover()).certify(chosen, analysis, privacy, int(size))
 
 
 def is_private(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
+import cvxpy as cp
 import pytest
 
 import dpconvex as dp
@@ -114,3 +115,44 @@ def test_it_is_the_same_every_time() -> None:
     ]
     one, other = (re.sub(r"var\d+|param\d+", "", str(c)) for c in certificates)
     assert one == other
+
+
+LEARNER = dp.load("logistic_regression", features=2)
+
+
+def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certificate: dp.Certificate) -> None:
+    said = "up to a probability of 2^-100"
+    for mechanism in (dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")):
+        for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, adjacency="add-remove"), dp.Privacy(1.0, 1e-40)):
+            found = dp.verify(LEARNER, privacy, 100, mechanism)
+            assert str(found).splitlines()[1] == found.proviso == f"It is so {said} (docs/release.md, section 5)."
+            assert said in found._repr_html_()
+            assert dp.Certificate.from_dict(json.loads(json.dumps(found.to_dict()))).proviso == found.proviso
+    # The matrix-shaped law, and k-means below.
+    assert said in certificate.proviso
+    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
+    assert said in dp.verify_mixture(mixture, dp.Privacy(1.0), 1000).proviso
+
+
+def test_a_promise_with_delta_pays_for_that_probability() -> None:
+    for mechanism in (dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation("gaussian")):
+        assert dp.verify(LEARNER, dp.Privacy(1.0, 1e-6), 100, mechanism).proviso == ""
+
+
+def test_noisy_gradient_descent_says_first_what_it_assumes() -> None:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    template = dp.Template(
+        record, lambda x, y: cp.logistic(-y * (x @ w)), 0.01 * cp.sum_squares(w), [cp.norm(w, 2) <= 1]
+    )
+    found = dp.verify(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(steps=10))
+    assert "provided that the noise of every step is ideal" in str(found).splitlines()[1]
+    assert "2^-100" not in found.proviso
+    assert "2^-100" in dp.verify(template, dp.Privacy(1.0, 1e-35), 100, dp.NoisyGradientDescent(steps=10)).proviso
+
+
+def test_the_runs_of_a_search_count_that_probability_each() -> None:
+    data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}
+    found = dp.tune_repeated([LEARNER], data, dp.Privacy(2.0), repetitions=dp.Repetitions(mean=3)).release.certificate
+    assert found is not None
+    assert "up to a probability of 2^-100, times 3 on average for the runs" in found.proviso

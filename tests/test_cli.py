@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -493,3 +494,132 @@ def test_the_demonstration_is_a_command(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(demo, "run", seen.append)
     assert run("demo", "--draws", "3", "--quick", "--out", "here.png").status == 0
     assert (seen[0].draws, seen[0].quick, seen[0].out, seen[0].seed) == (3, True, "here.png", None)
+
+
+# Where a command may write.
+
+
+def linked(kind: str, target: Path, name: str = "other.npz") -> str:
+    link = target.with_name(name)
+    {
+        "the same path": lambda: None,
+        "a symbolic link": lambda: link.symlink_to(target),
+        "a hard link": lambda: os.link(target, link),
+    }[kind]()
+    return str(target) if kind == "the same path" else str(link)
+
+
+LINKS = ["the same path", "a symbolic link", "a hard link"]
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("what", ["data.csv", "ledger.jsonl", "fit.toml"])
+def test_fit_does_not_write_over_what_it_reads(run: Run, data: str, tmp_path: Path, what: str, kind: str) -> None:
+    (tmp_path / "fit.toml").write_text(SETTINGS, encoding="utf-8")
+    dp.Budget(dp.Privacy(9.0), tmp_path / "ledger.jsonl")
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    out = linked(kind, tmp_path / what)
+    found = run("fit", "logistic_regression", data, "--config", "fit.toml", "--ledger", "ledger.jsonl", "--out", out)
+    assert found.status == 2
+    assert "would be written over" in found.err
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_fit_does_not_write_over_a_ledger_that_it_makes(run: Run, data: str, tmp_path: Path) -> None:
+    for name in ("new", "./new", str(tmp_path / "new"), "../" + tmp_path.name + "/new"):
+        found = run(
+            "fit",
+            "logistic_regression",
+            *COLUMNS,
+            "--epsilon",
+            "1",
+            "--ledger",
+            "new",
+            "--budget",
+            "3",
+            data,
+            "--out",
+            name,
+        )
+        assert found.status == 2
+        assert "this is the ledger" in found.err
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    found = run(
+        "fit",
+        "logistic_regression",
+        *COLUMNS,
+        "--epsilon",
+        "1",
+        "--ledger",
+        "new",
+        "--budget",
+        "3",
+        data,
+        "--out",
+        "link",
+    )
+    assert found.status == 2
+    assert files(tmp_path) == {"data.csv", "link"}
+
+
+def test_fit_does_not_write_over_the_problem(run: Run, data: str, tmp_path: Path) -> None:
+    source = dp.gallery.locate("logistic_regression").read_text(encoding="utf-8")
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    found = run("fit", "mine.py", *COLUMNS, "--epsilon", "1", data, "--out", "mine.py")
+    assert found.status == 2
+    assert "this is the problem" in found.err
+    assert (tmp_path / "mine.py").read_text(encoding="utf-8") == source
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("what", ["data.csv", "model.npz"])
+def test_predict_does_not_write_over_what_it_reads(run: Run, data: str, tmp_path: Path, what: str, kind: str) -> None:
+    assert run("fit", "logistic_regression", *COLUMNS, "--epsilon", "5", data, "--out", "model.npz").status == 0
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    found = run("predict", "model.npz", data, "--out", linked(kind, tmp_path / what))
+    assert found.status == 2
+    assert "would be written over" in found.err
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+    "out", ["folder", "missing/model.npz", "data.csv/model.npz", "x" * 250, "pipe", "a\0b", "", "closed/model.npz"]
+)
+def test_a_place_where_no_file_can_be_made_is_found_before_it_is_paid_for(
+    run: Run, data: str, tmp_path: Path, out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "closed").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    touch = Path.touch
+
+    def refused(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.parent.name == "closed":  # the tests may run as a user to whom every folder is open
+            raise PermissionError(13, "Permission denied", str(path))
+        touch(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "touch", refused)
+    ledger = tmp_path / "ledger.jsonl"
+    dp.Budget(dp.Privacy(9.0), ledger)
+    found = run("fit", "logistic_regression", *COLUMNS, "--epsilon", "5", "--ledger", str(ledger), data, "--out", out)
+    assert found.status == 2
+    assert "no file can be made there" in found.err
+    assert dp.Budget.open(ledger).entries == ()
+
+
+def test_predictions_are_written_whole_or_not_at_all(
+    run: Run, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("fit", "logistic_regression", *COLUMNS, "--epsilon", "5", data, "--out", "model.npz").status == 0
+    (tmp_path / "old.csv").write_text("kept", encoding="utf-8")
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert run("predict", "model.npz", data, "--out", "old.csv").status == 2
+    assert (tmp_path / "old.csv").read_text(encoding="utf-8") == "kept"
+    assert files(tmp_path) == {"data.csv", "model.npz", "old.csv"}
+    assert run("predict", "model.npz", data, "--out", "old.csv").status == 0
+    assert len((tmp_path / "old.csv").read_text(encoding="utf-8").splitlines()) == 301

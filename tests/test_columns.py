@@ -150,16 +150,22 @@ def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
     assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
 
 
-def test_columns_are_not_copied() -> None:
-    x = X / 2
-    assert np.shares_memory(RECORD.validate({"x": x, "y": Y}).fields["x"], x)
-    single = x.astype(np.float32)
+def test_large_columns_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpconvex.checks.LARGEST_COPY", 100)
+    for x in (X / 2, (X / 2).astype(np.float32)):
+        column = RECORD.validate({"x": x, "y": Y}).fields["x"]
+        assert isinstance(column, Stored)
+        assert np.shares_memory(column.array, x)
+        assert column[3:5].dtype == np.float64
+        assert not np.shares_memory(column[3:5], x)
+
+
+def test_single_precision_stays_what_it_is() -> None:
+    single = (X / 2).astype(np.float32)
     column = RECORD.validate({"x": single, "y": Y}).fields["x"]
     assert isinstance(column, Stored)
-    assert np.shares_memory(column.array, single)
+    assert column.array.dtype == np.float32
     assert column[3:5].dtype == np.float64
-    matrix = sp.csr_array(x)
-    assert np.shares_memory(RECORD.validate({"x": matrix, "y": Y}).fields["x"].data, matrix.data)
 
 
 def test_single_precision_is_put_back_into_the_domain() -> None:
@@ -249,3 +255,144 @@ def test_a_record_outside_leaves_the_others_as_they_are(form: Any, domain: Any) 
         found.append(column.toarray() if sp.issparse(column) else np.asarray(column[np.arange(301)]))
     np.testing.assert_array_equal(found[0][:-1], found[1][:-1])
     assert domain.excess(found[1]).max() <= domain.slack
+
+
+# Records that change after they were checked.
+
+
+def outside_later(form: str, folder: Path) -> tuple[Any, Any]:
+    """Return a column of five records of zeros, and a function that moves one of them far out of the ball."""
+    x = np.zeros((5, 3), dtype=np.float32 if "single" in form else float)
+
+    def change() -> None:
+        x[3, 1] = 40.0
+
+    if form == "memory-mapped":
+        np.save(folder / "x.npy", x)
+        found = np.load(folder / "x.npy", mmap_mode="r")
+
+        def rewrite() -> None:
+            np.load(folder / "x.npy", mmap_mode="r+")[3, 1] = 40.0
+
+        return found, rewrite
+    if form == "sparse":
+        matrix = sp.csr_array(np.eye(5, 3))
+
+        def scale() -> None:
+            matrix.data *= 40.0
+
+        return matrix, scale
+    return {"chunks": Chunks([x[:2], x[2:]]), "generated": Chunks(lambda: iter([x])), "list": list(x)}.get(
+        form, x
+    ), change
+
+
+FORMS = ["array", "single precision", "memory-mapped", "chunks", "generated", "sparse", "list", "view"]
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_read_outside_of_the_domain_whatever_changes(
+    form: str, clip: bool, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not copied:
+        monkeypatch.setattr("dpconvex.checks.LARGEST_COPY", 0)
+    record = Record(x=Ball(3), y=Choice([-1, 1]))
+    column, change = outside_later(form, tmp_path)
+    labels = np.ones(5)
+    batch = record.validate({"x": column, "y": labels}, clip=clip)
+    w = cp.Variable(3, name="w")
+    template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
+    loss = BatchedLoss(template, Space([w]), batch)
+    before = loss.value_and_gradient(np.ones(3))[1]
+    change()
+    labels[:] = -1
+    np.testing.assert_array_equal(batch.group, 1)
+    if form in ("sparse", "list") or (copied and form not in ("chunks", "generated", "memory-mapped")):
+        np.testing.assert_array_equal(loss.value_and_gradient(np.ones(3))[1], before)
+    elif clip:
+        for block in blocks(batch.fields["x"], 2):
+            assert np.linalg.norm(block, axis=1).max() <= 1 + 1e-14
+        assert np.linalg.norm(batch.fields["x"][np.array([3])]) == pytest.approx(1)
+        assert np.linalg.norm(loss.value_and_gradient(np.ones(3))[1] - before) <= 1
+    else:
+        for read in (lambda: loss.value_and_gradient(np.ones(3)), lambda: batch.fields["x"][np.array([3])]):
+            with pytest.raises(DomainError, match="lie outside"):
+                read()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("clip", [False, True])
+def test_records_that_become_no_numbers_are_refused(bad: float, clip: bool) -> None:
+    x = np.zeros((4, 3))
+    column = Record(x=Ball(3)).validate({"x": Chunks([x])}, clip=clip).fields["x"]
+    x[2, 0] = bad
+    with pytest.raises(DomainError, match="row 2, column 0"):
+        list(blocks(column, 4))
+
+
+def test_chunks_that_become_something_else_are_refused() -> None:
+    pieces: list[Any] = [np.zeros((2, 3)), np.zeros((2, 3))]
+    column = Record(x=Ball(3)).validate({"x": Chunks(pieces)}).fields["x"]
+    for other in (
+        [["0", "0", "0"]] * 2,
+        np.zeros((2, 4)),
+        np.ma.masked_all((2, 3)),
+        None,
+        np.zeros((5, 3)),
+        np.zeros((1, 3)),
+    ):
+        pieces[1] = other
+        with pytest.raises(DomainError):
+            list(blocks(column, 2))
+
+
+def test_what_was_copied_cannot_be_written_to() -> None:
+    batch = RECORD.validate({"x": X / 2, "y": Y})
+    sparse = RECORD.validate({"x": sp.csr_array(X), "y": Y}).fields["x"]
+    for array in (batch.fields["x"], batch.group, sparse.data, sparse.indices, sparse.indptr):
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                base.setflags(write=True)
+            base = base.base
+
+
+def test_a_fit_notices_that_the_number_of_records_changed() -> None:
+    class Growing(dict[str, Any]):
+        reads = 0
+
+        def __getitem__(self, name: str) -> Any:
+            self.reads += 1
+            column = super().__getitem__(name)
+            return column if self.reads <= 2 else np.concatenate([column, column])
+
+    with pytest.raises(DomainError, match="there are 180 records, and there were 90"):
+        dp.solve(logistic(), Growing(x=X, y=Y), dp.Privacy(1.0))
+
+
+@pytest.mark.parametrize(
+    "domain", [Ball(7, 0.3), Ball(7, norm=1), Ball(7, norm=np.inf), Box(-np.ones(7), np.ones(7))], ids=repr
+)
+def test_a_row_is_judged_alone(domain: Any) -> None:
+    """Neither what other rows hold, nor their number, nor the layout in memory, changes a bit."""
+    rng = np.random.default_rng(0)
+    rows = domain.project(rng.normal(size=(300, 7))) * (1 + 2e-15 * rng.normal(size=(300, 1)))
+    alone = np.concatenate([domain.excess(row[None]) for row in rows])
+    projected = np.concatenate([domain.project(row[None]) for row in rows])
+    for size in range(1, 300):
+        np.testing.assert_array_equal(domain.excess(rows[:size]), alone[:size])
+    huge = np.insert(rows, 5, 1e200, axis=0)
+    for layout in (np.array, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
+        np.testing.assert_array_equal(np.delete(domain.excess(layout(huge)), 5), alone)
+        np.testing.assert_array_equal(np.delete(domain.project(layout(huge)), 5, axis=0), projected)
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_a_sparse_row_of_huge_numbers_keeps_its_direction(norm: float) -> None:
+    record = Record(x=Ball(2, 1e-3, norm))
+    rows = sp.csr_array([[1e300, -1e300], [1e-3, 0.0]])
+    found = record.validate({"x": rows}, clip=True).fields["x"].toarray()
+    np.testing.assert_allclose(found, record.validate({"x": rows.toarray()}, clip=True).fields["x"], rtol=1e-14)
+    assert found[0, 0] == -found[0, 1] > 0

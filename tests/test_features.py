@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.features import KERNELS, RandomFourierFeatures
 
 
@@ -83,3 +87,61 @@ def test_the_cosine_form_pays_for_its_norm() -> None:
     cosine = dp.verify(dp.load("kernel_svm", features=2, paired=False), dp.Privacy(1.0), size=1000)
     paired = dp.verify(dp.load("kernel_svm", features=2, paired=True), dp.Privacy(1.0), size=1000)
     assert cosine.sensitivity == pytest.approx(np.sqrt(2) * paired.sensitivity)
+
+
+# A record's features depend on that record alone.
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("features", "components"), [(1, 1), (3, 7), (13, 33), (40, 100)])
+def test_a_records_features_do_not_depend_on_the_others(features: int, components: int, paired: bool) -> None:
+    kernel = RandomFourierFeatures(features, components, gamma=3.0, paired=paired)
+    x = np.random.default_rng(0).normal(size=(300, features)) * np.logspace(-3, 8, 300)[:, None]
+    x[::7] = 0.0
+    x[:, :: max(features // 2, 2)] *= np.arange(300)[:, None] % 3 == 0
+    alone = np.concatenate([kernel.transform(row[None]) for row in x])
+    for size in range(1, 301):
+        np.testing.assert_array_equal(kernel.transform(x[:size]), alone[:size])
+        np.testing.assert_array_equal(kernel.transform(x[-size:]), alone[-size:])
+    for form in (
+        np.asfortranarray,
+        sp.csr_array,
+        sp.csc_matrix,
+        lambda v: np.repeat(v, 2, axis=1)[:, ::2],
+        np.ndarray.tolist,
+    ):
+        np.testing.assert_array_equal(kernel.transform(form(x)), alone)
+    order = np.random.default_rng(1).permutation(300)
+    np.testing.assert_array_equal(kernel.transform(x[order]), alone[order])
+    large = RandomFourierFeatures(features, 5000, gamma=3.0, paired=paired)
+    np.testing.assert_array_equal(large.transform(x)[17], large.transform(x[17:18])[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"features": 1.0},
+        {"features": True},
+        {"features": 10**13},
+        {"components": "5"},
+        {"components": 10**12},
+        {"gamma": "1"},
+        {"gamma": np.inf},
+        {"gamma": None},
+        {"paired": 3},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"kernel": ["gaussian"]},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(TemplateError):
+        RandomFourierFeatures(**{"features": 2, "components": 3, **options})
+
+
+@pytest.mark.parametrize(
+    "x", [[["0.5", "1"]], [np.ma.array([1.0, 2.0], mask=[True, False])], sp.csr_array((1, 3)), None, 5]
+)
+def test_records_that_are_no_numbers_are_refused(x: Any) -> None:
+    with pytest.raises(DomainError):
+        RandomFourierFeatures(2, 3).transform(x)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpconvex import ledger
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.privacy import Amount, Budget, Entry, Privacy
 
@@ -428,3 +433,170 @@ def test_a_platform_without_locks_is_told_so(path: Path, monkeypatch: pytest.Mon
 def test_the_representation_names_the_total(path: Path) -> None:
     assert repr(Budget(Privacy(1))) == "Budget(epsilon = 1, replace-one)"
     assert str(path) in repr(Budget(Privacy(1), path))
+
+
+# A ledger that is replaced while a spend waits for it.
+
+
+def waiting_spend(budget: Budget, held: Path, meanwhile: Callable[[], None]) -> Exception | None:
+    """Spend while somebody else holds the lock, and change the file before it is given back."""
+    outcome: list[Exception | None] = []
+
+    def spend() -> None:
+        try:
+            budget.spend(Privacy(0.7), "waited")
+        except DPConvexError as error:
+            outcome.append(error)
+        else:
+            outcome.append(None)
+
+    with held.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=spend)
+        thread.start()
+        time.sleep(0.2)
+        meanwhile()
+    thread.join(10)
+    assert not thread.is_alive()
+    return outcome[0]
+
+
+def replaced(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+def test_a_spend_that_waited_goes_to_the_file_that_is_there_then(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    assert waiting_spend(budget, path, lambda: replaced(path)) is None
+    assert [entry.label for entry in Budget.open(path).entries] == ["waited"]
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(0.7), "again")
+
+
+def test_a_spend_that_waited_sees_what_the_new_file_holds(path: Path) -> None:
+    """The file that took its place has less left."""
+    budget = Budget(Privacy(1), path)
+    used = path.with_name("used")
+    Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
+    assert isinstance(waiting_spend(budget, path, lambda: os.replace(used, path)), BudgetExceeded)
+    assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
+
+
+def test_a_spend_that_waited_follows_a_link(path: Path) -> None:
+    files = [path.with_name(name) for name in ("one", "two")]
+    for file in files:
+        Budget(Privacy(1), file)
+    path.symlink_to(files[0])
+    budget = Budget(Privacy(1), path)
+
+    def swap() -> None:
+        path.unlink()
+        path.symlink_to(files[1])
+
+    assert waiting_spend(budget, files[0], swap) is None
+    assert [len(Budget.open(file).entries) for file in files] == [0, 1]
+
+
+def test_a_spend_that_waited_for_a_file_that_is_gone_is_an_error(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    error = waiting_spend(budget, path, path.unlink)
+    assert error is not None
+    assert "cannot be opened" in str(error)
+    assert not path.exists()
+
+
+def test_a_spend_that_waited_for_a_file_of_another_total_is_refused(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    other = path.with_name("other")
+    Budget(Privacy(9), other)
+    error = waiting_spend(budget, path, lambda: os.replace(other, path))
+    assert isinstance(error, TemplateError)
+    assert Budget.open(path).entries == ()
+
+
+def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(Privacy(1), path)
+    append = ledger.append
+
+    def late(*arguments: Any) -> None:
+        replaced(path)
+        append(*arguments)
+
+    monkeypatch.setattr(ledger, "append", late)
+    with pytest.raises(DPConvexError, match=r"replaced while it was in use.*release nothing"):
+        budget.spend(Privacy(0.7), "lost")
+    monkeypatch.undo()
+    budget.spend(Privacy(0.7), "anew")
+    assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
+
+
+# What is no ledger.
+
+
+def test_deep_brackets_are_an_error_with_a_reason(path: Path) -> None:
+    Budget(Privacy(1), path)
+    sound = path.read_bytes()
+    for line in (b"[" * 100_000 + b"\n", b'{"a":' * 100_000 + b"\n"):
+        path.write_bytes(sound + line)
+        for use in (Budget.open, Budget.repair):
+            with pytest.raises(DPConvexError, match=r"line 2: not the line of a ledger.*nested too deeply"):
+                use(path)
+    path.write_bytes(sound + b"[" * 100_000)
+    with pytest.raises(DPConvexError, match="torn"):
+        Budget.open(path)
+    Budget.repair(path)
+    assert path.read_bytes() == sound
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"label": "a", "epsilon": 1e999, "delta": 0}',
+        b'{"label": "a", "epsilon": NaN, "delta": 0}',
+        b'{"label": "a", "epsilon": 1' + b"0" * 400 + b', "delta": 0}',
+        b'{"label": "a", "epsilon": 1' + b"0" * 9000 + b', "delta": 0}',
+        b'{"label": "a", "epsilon": true, "delta": 0}',
+        b'{"label": "a", "epsilon": -1, "delta": 0}',
+        b'{"label": 1, "epsilon": 0.1, "delta": 0}',
+        b'{"label": "a", "epsilon": [0.1], "delta": 0}',
+        b"\xff\xfe",
+        b"\x00" * 50,
+    ],
+)
+def test_a_line_that_is_no_spend_is_an_error(line: bytes, path: Path) -> None:
+    Budget(Privacy(1), path)
+    with path.open("ab") as stream:
+        stream.write(line + b"\n")
+    with pytest.raises(DPConvexError, match="line 2"):
+        Budget.open(path)
+
+
+def test_only_files_are_ledgers(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (
+        tmp_path,
+        tmp_path / "pipe",
+        "/dev/null",
+        "a\0b",
+        tmp_path / ("x" * 300),
+        tmp_path / "file" / "below",
+    ):
+        (tmp_path / "file").touch()
+        for use in (Budget.open, lambda where: Budget(Privacy(1), where)):
+            with pytest.raises(DPConvexError):
+                use(place)
+    for place in (3, b"ledger", object()):
+        with pytest.raises(TemplateError, match="must be a text or a path"):
+            Budget(Privacy(1), place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("amount", [5e-324, 1e-300, 1e-20, 1e20, 1e300, 1.7976931348623157e308])
+def test_sums_of_extreme_amounts_are_exact(amount: float, path: Path) -> None:
+    budget = Budget(Privacy(amount), path)
+    budget.spend(Privacy(amount / 2 or amount), "half")
+    assert budget.remaining.epsilon >= 0
+    str(budget.spent)
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(amount), "too much")

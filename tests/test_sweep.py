@@ -9,7 +9,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex import backends
-from dpconvex.batched import batched_loss
+from dpconvex.batched import BatchedLoss
 from dpconvex.errors import BudgetExceeded, DomainError, NotPrivate, TemplateError
 
 RNG = np.random.default_rng(0)
@@ -39,21 +39,17 @@ def test_a_sweep_gives_what_single_fits_give() -> None:
         assert release.spent is None
 
 
-def test_the_batch_is_prepared_once() -> None:
-    template, found = learner(), []
+def test_the_batch_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    prepare = BatchedLoss.__init__
 
-    class Watching:
-        def solve(self, problem: Any, tolerance: float) -> Any:
-            found.append(problem.loss)
-            return backends.solve(problem, None, tolerance)
+    def counted(self: BatchedLoss, *arguments: Any) -> None:
+        made.append(self)
+        prepare(self, *arguments)
 
-    list(dp.sweep(template, DATA, PROMISES, draws=2, backend=Watching()))
-    assert len(found) == 4
-    assert len({id(loss) for loss in found}) == 1
-    batch = template.record.validate(DATA)
-    loss = batched_loss(template, found[0].space, batch)
-    assert loss is batched_loss(template, found[0].space, batch)
-    assert loss is not found[0]
+    monkeypatch.setattr(BatchedLoss, "__init__", counted)
+    assert len(list(dp.sweep(learner(), DATA, PROMISES, draws=2))) == 4
+    assert len(made) == 1
 
 
 def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: Any) -> None:

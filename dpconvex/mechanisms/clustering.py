@@ -48,6 +48,8 @@ FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
 LARGEST_NOISE = 2.0**26
 # Covers that the norm of a record is checked in floating point.
 SLACK = 1 + 1e-12
+# Numbers in the centres, at most.
+LARGEST = 10**7
 # By default.  More rounds come closer to the k-means of the data, and bear more noise.
 ROUNDS, PURE_ROUNDS = 5, 3
 # Public candidates among which well-spread starting points are chosen.
@@ -124,6 +126,10 @@ class NoisyKMeans:
         check_whole("clustering: the number of classes", classes, 1)
         check_whole("clustering: the number of components", components, 1)
         check_whole("clustering: the number of features", features, 1)
+        if classes * components * features > LARGEST:
+            raise TemplateError(
+                f"clustering: {classes} x {components} centres of {features} features are too many to hold."
+            )
         if not 1e-100 < radius < 1e100:
             raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.stats import chi, gamma
 
-from dpconvex.certificate import Certificate, CoverNoise
+from dpconvex.certificate import TAIL, Certificate, CoverNoise, tail_of
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms.base import Mechanism
@@ -33,8 +33,6 @@ __all__ = ["TAIL", "Cover", "calibrate_cover", "noise_cap", "perturb", "smallest
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
-TAIL = 2.0**-100
 # The cover never needs more of epsilon than this, however large the promise.
 LARGEST_EPSILON = 0.1
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
@@ -125,7 +123,7 @@ class Cover:
         cap, dimension = noise_cap(mechanism, bare), analysis.form.space.dim
         tolerance = self._tolerance(analysis, bare, cap, spent)
         distance = drawing_error(mechanism, analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
-        tail = (1 + math.exp(min(privacy.epsilon, 700.0))) * TAIL
+        tail = tail_of(privacy.epsilon)
         noise = calibrate_cover(spent, distance, dimension, cap, tail)
         step = Derivation(
             "cover of the residual",

@@ -103,6 +103,10 @@ def not_strongly_convex(analysis: Analysis) -> tuple[str, cp.Expression, str]:
     )
 
 
+# Options beyond this are not numbers to compute with.
+LARGEST = 1e300
+
+
 def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:
     """Refuse options that are neither None nor finite numbers of the right sign.
 
@@ -117,5 +121,5 @@ def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], pos
             if value is None:
                 continue
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            if not number or not (np.isfinite(value) and value >= least):
+            if not number or not least <= value <= LARGEST:
                 raise TemplateError(f"{owner}: {name} must be finite and {kind}, not {value!r}.")

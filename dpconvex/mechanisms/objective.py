@@ -75,7 +75,7 @@ class ObjectivePerturbation:
     tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.noise not in LAWS:
+        if not isinstance(self.noise, str) or self.noise not in LAWS:
             known = ", ".join(map(repr, LAWS))
             raise TemplateError(f"ObjectivePerturbation: noise must be one of {known}, not {self.noise!r}.")
         if self.tolerance is None:

@@ -91,7 +91,7 @@ class OutputPerturbation:
     smoothing: float | None = None
 
     def __post_init__(self) -> None:
-        if self.noise not in ("gamma", "gaussian"):
+        if not isinstance(self.noise, str) or self.noise not in ("gamma", "gaussian"):
             raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
         check_options("OutputPerturbation", self, ("added",), ("reference_norm", "tolerance", "smoothing"))
 

@@ -1,0 +1,197 @@
+"""Extreme and malformed arguments of everything public: refused in words, with what to do, and never with a bare Python error."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.backends.first_order import FirstOrder
+from dpconvex.datasets import unit_ball
+from dpconvex.privacy import COMPUTABLE
+
+X = np.eye(3)[np.arange(30) % 3]
+DATA = {"x": X, "y": np.where(np.arange(30) % 2, 1, -1)}
+LEARNER = dp.load("logistic_regression", features=3)
+PROMISE = dp.Privacy(1.0)
+
+
+def kinked() -> dp.Template:
+    w = cp.Variable(3, name="w")
+    record = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), 0.05 * cp.sum_squares(w), [cp.norm(w, 2) <= 1])
+
+
+KINKED = kinked()
+MECHANISMS = [
+    None,
+    dp.ObjectivePerturbation("gamma"),
+    dp.ObjectivePerturbation("gaussian"),
+    dp.OutputPerturbation("gamma"),
+    dp.OutputPerturbation("gaussian"),
+    dp.NoisyGradientDescent(steps=3),
+]
+EXTREME = [
+    (5e-324, 0.0), (1e-300, 0.0), (1e300, 0.0), (1.7e308, 0.0), (1e-300, 1e-6), (1e300, 1e-6), (1.0, 5e-324), (1.0, 1e-320),
+    (1.0, 1e-300), (1e-300, 1e-300), (1e300, 1e-300), (1e-99, 1e-99), (1e-10, 1e-30), (1e99, 0.0), (1e-99, 0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("promise", EXTREME, ids=str)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
+def test_extreme_promises_are_kept_or_refused(promise: tuple[float, float], mechanism: Any) -> None:
+    privacy = dp.Privacy(*promise)
+    for template in (LEARNER, KINKED):
+        try:
+            certificate = dp.verify(template, privacy, 30, mechanism)
+        except dp.NotPrivate as error:
+            told = error.remedy
+            assert told
+        except dp.DPConvexError as error:
+            told = str(error)
+            assert len(told) > 20
+        else:
+            assert 0 < certificate.noise_scale < np.inf
+            assert str(certificate)
+    if not COMPUTABLE[0] <= privacy.epsilon <= COMPUTABLE[1]:
+        with pytest.raises(dp.NotPrivate, match="so extreme a promise"):
+            dp.verify(LEARNER, privacy, 30)
+
+
+@pytest.mark.parametrize("promise", EXTREME, ids=str)
+def test_nothing_is_paid_for_an_extreme_promise_that_is_refused(promise: tuple[float, float]) -> None:
+    privacy, budget = dp.Privacy(*promise), dp.Budget(dp.Privacy(1.7e308, 0.5))
+    for use in (
+        lambda: dp.solve(LEARNER, DATA, privacy, budget=budget),
+        lambda: dp.cluster(LEARNER.record, DATA, privacy, budget=budget),
+        lambda: dp.tune_repeated([LEARNER], DATA, privacy, repetitions=dp.Repetitions(mean=2), budget=budget),
+    ):
+        before = len(budget.entries)
+        try:
+            use()
+        except dp.NotPrivate:
+            assert len(budget.entries) == before
+        except dp.DPConvexError:
+            pass
+
+
+@pytest.mark.parametrize(
+    "size", [0, -1, True, 1.0, "3", None, 2**60, 10**30, 10**400, np.zeros(2)], ids=lambda s: str(s)[:10]
+)
+def test_sizes_that_make_no_sense_are_refused(size: Any) -> None:
+    for mechanism in MECHANISMS:
+        with pytest.raises(dp.TemplateError):
+            dp.verify(KINKED, dp.Privacy(1.0, 1e-6), size, mechanism)
+
+
+BAD: list[Any] = [
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1.5,
+        1e300,
+        -1e300,
+        1e-320,
+        float("nan"),
+        float("inf"),
+        10**400,
+        10**13,
+        np.float64("nan"),
+        3 + 1j,
+    ),
+    *("x", "", b"x", [], [1], {}, {"a": 1}, (), [[1], 2], range(3), np.zeros(3), np.array("x"), sp.eye_array(3)),
+    *(object(), lambda *a, **k: 1, type, int),
+]
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "Privacy": (dp.Privacy, {"epsilon": 1, "delta": 0, "adjacency": "replace-one"}),
+    "Ball": (dp.Ball, {"dim": 3, "radius": 1, "norm": 2}),
+    "Box": (dp.Box, {"lower": 0, "upper": 1}),
+    "Choice": (dp.Choice, {"values": [1, 2]}),
+    "Record": (dp.Record, {"x": dp.Ball(3)}),
+    "Chunks": (lambda source: len(dp.Chunks(source)), {"source": [X]}),
+    "Budget": (dp.Budget, {"privacy": PROMISE}),
+    "ObjectivePerturbation": (
+        dp.ObjectivePerturbation, {"noise": "gamma", "added": None, "reference_norm": None, "tolerance": 1e-6}
+    ),
+    "OutputPerturbation": (
+        dp.OutputPerturbation,
+        {"noise": "gamma", "added": None, "reference_norm": None, "tolerance": None, "smoothing": None},
+    ),
+    "NoisyGradientDescent": (dp.NoisyGradientDescent, {"steps": None, "radius": None, "step_size": None}),
+    "Cover": (dp.Cover, {"share": 0.01, "tolerance": None}),
+    "Repetitions": (dp.Repetitions, {"mean": 10}),
+    "NoisyKMeans": (dp.NoisyKMeans, {"rounds": None, "directions": 0}),
+    "FirstOrder": (FirstOrder, {"max_steps": 5}),
+    "Conic": (dp.Conic, {"solver": "CLARABEL", "polish_steps": 3}),
+    "Components": (
+        dp.Components, {"centers": [[[0.0], [0.5]]], "classes": (), "radius": 1.0, "middle": 0.0, "step": 0.0}
+    ),
+    "Release": (
+        dp.Release,
+        {"parameters": {"w": [1.0]}, "spent": PROMISE, "not_private_because": "", "source": None, "table": None},
+    ),
+    "Release.load": (dp.Release.load, {"path": __file__}),
+    "unit_ball": (unit_ball, {"X": X, "lower": -1, "upper": 1, "clip": True}),
+    "RandomFourierFeatures": (
+        lambda **options: dp.RandomFourierFeatures(**options).transform(np.zeros((2, 2))),
+        {"features": 2, "components": 3, "kernel": "gaussian", "gamma": 1.0, "paired": True, "seed": 0},
+    ),
+    "load": (dp.load, {"name_or_path": "logistic_regression", "features": 3, "regularization": 0.01, "radius": 1.0}),
+    "verify": (dp.verify, {"template": LEARNER, "privacy": PROMISE, "size": 30, "mechanism": None, "cover": None}),
+    "minimize": (dp.minimize, {"template": LEARNER, "data": DATA, "backend": None, "clip": False, "tolerance": 1e-6}),
+    "solve": (
+        dp.solve,
+        {"template": LEARNER, "data": DATA, "privacy": PROMISE, "mechanism": None, "backend": None, "size": None,
+         "clip": False, "budget": None, "seed": None, "cover": None},
+    ),
+    "cluster": (
+        dp.cluster,
+        {"record": LEARNER.record, "data": DATA, "privacy": PROMISE, "components": 2, "clustering": None, "features": "x",
+         "group": "y", "clip": False, "budget": None, "seed": None},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_is_wrong_is_said_in_words(name: str) -> None:
+    call, options = CALLS[name]
+    for option in options:
+        for bad in BAD:
+            try:
+                call(**{**options, option: bad})
+            except dp.DPConvexError as error:
+                told = str(error)
+                assert len(told) > 15, (option, bad)
+            except FileNotFoundError:
+                assert name == "Release.load"
+
+
+def test_a_model_that_declares_absurd_options_is_refused(tmp_path: Path) -> None:
+    dp.solve(LEARNER, DATA, PROMISE).save(tmp_path / "model.npz")
+    for features in (1e13, 10**13, -1, "many", None, [3]):
+        members = {}
+        with zipfile.ZipFile(tmp_path / "model.npz") as archive:
+            for info in archive.infolist():
+                members[info.filename] = archive.read(info)
+        header = json.loads(str(np.load(io.BytesIO(members["header.npy"]))))
+        header["source"] = ["logistic_regression", {"features": features}]
+        content = io.BytesIO()
+        np.save(content, np.array(json.dumps(header)))
+        members["header.npy"] = content.getvalue()
+        with zipfile.ZipFile(tmp_path / "absurd.npz", "w") as archive:
+            for member, value in members.items():
+                archive.writestr(member, value)
+        with pytest.raises(dp.DPConvexError):
+            dp.Release.load(tmp_path / "absurd.npz", template=dp.load)
