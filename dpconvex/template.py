@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
+from dpconvex.normal_form import normal_forms
 from dpconvex.record import Record
 
 __all__ = ["Template"]
@@ -42,7 +43,7 @@ class Template:
     Attributes
     ----------
     losses : tuple of cvxpy.Expression
-        The loss for each entry of ``record.combinations``.
+        The loss for each entry of ``record.combinations``, in `normal_form`.
     variables : tuple of cvxpy.Variable
         The parameters of the learner, in order of first appearance.
 
@@ -92,6 +93,7 @@ class Template:
         self.predict = predict
         self.source = source
         self.variables: tuple[cp.Variable, ...] = self._variables()
+        self.losses = normal_forms(self.losses, self.variables, record)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{v.name()}{list(v.shape)}" for v in self.variables)
