@@ -47,6 +47,8 @@ from dpconvex.space import Space
 __all__ = ["normal_form", "normal_forms"]
 
 ONE = Fraction(1)
+# Values of one function agree to this fraction; others are compared exactly.
+SAME = 1e-6
 # What is equal to the Euclidean norm of its arguments, or is if there is one.
 LENGTHS: tuple[type, ...] = (NORM, cp.Pnorm)
 ABSOLUTE: tuple[type, ...] = (cp.abs, cp.norm1, cp.norm_inf, NORM, cp.Pnorm)
@@ -95,7 +97,7 @@ def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
         if not changed or not loss.is_convex():
             return loss
         result = build(settled)
-    except (NotPrivate, Unreadable):
+    except (NotPrivate, Unreadable, OverflowError):
         return loss
     return result if result.is_convex() else loss
 
@@ -190,20 +192,31 @@ class Normaliser:
 
     def collected(self, total: Combination) -> tuple[Combination, bool]:
         """Add up the factors of like terms."""
-        groups: dict[Any, list[int]] = {}
-        for k, (_, term) in enumerate(total.curved):
-            groups.setdefault((term.kind, term.options), []).append(k)
-        if all(len(group) == 1 for group in groups.values()):
+        alike = self.alike([term for _, term in total.curved])
+        if not any(alike):
             return total, False
         found: dict[Any, tuple[Fraction, Curved]] = {}
         for k, (factor, term) in enumerate(total.curved):
-            alone = len(groups[term.kind, term.options]) == 1
-            key = k if alone else self.reader.curved_key(term)
+            key = self.reader.curved_key(term) if alike[k] else k
             found[key] = (found[key][0] + factor, found[key][1]) if key in found else (factor, term)
         if len(found) == len(total.curved):
             return total, False
         curved = tuple((factor, term) for factor, term in found.values() if factor != 0)
         return replace(total, curved=curved), True
+
+    def alike(self, terms: Sequence[Curved]) -> list[bool]:
+        """Say of each term whether it may be the same function as another one."""
+        groups: dict[Any, list[int]] = {}
+        for k, term in enumerate(terms):
+            groups.setdefault((term.kind, term.options), []).append(k)
+        result = [False] * len(terms)
+        for group in groups.values():
+            if len(group) > 1:
+                probes = sorted((self.reader.curved_probe(terms[k]), k) for k in group)
+                for (a, k), (b, j) in zip(probes, probes[1:], strict=False):
+                    if not b - a > SAME * max(abs(a), abs(b)):
+                        result[k] = result[j] = True
+        return result
 
     def logistics(self, total: Combination) -> tuple[Combination, bool]:
         """Collect logistic functions of m and of -m: ``c logistic(m) + d logistic(-m) = (c + d) logistic(m) - d m``."""
@@ -224,7 +237,7 @@ class Normaliser:
         parts = [(c, e) for c, e in total.affine if self.reader.expander.mentions.variables(e.source)]
         public = tuple(pair for pair in total.affine if pair not in parts)
         curved, changed = list(total.curved), False
-        if parts and not self.moving(Combination((), tuple(parts))):
+        if curved and parts and not self.moving(Combination((), tuple(parts))):
             public, parts, changed = (*public, *self.at_zero(Combination((), tuple(parts))).affine), [], True
         for k, (factor, term) in enumerate(curved):
             if factor <= 0 or points(term) is None:
