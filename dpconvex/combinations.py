@@ -366,9 +366,9 @@ def multiplied(reader: Reader, expression: Any) -> Entries | None:
         return None
     one = reader.read(expression.args[0]) if left is None else left
     two = reader.read(expression.args[1]) if right is None else right
-    if isinstance(expression, binary.MulExpression) and one.ndim and two.ndim:
-        return np.asarray(one @ two, dtype=object)
-    return np.asarray(one * two, dtype=object)
+    if type(expression) is not binary.MulExpression or not one.ndim or not two.ndim:
+        return np.asarray(one * two, dtype=object)
+    return np.asarray(one @ two, dtype=object) if max(one.ndim, two.ndim) <= 2 else None
 
 
 def divided(reader: Reader, expression: Any) -> Entries | None:

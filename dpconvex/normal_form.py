@@ -112,7 +112,7 @@ class Normaliser:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self._settled: dict[int, tuple[Curved, Combination, bool]] = {}
+        self._settled: dict[tuple[int, bool], tuple[Curved, Combination, bool]] = {}
 
     def settle(self, written: Combination) -> tuple[Combination, bool]:
         """Return the normal form of a combination, and whether it differs from what was written."""
@@ -122,7 +122,7 @@ class Normaliser:
             if factor == 0:
                 changed = True
                 continue
-            found, other = self.term(term)
+            found, other = self.term(term, factor < 0)
             total, changed = total + found * factor, changed or other
         total = replace(total, turned=False)
         steps = (self.collected, self.logistics, self.placed, self.collected)
@@ -131,20 +131,21 @@ class Normaliser:
             total, changed = (found, True) if other else (total, changed)
         return total, changed
 
-    def term(self, term: Curved) -> tuple[Combination, bool]:
-        """Return the normal form of a curved term, and whether it differs."""
-        known = self._settled.get(id(term))
+    def term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
+        """Return the normal form of a curved term, and whether it differs; `negative` is the sign of its factor."""
+        known = self._settled.get((id(term), negative))
         if known is None:
-            known = self._settled[id(term)] = (term, *self._term(term))
+            known = self._settled[id(term), negative] = (term, *self._term(term, negative))
         return known[1:]
 
-    def _term(self, term: Curved) -> tuple[Combination, bool]:
+    def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
         if term.arguments is None:
             return Combination(((ONE, term),)), False
         pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in term.arguments]
         if any(changed for part in pairs for _, changed in part):
             term = replace(term, arguments=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
-        for rule in (self.smallest, self.even, self.product):
+        rules = (self.smallest, self.even, self.product) if negative else (self.even, self.product)
+        for rule in rules:
             found = rule(term)
             if found is not None:
                 return self.settle(found)[0], True
