@@ -102,7 +102,7 @@ class Curved:
     @cached_property
     def expression(self) -> cp.Expression:
         """The atom of its arguments."""
-        if self.arguments is None or not self.changed:
+        if self.arguments is None or (not self.changed and self.entry.source.is_scalar()):
             return self.entry.expression
         parts: list[Any] = []
         for argument in self.arguments:

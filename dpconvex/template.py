@@ -43,7 +43,9 @@ class Template:
     Attributes
     ----------
     losses : tuple of cvxpy.Expression
-        The loss for each entry of ``record.combinations``, in `normal_form`.
+        The loss for each entry of ``record.combinations``, in normal form (docs/theory.md, section 2).
+    written : tuple of cvxpy.Expression
+        The same losses as `loss` returned them.
     variables : tuple of cvxpy.Variable
         The parameters of the learner, in order of first appearance.
 
@@ -93,7 +95,8 @@ class Template:
         self.predict = predict
         self.source = source
         self.variables: tuple[cp.Variable, ...] = self._variables()
-        self.losses = normal_forms(self.losses, self.variables, record)
+        self.written = self.losses
+        self.losses = normal_forms(self.written, self.variables, record)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{v.name()}{list(v.shape)}" for v in self.variables)

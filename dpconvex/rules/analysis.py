@@ -108,7 +108,7 @@ class Analysis:
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
-        self._ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
         walker = Walker(form.expander, rows, self._reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
@@ -131,16 +131,18 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
+        written = self.form.template.written[k]
+        source = "" if written is loss else "in normal form; docs/theory.md, section 2"
+        whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
         return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
-        return self._ranges.offsets[id(polynomial)]
+        return self.ranges.offsets[id(polynomial)]
 
     def _reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
-        return self._ranges.values[id(polynomial)]
+        return self.ranges.values[id(polynomial)]
 
     @cached_property
     def gradient_bound(self) -> float:
