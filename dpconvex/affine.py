@@ -70,6 +70,11 @@ class Expander:
     space : Space
     bases : Bases
         Grows when a non-polynomial function of the record is met.
+
+    Attributes
+    ----------
+    functions_of_record : list of cvxpy.Expression
+        Those functions, in the order of their bases.
     """
 
     def __init__(self, space: Space, bases: Bases) -> None:
@@ -80,6 +85,7 @@ class Expander:
         self._opaque: dict[Hashable, Polynomial] = {}
         self._alike: dict[Hashable, tuple[list[Block], Polynomial]] = {}
         self._functions: dict[int, tuple[cp.Expression, Hashable]] = {}
+        self.functions_of_record: list[cp.Expression] = []
 
     def expand(self, expression: cp.Expression) -> Polynomial:
         """Expand an expression that is affine in the variables.
@@ -193,6 +199,7 @@ class Expander:
                     "use a function that is bounded on the declared domain",
                 )
             norm = float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
+            self.functions_of_record.append(expression)
             self._opaque[key] = self.bases.add(str(expression), expression.shape, lower, upper, norm)
         return self._opaque[key]
 

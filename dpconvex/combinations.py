@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dpconvex.affine import AFFINE_RULES, Expander, dense, option_key, rearrange
 
-__all__ = ["Combination", "Curved", "Entry", "Reader", "Unreadable", "build", "number"]
+__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "number"]
 
 Entries = NDArray[np.object_]
 # Coefficients of monomials in the record, times a coordinate of theta or (at -1) times nothing.
@@ -170,7 +170,7 @@ def number(factor: Fraction) -> float:
     return value
 
 
-class Reader:
+class TermReader:
     """Reads expressions as arrays of combinations.
 
     Parameters
@@ -324,7 +324,7 @@ def entries_of(expression: cp.Expression) -> list[Entry]:
     return [Entry(expression, k) for k in range(expression.size)]
 
 
-def numbers(reader: Reader, expression: cp.Expression) -> Entries | None:
+def numbers(reader: TermReader, expression: cp.Expression) -> Entries | None:
     """Return a constant's entries as fractions, or None if it depends on anything."""
     mentions = reader.expander.mentions
     if mentions.variables(expression) or mentions.parameters(expression):
@@ -335,7 +335,7 @@ def numbers(reader: Reader, expression: cp.Expression) -> Entries | None:
     return np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(value)
 
 
-def added(reader: Reader, expression: Any) -> Entries:
+def added(reader: TermReader, expression: Any) -> Entries:
     """Add the arguments."""
     total = reader.read(expression.args[0])
     for argument in expression.args[1:]:
@@ -343,23 +343,23 @@ def added(reader: Reader, expression: Any) -> Entries:
     return total
 
 
-def negated(reader: Reader, expression: Any) -> Entries:
+def negated(reader: TermReader, expression: Any) -> Entries:
     """Change signs."""
     return np.asarray(reader.read(expression.args[0]) * Fraction(-1), dtype=object)
 
 
-def summed(reader: Reader, expression: Any) -> Entries:
+def summed(reader: TermReader, expression: Any) -> Entries:
     """Sum over an axis, or everything."""
     found = np.add.reduce(reader.read(expression.args[0]), axis=expression.axis, keepdims=bool(expression.keepdims))
     return np.asarray(found, dtype=object)
 
 
-def traced(reader: Reader, expression: Any) -> Entries:
+def traced(reader: TermReader, expression: Any) -> Entries:
     """Sum the diagonal."""
     return np.asarray(np.add.reduce(np.diagonal(reader.read(expression.args[0]))), dtype=object)
 
 
-def multiplied(reader: Reader, expression: Any) -> Entries | None:
+def multiplied(reader: TermReader, expression: Any) -> Entries | None:
     """Multiply with numbers, entry by entry or as matrices."""
     left, right = (numbers(reader, argument) for argument in expression.args)
     if (left is None) == (right is None):
@@ -371,7 +371,7 @@ def multiplied(reader: Reader, expression: Any) -> Entries | None:
     return np.asarray(one @ two, dtype=object) if max(one.ndim, two.ndim) <= 2 else None
 
 
-def divided(reader: Reader, expression: Any) -> Entries | None:
+def divided(reader: TermReader, expression: Any) -> Entries | None:
     """Divide by numbers."""
     divisor = numbers(reader, expression.args[1])
     if divisor is None or (divisor == 0).any():
@@ -379,7 +379,7 @@ def divided(reader: Reader, expression: Any) -> Entries | None:
     return np.asarray(reader.read(expression.args[0]) * (Fraction(1) / divisor), dtype=object)
 
 
-def rearranged(reader: Reader, expression: Any) -> Entries:
+def rearranged(reader: TermReader, expression: Any) -> Entries:
     """Index, stack, reshape or repeat entries."""
     parts = [reader.read(argument) for argument in expression.args]
     offsets = np.cumsum([0] + [part.size for part in parts])

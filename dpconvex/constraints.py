@@ -274,7 +274,7 @@ def linear(matrix: sp.csr_array, below: Array, above: Array, text: str) -> list[
     if len(rows):
         column, slope = matrix.indices[matrix.indptr[rows]].astype(np.int64), matrix.data[matrix.indptr[rows]]
         one, two = lower[rows] / slope, above[rows] / slope
-        pieces.append(Interval(column, text, np.minimum(one, two), np.maximum(one, two)))
+        pieces.append(bounds(column, np.minimum(one, two), np.maximum(one, two), text))
     for row in np.flatnonzero(count > 1):
         entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
         order = np.argsort(matrix.indices[entries])
@@ -287,6 +287,17 @@ def linear(matrix: sp.csr_array, below: Array, above: Array, text: str) -> list[
             ends = sorted((lower[row] / scale, above[row] / scale))
             pieces.append(Slab(column, text, slope / scale, ends[0], ends[1]))
     return pieces
+
+
+def bounds(column: NDArray[np.int64], below: Array, above: Array, text: str) -> Interval:
+    """Bounds on single coordinates, each as tight as the tightest of those given for it."""
+    coordinates, place = np.unique(column, return_inverse=True)
+    lower, upper = np.full(len(coordinates), -np.inf), np.full(len(coordinates), np.inf)
+    np.maximum.at(lower, place, below)
+    np.minimum.at(upper, place, above)
+    if (lower > upper).any():
+        raise TemplateError(f"the constraint {text} cannot be satisfied.")
+    return Interval(coordinates, text, lower, upper)
 
 
 def ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:

@@ -19,6 +19,7 @@ from cvxpy.atoms.quad_form import QuadForm
 
 from dpconvex.affine import Expander
 from dpconvex.bases import Bases
+from dpconvex.domains import implicit_constraints
 from dpconvex.errors import NotPrivate
 from dpconvex.feasible import FeasibleSet, feasible_set
 from dpconvex.mentions import Mentions
@@ -30,9 +31,6 @@ from dpconvex.sums import Lengths
 from dpconvex.template import Template
 
 __all__ = ["LossForm", "affine_leaves"]
-
-# Eigenvalues of a semidefinite matrix may come out negative by this fraction of the largest.
-ROUNDING = 1e-12
 
 
 class LossForm:
@@ -47,7 +45,7 @@ class LossForm:
     space : Space
         Coordinates of the parameters.
     feasible : FeasibleSet
-        The set K.
+        The set K: the template's constraints, and where its regularizer is defined.
     bases : Bases
         The record's scalars and their bounds.
     leaves : tuple of list
@@ -70,6 +68,9 @@ class LossForm:
         self.bases = Bases(template.record)
         self.expander = Expander(self.space, self.bases)
         self.leaves: tuple[list[cp.Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
+        domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
+        if domains:
+            self.feasible = feasible_set(self.space, (*template.constraints, *domains))
         for group in self.leaves:
             for leaf in group:
                 self.expander.expand_leaf(leaf)
@@ -140,7 +141,6 @@ def check_public(template: Template) -> None:
             template.regularizer,
             "move the term into the loss, or use a constant",
         )
-    check_numbers("the regularizer", template.regularizer)
     for constraint in template.constraints:
         if constraint.parameters():
             raise NotPrivate(
@@ -157,40 +157,24 @@ def check_public(template: Template) -> None:
 
 
 def check_assertions(expression: Any) -> None:
-    """Refuse signs and definiteness that the user asserts, where convexity rests on them and nothing checks them.
+    """Refuse signs and definiteness that the user asserts of variables, where convexity rests on them and nothing checks them.
 
     In a loss they are checked against proved ranges by the rules.
     """
     if isinstance(expression, nonneg_wrap | nonpos_wrap | psd_wrap | nsd_wrap):
-        matrix = expression.args[0].value if expression.args[0].is_constant() else None
-        sign = -1.0 if isinstance(expression, nsd_wrap) else 1.0
-        proved = False
-        if matrix is not None and isinstance(expression, psd_wrap | nsd_wrap):
-            values = sign * np.linalg.eigvalsh(matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix))
-            proved = bool(values[0] >= -ROUNDING * max(values[-1], 0.0))
-        if not proved:
-            raise NotPrivate(
-                f"{type(expression).__name__} asserts what is not known of a public expression",
-                expression,
-                "declare the variable with its sign, or write the term so that CVXPY sees that it is convex",
-            )
+        raise NotPrivate(
+            f"{type(expression).__name__} asserts what is not known of a public expression",
+            expression,
+            "declare the variable with its sign, or write the term so that CVXPY sees that it is convex",
+        )
     for argument in expression.args:
         check_assertions(argument)
 
 
 def check_loss(template: Template) -> None:
-    """Refuse a loss that is not convex, contains a number that is not finite, or does not depend on a variable."""
-    known = {id(parameter) for parameter in template.record.parameters.values()}
+    """Refuse a loss that is not convex, or does not depend on a variable."""
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
         where = f" for {values}" if values else ""
-        for parameter in loss.parameters():
-            if id(parameter) not in known:
-                raise NotPrivate(
-                    f"the loss{where} mentions the parameter {parameter.name()!r}, which is not a field of this record",
-                    loss,
-                    "declare it as a field of the record, or use a constant",
-                )
-        check_numbers(f"the loss{where}", loss)
         if not loss.is_convex():
             place = culprit(loss)
             why, remedy = why_not_convex(place)
@@ -201,26 +185,6 @@ def check_loss(template: Template) -> None:
             template.losses[0],
             "write the loss in the CVXPY variables that the learner estimates",
         )
-
-
-def check_numbers(what: str, expression: cp.Expression) -> None:
-    """Refuse constants that are not finite: no bound holds with them, and nothing can be minimised."""
-    seen: set[int] = set()
-    pending = [expression]
-    while pending:
-        node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        pending.extend(node.args)
-        if isinstance(node, cp.Constant):
-            value = node.value.data if sp.issparse(node.value) else node.value
-            if not np.isfinite(value).all():
-                raise NotPrivate(
-                    f"{what} contains a number that is not finite",
-                    node,
-                    "use finite constants; check where it came from",
-                )
 
 
 def why_not_convex(place: cp.Expression) -> tuple[str, str]:
@@ -258,7 +222,7 @@ def culprit(expression: cp.Expression) -> cp.Expression:
         for argument in expression.args:
             if not (argument.is_convex() or argument.is_concave()):
                 return culprit(argument)
-        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "DivExpression"):
+        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "broadcast_to", "DivExpression"):
             for argument in expression.args:
                 if not argument.is_convex():
                     return culprit(argument)

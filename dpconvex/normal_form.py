@@ -34,7 +34,7 @@ from dpconvex.combinations import (
     Curved,
     Entries,
     Entry,
-    Reader,
+    TermReader,
     Terms,
     Unreadable,
     build,
@@ -90,7 +90,7 @@ def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
     >>> print(normal_form(cp.log_sum_exp(x @ W) / 2 + cp.log_sum_exp(x @ W) / 2 - x @ W[:, 0], expander))
     log_sum_exp(x @ W + Promote(-(x @ W[0:2, 0]), (3,)), None, False)
     """
-    reader = Reader(expander)
+    reader = TermReader(expander)
     try:
         (written,) = reader.read(loss).ravel()
         settled, changed = Normaliser(reader).settle(written)
@@ -107,10 +107,10 @@ class Normaliser:
 
     Parameters
     ----------
-    reader : Reader
+    reader : TermReader
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TermReader) -> None:
         self.reader = reader
         self._settled: dict[tuple[int, bool], tuple[Curved, Combination, bool]] = {}
 

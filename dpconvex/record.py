@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import cvxpy as cp
@@ -287,8 +288,9 @@ class Record:
 
     Attributes
     ----------
-    fields : dict of str to domain
-    parameters : dict of str to cvxpy.Parameter
+    fields : mapping of str to domain
+        Read-only, as is the record: what was proved about it must stay true.
+    parameters : mapping of str to cvxpy.Parameter
         The symbolic continuous fields that a loss is written in.
     combinations : tuple of dict
         Every assignment of the discrete fields, one empty assignment if there are none.
@@ -308,14 +310,29 @@ class Record:
         for name, domain in fields.items():
             if not isinstance(domain, Ball | Box | Choice):
                 raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
-        self.fields: dict[str, Domain] = dict(fields)
-        self.continuous: dict[str, Ball | Box] = {k: d for k, d in fields.items() if not isinstance(d, Choice)}
-        self.discrete: dict[str, Choice] = {k: d for k, d in fields.items() if isinstance(d, Choice)}
-        self.parameters: dict[str, cp.Parameter] = {k: symbol(k, d) for k, d in self.continuous.items()}
+        self.fields: Mapping[str, Domain] = MappingProxyType(dict(fields))
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(
+            {k: d for k, d in fields.items() if not isinstance(d, Choice)}
+        )
+        self.discrete: Mapping[str, Choice] = MappingProxyType(
+            {k: d for k, d in fields.items() if isinstance(d, Choice)}
+        )
+        self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(
+            {k: symbol(k, d) for k, d in self.continuous.items()}
+        )
         values = [d.values for d in self.discrete.values()]
         self.combinations: tuple[dict[str, Hashable], ...] = tuple(
             dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values)
         )
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False):
+            raise TemplateError(
+                f"a Record cannot be changed after it was made (its {name} was to be set): certificates speak of it as it is. "
+                "Make a new one."
+            )
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"

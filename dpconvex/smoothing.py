@@ -9,7 +9,6 @@ most a small multiple of the width (Nesterov 2005, "Smooth minimization of non-s
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +22,7 @@ from cvxpy.atoms.pnorm import Pnorm
 
 from dpconvex.atoms import huber_hinge
 from dpconvex.errors import MissingRule
+from dpconvex.reader import rebuilt
 from dpconvex.template import Template
 
 __all__ = ["smooth_template", "smoothed"]
@@ -46,9 +46,7 @@ def smooth_template(template: Template, width: float) -> Template:
     """
     known = _TEMPLATES.setdefault(template, {})
     if width not in known:
-        result = copy(template)
-        result.losses = tuple(smoothed(loss, width) for loss in template.losses)
-        known[width] = result
+        known[width] = template.with_losses([smoothed(loss, width) for loss in template.losses])
     return known[width]
 
 
@@ -67,7 +65,7 @@ def smoothed(expression: cp.Expression, width: float) -> cp.Expression:
         return expression
     if flat_at_zero(expression):
         inner = expression.args[0]
-        parts: list[Any] = [inner.copy([smoothed(argument, width) for argument in inner.args])]
+        parts: list[Any] = [rebuilt(inner, [smoothed(argument, width) for argument in inner.args])]
     else:
         parts = [smoothed(argument, width) for argument in expression.args]
     rule = next((ROUNDED[kind] for kind in type(expression).__mro__ if kind in ROUNDED), None)
@@ -88,7 +86,7 @@ def smoothed(expression: cp.Expression, width: float) -> cp.Expression:
         )
     if all(new is old for new, old in zip(parts, expression.args, strict=True)):
         return expression
-    return expression.copy(parts)
+    return cp.Expression.cast_to_const(rebuilt(expression, parts))
 
 
 def flat_at_zero(expression: Any) -> bool:

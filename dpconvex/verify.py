@@ -18,6 +18,7 @@ from dpconvex.mechanisms.cover import Cover
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 from dpconvex.template import Template
+from dpconvex.translation import check_translation
 
 __all__ = ["analyse", "is_private", "verify"]
 
@@ -36,7 +37,9 @@ def analyse(template: Template) -> Analysis:
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     found = _ANALYSES.get(template)
     if found is None:
-        found = Analysis(LossForm(template))
+        form = LossForm(template)
+        check_translation(form)
+        found = Analysis(form)
         _ANALYSES[template] = found
     return found
 

@@ -26,6 +26,7 @@ LAYERS = [
     {"checks"},
     {"record"},
     {"atoms", "declared"},
+    {"reader", "values"},
     {"space", "sets", "polynomial", "bases"},
     {"constraints"},
     {"absolute", "quadratics"},
@@ -36,6 +37,7 @@ LAYERS = [
     {"normal_form"},
     {"template"},
     {"smoothing"},
+    {"domains"},
     {"subspace"},
     {"form"},
     {"rules"},
@@ -43,10 +45,11 @@ LAYERS = [
     {"comparison", "certificate"},
     {"noise"},
     {"mechanisms"},
-    {"verify"},
-    {"risk"},
     {"lowering_rules"},
     {"tape"},
+    {"translation"},
+    {"verify"},
+    {"risk"},
     {"duals"},
     {"compiled_sums"},
     {"lowering"},
@@ -92,7 +95,7 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
 
 
 # Modules that are about such an import, and are themselves imported only when they are used.
-ENGINES = {"lowering", "lowering_rules", "estimators", "plots"}
+ENGINES = {"lowering", "estimators", "plots"}
 
 
 def module_name(file: Path) -> str:

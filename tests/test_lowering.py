@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpconvex.batched import BatchedLoss
-from dpconvex.errors import MissingRule, TemplateError
+from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.lowering import compiled, double_precision, lower, lower_template
 from dpconvex.record import Ball, Batch, Box, Choice, Record
 from dpconvex.space import Space
@@ -299,9 +299,10 @@ def test_missing_rule_names_the_subexpression() -> None:
 
 def test_foreign_parameters_and_variables_are_refused() -> None:
     w, foreign = cp.Variable(2, name="w"), cp.Parameter(2, name="foreign")
-    template = Template(Record(x=Ball(2)), lambda x: cp.logistic((x + foreign) @ w))
     with pytest.raises(TemplateError, match="'foreign' is not a field"):
-        BatchedLoss(template, Space([w]), template.record.validate({"x": [[0.0, 0.0]]}))
+        lower(cp.logistic(foreign @ w), Space([w]))
+    with pytest.raises(NotPrivate, match="'foreign', which is not a field"):
+        Template(Record(x=Ball(2)), lambda x: cp.logistic((x + foreign) @ w))
     with pytest.raises(TemplateError, match="'v' is not one of the template's"):
         lower(cp.Variable(name="v"), Space([w]))
 

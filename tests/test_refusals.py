@@ -639,8 +639,8 @@ ATOMS = sorted(
 @pytest.mark.parametrize("name", ATOMS)
 def test_every_atom_is_certified_or_refused(name: str, bounds: list[float] | None) -> None:
     for w, loss in losses(name, bounds):
-        template = dp.Template(UNIT, lambda x, e=loss: e, cp.sum_squares(w))
         try:
+            template = dp.Template(UNIT, lambda x, e=loss: e, cp.sum_squares(w))
             answer = str(dp.verify(template, PROMISE, size=100))
         except dp.DPConvexError as error:
             answer = str(error)

@@ -21,6 +21,7 @@ from cvxpy.atoms.lambda_max import lambda_max
 
 from dpconvex.affine import AFFINE_RULES, Expander, dense, rearrange, refuse_stacks
 from dpconvex.derivation import Derivation
+from dpconvex.domains import is_symmetric
 from dpconvex.errors import FUNCTIONS, MissingRule, NotPrivate
 from dpconvex.rules.abstract import Scalar, Term
 from dpconvex.rules.forms import Interval
@@ -30,8 +31,6 @@ __all__ = ["OUTER_RULES", "OuterRule", "Step", "Walker", "outer_rule"]
 Entries = list[Scalar]
 Apply = Callable[[Any, list[Entries]], Entries]
 ZERO = Interval(0.0, 0.0)
-# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
-SYMMETRIC = 1e-12
 
 
 @dataclass(frozen=True)
@@ -162,12 +161,8 @@ class Walker:
     def _check_symmetric(self, expression: Any) -> None:
         """Refuse the largest eigenvalue of a matrix that is not symmetric: its domain would be a constraint on the data."""
         matrix = expression.args[0]
-        if matrix.is_affine():
-            polynomial = self.expander.expand(matrix)
-            difference = polynomial + polynomial.gathered(polynomial.numbers().T).scaled(-1.0)
-            rounding = SYMMETRIC * np.abs(polynomial.coefficient).max(initial=0.0)
-            if (np.abs(difference.coefficient) <= rounding).all():
-                return
+        if matrix.is_affine() and is_symmetric(self.expander.expand(matrix)):
+            return
         raise NotPrivate(
             "the largest eigenvalue is defined for symmetric matrices, and this one is not symmetric for every record",
             expression,

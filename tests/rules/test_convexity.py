@@ -42,7 +42,7 @@ def observed(regularizer: cp.Expression, analysis: Analysis, size: float = 1.0) 
     def value(theta: np.ndarray) -> float:
         for name, part in form.space.unpack(theta).items():
             form.space.blocks[name].variable.save_value(part)
-        return float(regularizer.value)
+        return float(form.template.regularizer.value)
 
     least = np.inf
     for _ in range(300):

@@ -174,7 +174,7 @@ def test_spectral_norms(atom):
         direction /= np.linalg.norm(direction)
         values = []
         for step in (-1e-6, 1e-6):
-            S.save_value(form.space.unpack(theta + step * direction)["S"])
+            form.space.blocks["S"].variable.save_value(form.space.unpack(theta + step * direction)["S"])
             values.append(float(expression.value))
         steepest = max(steepest, abs(values[1] - values[0]) / 2e-6)
     bound = analysis.gradient_bound
