@@ -350,8 +350,8 @@ def negated(reader: TermReader, expression: Any) -> Entries:
 
 def summed(reader: TermReader, expression: Any) -> Entries:
     """Sum over an axis, or everything."""
-    found = np.add.reduce(reader.read(expression.args[0]), axis=expression.axis, keepdims=bool(expression.keepdims))
-    return np.asarray(found, dtype=object)
+    found = reader.read(expression.args[0])
+    return np.asarray(found.sum(axis=expression.axis, keepdims=bool(expression.keepdims)), dtype=object)
 
 
 def traced(reader: TermReader, expression: Any) -> Entries:

@@ -1,7 +1,7 @@
 """One way to write a loss: like terms together, and affine terms where the proofs see them best.
 
-The constants of a loss are those of a function, and should not depend on how it is written.  Before anything else reads it, a loss
-is rewritten by identities that are exact in real arithmetic:
+Constants belong to a function, and should not depend on how it is written.  Before anything else reads it, a loss is rewritten
+by identities that are exact in real arithmetic:
 
     c f + d f = (c + d) f                                          like terms are collected, and terms with factor 0 go
     c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, entry by entry
@@ -16,6 +16,7 @@ user wrote, and so does one that is not convex or cannot be read: it is refused 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -214,23 +215,21 @@ class Normaliser:
         for group in groups.values():
             if len(group) > 1:
                 probes = sorted((self.reader.curved_probe(terms[k]), k) for k in group)
-                for (a, k), (b, j) in zip(probes, probes[1:], strict=False):
+                for (a, k), (b, j) in itertools.pairwise(probes):
                     if not b - a > SAME * max(abs(a), abs(b)):
                         result[k] = result[j] = True
         return result
 
     def logistics(self, total: Combination) -> tuple[Combination, bool]:
         """Collect logistic functions of m and of -m: ``c logistic(m) + d logistic(-m) = (c + d) logistic(m) - d m``."""
-        places = [k for k, (_, term) in enumerate(total.curved) if term.kind is cp.logistic and points(term) is not None]
-        if len(places) < 2:
-            return total, False
+        margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.kind is cp.logistic}
+        places = [(k, found[1]) for k, found in margins.items() if found is not None]
         curved, affine, changed = list(total.curved), total.affine, False
-        for k, first in enumerate(places):
-            for second in places[k + 1 :]:
-                (c, one), (d, two) = curved[first], curved[second]
-                if c > 0 and d > 0 and not self.reader.affine_terms(points(one)[1] + points(two)[1]):
-                    curved[first], curved[second] = (c + d, one), (Fraction(0), two)
-                    affine, changed = affine + (points(one)[1] * -d).affine, True
+        for (first, one), (second, two) in itertools.combinations(places, 2):
+            c, d = curved[first][0], curved[second][0]
+            if c > 0 and d > 0 and not self.reader.affine_terms(one + two):
+                curved[first], curved[second] = (c + d, curved[first][1]), (Fraction(0), curved[second][1])
+                affine, changed = affine + (one * -d).affine, True
         return Combination(tuple(pair for pair in curved if pair[0] != 0), affine), changed
 
     def placed(self, total: Combination) -> tuple[Combination, bool]:
@@ -284,10 +283,9 @@ class Normaliser:
             return None
         moved = [entry + own * (1 / factor) for entry in entries]
         still = [not self.moving(entry) for entry in moved]
-        if term.kind is cp.maximum and len(entries) == 2 and not any(still):
-            # Rounding off and the rules know the hinge.
-            if not all(self.moving(entry) for entry in entries):
-                return None
+        hinge = term.kind is cp.maximum and len(entries) == 2 and not all(self.moving(entry) for entry in entries)
+        if hinge and not any(still):
+            return None  # what rounds off kinks knows a hinge
         moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
         kind = cp.log_sum_exp if two_points else term.kind
         source = term.entry.source
@@ -326,4 +324,3 @@ def table(found: Sequence[Combination]) -> Entries:
     result = np.empty(len(found), dtype=object)
     result[:] = found
     return result
-

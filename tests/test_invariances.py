@@ -1,4 +1,4 @@
-"""Certificates are about functions and sets: another way to write a learner, or another name for its parts, changes no constant."""
+"""Another way to write a learner, other names for its parts and other coordinates change no constant of its certificate."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ LOGISTIC: Ways = {
     "matrix": lambda w, x, y: cp.sum(cp.logistic(-y * (cp.reshape(x, (1, D), order="F") @ w))),
     "repeated": lambda w, x, y: cp.sum(cp.logistic(-y * cp.hstack([x @ w, w @ x]))) / 2,
     "weights": lambda w, x, y: np.array([0.25, 0.75]) @ cp.logistic(-y * cp.hstack([x @ w, w @ x])),
-    "minus twice": lambda w, x, y: -(-cp.logistic(-y * (x @ w))),
+    "minus twice": lambda w, x, y: -1 * (-cp.logistic(-y * (x @ w))),
     "and nothing": lambda w, x, y: cp.logistic(-y * (x @ w)) + 0 * cp.square(w[0]),
     "and a number": lambda w, x, y: cp.logistic(-y * (x @ w)) + 5,
     "and the record": lambda w, x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(x),
@@ -264,7 +264,10 @@ def test_the_order_of_classes_changes_no_constant(order: tuple[int, ...]) -> Non
         W = cp.Variable((D, C), name="W")
         scores = lambda x: cp.hstack([(1 + 0.3 * j) * (x @ W[:, order[j]]) for j in range(C)])  # noqa: E731
         return learner(
-            lambda x, y: weights[y] * (cp.log_sum_exp(scores(x)) - scores(x)[y]), [W], x=dp.Ball(D), y=dp.Choice([0, 1, 2])
+            lambda x, y: weights[y] * (cp.log_sum_exp(scores(x)) - scores(x)[y]),
+            [W],
+            x=dp.Ball(D),
+            y=dp.Choice([0, 1, 2]),
         )
 
     check(constants(template((0, 1, 2))), constants(template(order)))

@@ -66,7 +66,7 @@ REWRITTEN: list[tuple[Any, Any]] = [
     (lambda: cp.abs(m) ** 4, lambda: m**4),
     (lambda: cp.huber(m) + cp.huber(-m), lambda: 2 * cp.huber(m)),
     (lambda: cp.norm1(w) + cp.norm1(-w[::-1]), lambda: 2 * cp.norm1(w)),
-    (lambda: -(-logistic(m)), lambda: logistic(m)),
+    (lambda: -1 * (-logistic(m)), lambda: logistic(m)),
     (lambda: logistic(m) + 0 * cp.square(w[0]), lambda: logistic(m)),
     (lambda: cp.sum(logistic(cp.hstack([m, k, m]))), lambda: 2 * logistic(m) + logistic(k)),
     (lambda: cp.trace(cp.diag(cp.square(cp.hstack([m, m])))), lambda: 2 * cp.square(m)),
@@ -172,7 +172,11 @@ AFFINE = [m, k, -m, m - k, 2 * m + 1, x @ W[:, 0], w[0], cp.Constant(0.5), t]
 terms = st.tuples(st.integers(0, len(ATOMS) - 1), st.sampled_from(AFFINE), st.sampled_from([0.0, 0.25, 0.5, 1.0, 3.0]))
 
 
-@given(parts=st.lists(terms, min_size=1, max_size=4), shift=st.lists(st.sampled_from(AFFINE), max_size=2), outer=st.booleans())
+@given(
+    parts=st.lists(terms, min_size=1, max_size=4),
+    shift=st.lists(st.sampled_from(AFFINE), max_size=2),
+    outer=st.booleans(),
+)
 @settings(max_examples=40)
 def test_sums_of_anything_keep_their_values(parts: list[Any], shift: list[Any], outer: bool) -> None:
     written = sum(c * ATOMS[index](argument) for index, argument, c in parts) - sum(shift)

@@ -1,8 +1,8 @@
 """Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K.
 
 K may lie anywhere, so a leaf is split at several points c: ``(A_z c + c_z) + A_z (theta - c)``, where the first part depends on
-the record alone and the second is bounded by how far K reaches from c, as a ball or as a box.  Each split gives a bound, and all of
-them are intersected: with c a centre of K, to move K and the loss together moves no range.
+the record alone and the second is bounded by how far K reaches from c, as a ball or as a box.  Each split gives a bound, and
+all of them are intersected: with c a centre of K, to move K and the loss together moves no range.
 """
 
 from __future__ import annotations
@@ -113,5 +113,6 @@ def box_of(part: Polynomial, below: Array, above: Array, lower: Array, upper: Ar
             for factor in (part.coefficient * below, part.coefficient * above)
             for end in limits
         ]
-    low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=part.size)
-    return low, np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=part.size)
+    weights = np.min(corners, axis=0), np.max(corners, axis=0)
+    low, high = (np.bincount(part.entry, weights=w, minlength=part.size).astype(float) for w in weights)
+    return low, high
