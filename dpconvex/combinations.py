@@ -295,10 +295,11 @@ class TermReader:
         """Return what two curved terms share only if they are the same function."""
         if term.arguments is None:
             return term.options
-        signs = is_even(term)
+        # Only what an even function is applied to may change its sign, and not the divisor of a square.
+        even = [k == 0 and is_even(term) for k in range(len(term.arguments))]
         keys = [
             frozenset(Counter(self.signed_key(one, signs) for one in argument.ravel()).items())
-            for argument in term.arguments
+            for argument, signs in zip(term.arguments, even, strict=True)
         ]
         # In maxima the order of the arguments does not matter either.
         return term.options, frozenset(Counter(keys).items()) if term.kind in EXTREMES else tuple(keys)

@@ -114,6 +114,7 @@ def nodes(expression: Any) -> list[Any]:
         cp.huber(m, 1) + cp.huber(m, 2),
         cp.abs(m) + cp.abs(m * (1 + 1e-15)),
         cp.sum_squares(w - x) + cp.quad_form(v, np.eye(D)),
+        cp.quad_over_lin(m, 2 + v[0]) + cp.quad_over_lin(m, -2 - v[0]),
         cp.kl_div(1 + s, 2 + s) + cp.exp(m) - t * m,
     ],
     ids=str,
