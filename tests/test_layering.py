@@ -28,7 +28,7 @@ LAYERS = [
     {"atoms", "declared"},
     {"template"},
     {"smoothing"},
-    {"space", "sets", "polynomial", "bases"},
+    {"space", "sets", "polynomial", "bases", "ranks"},
     {"constraints"},
     {"absolute", "quadratics"},
     {"feasible"},

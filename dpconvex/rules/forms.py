@@ -38,6 +38,11 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def size(self) -> float:
+        """Largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
     def __add__(self, other: Interval) -> Interval:
         return Interval(self.low + other.low, self.high + other.high)
 
