@@ -310,6 +310,33 @@ def rounded_sums(values: Array, starts: Index) -> tuple[Array, Array]:
     return total, error
 
 
+def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
+    low, high = np.inf, -np.inf
+    for a in first:
+        for b in second:
+            with np.errstate(invalid="ignore", over="ignore"):
+                product, error = rounded_product(a, b)
+            product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
+            inexact = (error > 0) & (product != 0) & np.isfinite(product)
+            low = np.minimum(low, np.where(inexact, np.nextafter(product, -np.inf), product))
+            high = np.maximum(high, np.where(inexact, np.nextafter(product, np.inf), product))
+    return np.asarray(low), np.asarray(high)
+
+
+def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Array, Array]:
+    """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
+    order = np.argsort(entry, kind="stable")
+    found, starts = np.unique(entry[order], return_index=True)
+    least, most = np.zeros(size), np.zeros(size)
+    if len(found):
+        with np.errstate(invalid="ignore"):
+            (lower, lost), (upper, gained) = (rounded_sums(end[order], starts) for end in (low, high))
+        least[found] = np.where(lost > 0, np.nextafter(lower - lost, -np.inf), lower)
+        most[found] = np.where(gained > 0, np.nextafter(upper + gained, np.inf), upper)
+    return least, most
+
+
 def join(left: Index, right: Index) -> tuple[Index, Index]:
     """Return all pairs (i, j) with ``left[i] == right[j]``.
 

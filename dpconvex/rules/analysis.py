@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.derivation import Derivation
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.form import LossForm
-from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.rules.abstract import Kink, Scalar
 from dpconvex.rules.convexity import curvature_of, smallest_eigenvalue
@@ -35,6 +35,8 @@ Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
 ROUNDING_SLACK = 1e-11
+# A few roundings of a length.
+RANGE_SLACK = 1e-14
 # Values that agree to this fraction tie.
 TIE = 1e-9
 
@@ -156,22 +158,22 @@ class Analysis:
             touched = leaf.coordinate[leaf.coordinate >= 0]
             if feasible.limited[touched].all():
                 own = slice(ends[k], ends[k + 1])
-                size[own] = np.sqrt(self.gram.squared_norms(self.gram.rows[k])) * feasible.norm_on(np.unique(touched))
+                rows = self.gram.rows[k]
+                length = np.sqrt(self.gram.squared_norms(rows)) + self.gram.slack(np.abs(rows))
+                size[own] = length * feasible.norm_on(np.unique(touched)) * (1 + RANGE_SLACK)
         # Entries without parameters stay where they are.
         size[np.bincount(part.entry, minlength=part.size) == 0] = 0.0
         monomial, number = numbered_rows(part.monomial)
         below, above = (bound[number] for bound in bases.monomial_range(monomial))
-        limits = [bound[part.coordinate] for bound in (feasible.lower, feasible.upper)]
-        with np.errstate(invalid="ignore"):  # where a factor 0 meets an infinite bound, the product is 0
-            corners = [
-                np.where(factor == 0, 0.0, factor * end)
-                for factor in (part.coefficient * below, part.coefficient * above)
-                for end in limits
-            ]
-        box_low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=part.size)
-        box_high = np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=part.size)
-        least, most = (low + np.maximum(-size, box_low)).tolist(), (high + np.minimum(size, box_high)).tolist()
-        values = [Interval(a, b) for a, b in zip(least, most, strict=True)]
+        limits = feasible.lower[part.coordinate], feasible.upper[part.coordinate]
+        exact = part.error == 0
+        about = [part.coefficient + sign * part.error * (1 + RANGE_SLACK) for sign in (-1, 1)]
+        about = [np.where(exact, part.coefficient, end) for end in about]
+        factors = interval_product((below, above), (about[0], about[1]))
+        box_low, box_high = interval_sums(part.entry, *interval_product(factors, limits), part.size)
+        linear = np.maximum(-size, box_low).tolist(), np.minimum(size, box_high).tolist()
+        offset = zip(low.tolist(), high.tolist(), strict=True)
+        values = [Interval(*a) + Interval(*b) for a, b in zip(offset, zip(*linear, strict=True), strict=True)]
         offsets, ranges = {}, {}
         for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
             offsets[id(leaf)], ranges[id(leaf)] = (low[a:b], high[a:b]), values[a:b]
