@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dpconvex.bases import Bases
 from dpconvex.errors import MissingRule
-from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows, significant
 from dpconvex.rules.abstract import Term
 from dpconvex.rules.forms import Interval, form_range
 from dpconvex.space import Space
@@ -423,7 +423,7 @@ def patterns(
     lengths = np.diff(np.append(begins, len(entry)))
     lead = coefficient[begins]
     pattern = coefficient / np.repeat(lead, lengths)
-    merged = significant(pattern)
+    merged = significant(pattern, MERGED_BITS)
     known: dict[tuple[int, bytes], int] = {}
     generators: list[Generator] = []
     number = np.empty(len(begins), dtype=np.int64)
@@ -454,18 +454,6 @@ def normalised(matrix: sp.csr_array, known: dict[bytes, sp.csr_array]) -> tuple[
         return None
     factor_ = float(matrix.data[0])
     matrix.data = matrix.data / factor_
-    key = matrix.indptr.tobytes() + matrix.indices.tobytes() + significant(matrix.data).tobytes()
+    key = matrix.indptr.tobytes() + matrix.indices.tobytes() + significant(matrix.data, MERGED_BITS).tobytes()
     known.setdefault(key, matrix)
     return key, factor_
-
-
-def significant(values: Array) -> Array:
-    """Round each number to `MERGED_BITS` binary digits of its own: those that then agree count as equal.
-
-    >>> bool(significant(np.array([1e-20])) == significant(np.array([1e-20 * (1 + 1e-15)])))
-    True
-    >>> bool(significant(np.array([1e-20])) == significant(np.array([2e-20])))
-    False
-    """
-    mantissa, exponent = np.frexp(values)
-    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, MERGED_BITS)), exponent - MERGED_BITS))

@@ -30,13 +30,13 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 # Coefficients that agree to this relative accuracy are equal.
-CLOSE = 1e-12
+CLOSE = 2.0**-46
 # Singular values below this fraction of the largest count as 0.  Erring on the large side of a rank only adds noise.
 RANK_TOLERANCE = 1e-13
 # Columns of a root come from eigenvectors, which carry errors relative to their own length.
 ROOT_ACCURACY = 1e-11
 # A direction that the noise does not cover sticks out by far more than this.
-COVERED = 1e-9
+COVERED = 1e-12
 # Features with more positions than this are not examined for a quadratic form.
 LARGEST_SIDE = 200
 
