@@ -25,7 +25,7 @@ LAYERS = [
     {"threads", "sums"},
     {"checks"},
     {"record"},
-    {"atoms", "declared"},
+    {"atoms", "declared", "piecewise"},
     {"template"},
     {"smoothing"},
     {"space", "sets", "polynomial", "bases", "ranks"},

@@ -59,6 +59,18 @@ class Interval:
         corners = [times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
         return Interval(min(low for low, _ in corners), max(high for _, high in corners))
 
+    def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
+        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of.
+
+        >>> Interval(0.0, 1.0).rounded().low
+        0.0
+        """
+        low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
+        return Interval(
+            self.low - low if math.isfinite(self.low) else self.low,
+            self.high + high if math.isfinite(self.high) else self.high,
+        )
+
     def __and__(self, other: Interval) -> Interval:
         """Intersect two intervals that contain one number; see `meet`."""
         return self.meet(other)
