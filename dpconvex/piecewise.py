@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 Sampler = Callable[[Array], tuple[Array, Array]]
 
 # Slopes between nodes are right to this fraction of the steepest one.
-ACCURACY = 1e-8
+ACCURACY = 1e-9
 # The stand-in may miss what it stands for by this fraction of the steepest slope; if it must by more, a claim is false.
 MISSED = 1e-6
 # Slopes beyond the declared ones by this fraction of the steepest are rounding.
