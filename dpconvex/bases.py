@@ -157,7 +157,9 @@ class Bases:
             matrix = np.zeros((polynomial.size, int(column.max(initial=0)) + 1))
             np.add.at(matrix, (polynomial.entry[members], column.ravel()), weight)
             total += float(np.linalg.norm(matrix, 2)) * float(np.prod([self.bases[b].norm for b in kind]))
-        error = float(np.linalg.norm(polynomial.error * np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0)))
+        error = float(
+            np.linalg.norm(polynomial.error * np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0))
+        )
         return min(box, total + error * len(polynomial.entry) ** 0.5) * (1 + ROUNDING)
 
     def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:

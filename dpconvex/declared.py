@@ -25,6 +25,7 @@ __all__ = ["Atom", "DeclaredAtom"]
 
 Array = NDArray[np.float64]
 
+
 @dataclass(frozen=True, eq=False)
 class Atom:
     """A convex function of one real variable, with declared constants.

@@ -168,7 +168,9 @@ def refined(sample: Sampler, nodes: Array, slopes: Array, steepest: float) -> tu
             break
         values, found = sample(middle)
         if not (np.isfinite(values) & np.isfinite(found))[np.abs(middle) <= FINITE].all():
-            raise Broken("is not finite, with a finite derivative, on the whole real line", "mend it between its corners")
+            raise Broken(
+                "is not finite, with a finite derivative, on the whole real line", "mend it between its corners"
+            )
         found = np.where(np.isfinite(found), found, (slopes[active] + slopes[active + 1]) / 2)
         curved = np.abs(found - (slopes[active] + slopes[active + 1]) / 2) > ACCURACY * steepest
         active, middle, found = active[curved], middle[curved], found[curved]
@@ -225,7 +227,9 @@ def level_ends(nodes: Array, slopes: Array, curvature: float, steepest: float) -
         nodes[0] = min(nodes[0], np.nextafter(nodes[1] - slopes[1] / curvature, -np.inf)) if slopes[1] else nodes[0]
     if slopes[-1] < 0:
         slopes[-1] = 0.0
-        nodes[-1] = max(nodes[-1], np.nextafter(nodes[-2] - slopes[-2] / curvature, np.inf)) if slopes[-2] else nodes[-1]
+        nodes[-1] = (
+            max(nodes[-1], np.nextafter(nodes[-2] - slopes[-2] / curvature, np.inf)) if slopes[-2] else nodes[-1]
+        )
     return nodes, slopes
 
 

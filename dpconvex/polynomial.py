@@ -58,10 +58,10 @@ class Polynomial:
     coordinate: Index
     monomial: Index
     coefficient: Array
-    error: Array = field(default=None)  # type: ignore[arg-type]
+    error: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        if self.error is None:
+        if len(self.error) != len(self.coefficient):  # none was given: the coefficients are exact
             object.__setattr__(self, "error", np.zeros(len(self.coefficient)))
 
     @property
@@ -324,7 +324,7 @@ def rounded_sums(values: Array, starts: Index) -> tuple[Array, Array]:
 
 def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
     """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
-    low, high = np.inf, -np.inf
+    low, high = np.full(np.shape(first[0]), np.inf), np.full(np.shape(first[0]), -np.inf)
     for a in first:
         for b in second:
             with np.errstate(invalid="ignore", over="ignore"):
@@ -333,7 +333,7 @@ def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) ->
             inexact = (error > 0) & (product != 0) & np.isfinite(product)
             low = np.minimum(low, np.where(inexact, np.nextafter(product, -np.inf), product))
             high = np.maximum(high, np.where(inexact, np.nextafter(product, np.inf), product))
-    return np.asarray(low), np.asarray(high)
+    return low, high
 
 
 def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Array, Array]:

@@ -54,7 +54,7 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
     position[order_rows] = np.arange(dim) - np.concatenate([[0], row_ends])[owner[order_rows]]
     columns = sp.csc_array(columns[:, order_columns])
-    known: dict[tuple[tuple[int, ...], bytes], tuple[Array, Array]] = {}
+    known: dict[tuple[tuple[int, ...], bytes], Array] = {}
     data, rows, places = [], [], []
     width = 0
     for k in range(count):
@@ -69,10 +69,10 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
         # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
         block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
         block = block / np.linalg.norm(block, axis=0)
-        key = (block.shape, np.round(block, 12).tobytes())
-        if key not in known or not np.array_equal(*(significant(part, SAME_BITS) for part in (known[key][0], block))):
-            known[key] = block, settled(span(block))
-        basis = known[key][1]
+        key = (block.shape, significant(block, SAME_BITS).tobytes())
+        if key not in known:
+            known[key] = settled(span(block))
+        basis = known[key]
         rows.append(np.repeat(index, basis.shape[1]))
         places.append(np.tile(width + np.arange(basis.shape[1]), len(index)))
         data.append(basis.ravel())

@@ -11,10 +11,11 @@ from dpconvex.rules.walk import Entries, outer_rule
 
 __all__: list[str] = []
 
+
 @outer_rule(
     DeclaredAtom,
     name="declared atom",
-    statement="a user's function of one variable: slope and curvature as declared, which the function that runs has by construction",
+    statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
     source="declared by the user; dpconvex/piecewise.py",
 )
 def declared(expression: Any, arguments: list[Entries]) -> Entries:

@@ -135,7 +135,7 @@ def times(a: float, b: float) -> tuple[float, float]:
     product = a * b
     if abs(a) == 1 or abs(b) == 1 or not math.isfinite(product):
         return product, product
-    if SMALLEST < abs(product) and max(abs(a), abs(b)) < 1 / SMALLEST:
+    if abs(product) > SMALLEST and max(abs(a), abs(b)) < 1 / SMALLEST:
         (a1, a0), (b1, b0) = halves(a), halves(b)
         error = ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0  # Dekker's: exact
         if error == 0:

@@ -123,7 +123,9 @@ class Gram:
         """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
         count = len(self.generators)
         sizes = (np.abs(form.weight) * max(form.same.size, form.cross.size) for form in forms)
-        longest = max((int(np.count_nonzero(form.weight, axis=axis).max()) for form in forms for axis in (0, 1)), default=0)
+        longest = max(
+            (int(np.count_nonzero(form.weight, axis=axis).max()) for form in forms for axis in (0, 1)), default=0
+        )
         return EPSILON * (longest + len(forms) + 2) * sum(sizes, np.zeros((count, count)))
 
     def _lengths(self, generators: list[Generator], moving: bool) -> Array:
@@ -288,7 +290,7 @@ class Gram:
         return np.maximum(result, 0.0)
 
     def _form(self, vector: Array) -> sp.csr_array:
-        """Return the matrix of the squared norm of one combination of generators: coefficients are added up before they are squared."""
+        """Return the form of one combination's squared norm: coefficients are added up before they are squared."""
         count = len(self.monomial)
         cells: dict[tuple[int, int], sp.csr_array] = {}
         for generator, factor_ in zip(self.generators, vector * self.scale, strict=True):
@@ -351,8 +353,8 @@ def factor(
         own = order[(ends[number - 1] if number else 0) : ends[number]]
         if len(own) == 0:
             continue
-        part = (terms.entry[own], terms.coordinate[own] - block.start, mono[own], terms.coefficient[own])
-        part = (*part, terms.error[own], largest)
+        place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
+        part = (*place, terms.coefficient[own], terms.error[own], largest)
         best = patterns(number, block.start, np.arange(block.dim)[None, :], *part)
         if len(best[0]) > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):

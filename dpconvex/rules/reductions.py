@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.atoms.lambda_max import lambda_max
 from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
@@ -16,7 +18,8 @@ from cvxpy.atoms.sigma_max import sigma_max
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.rules.abstract import Kink, Piece, Scalar, Term, hull_of
 from dpconvex.rules.elementwise import CALCULUS, NO_SMOOTHNESS, absolute_value, bounded, largest, positive
-from dpconvex.rules.forms import Interval
+from dpconvex.rules.forms import EPSILON, Interval
+from dpconvex.rules.gram import ROUNDING
 from dpconvex.rules.walk import Entries, outer_rule
 
 __all__: list[str] = []
@@ -225,9 +228,15 @@ def quadratic_form(expression: Any, arguments: list[Entries]) -> Entries:
     """Rows are combined by a square root of P; ranges by interval arithmetic."""
     if expression.args[1].parameters():
         raise MissingRule("the matrix of a quadratic form depends on the record", None, "write it as a sum of squares")
-    matrix = np.asarray(expression.args[1].value, dtype=float)
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    if values[0] < -1e-12 * max(values[-1], 1e-300):
+    value = expression.args[1].value
+    matrix = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+    matrix = (matrix + matrix.T) / 2
+    diagonal = np.diag(matrix)
+    exact = np.array_equal(matrix, np.diag(diagonal))
+    values, vectors = (diagonal, np.eye(len(matrix))) if exact else np.linalg.eigh(matrix)
+    # Eigenvalues are computed but for this; those of a diagonal matrix are there to be read.
+    error = 0.0 if exact else 8 * len(matrix) * EPSILON * float(np.abs(values).max())
+    if values.min() < -error:
         raise NotPrivate("the matrix of a quadratic form is not positive semidefinite", None, "use a convex quadratic")
     factor = (vectors * np.sqrt(np.maximum(values, 0.0))).T
     combined = []
@@ -240,9 +249,14 @@ def quadratic_form(expression: Any, arguments: list[Entries]) -> Entries:
         combined.append(Scalar(total.value, (Term((row @ rows)[None, :], mass=mass),)))
     if not combined:
         return [Scalar(Interval(0.0, 0.0))]
-    one = [Scalar(Interval(1.0, 1.0))]
-    stand_in = _Whole()
-    return quadratic_over_linear(stand_in, [combined, one])
+    (result,) = quadratic_over_linear(_Whole(), [combined, [Scalar(ONE)]])
+    # What the square root misses of P moves the gradient by so much; it goes with what terms are sums of (see `Term`).
+    rows, reach = affine_rows(arguments[0], "a quadratic form"), [entry.value.size for entry in arguments[0]]
+    missed = 2 * (error / ROUNDING) * float(np.linalg.norm(reach)) * np.linalg.norm(rows, axis=0)
+    terms = (
+        tuple(replace(term, mass=term.masses.max(axis=0) + missed) for term in result.terms) if error else result.terms
+    )
+    return [replace(result, terms=terms)]
 
 
 class _Whole:
