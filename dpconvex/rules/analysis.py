@@ -36,6 +36,8 @@ Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
 ROUNDING_SLACK = 1e-11
+# Gradients that differ by less than this fraction of their bound differ by rounding.
+SAME = 1e-12
 # Values that agree to this fraction tie.
 TIE = 1e-9
 
@@ -173,7 +175,7 @@ class Analysis:
                 if key is None or key not in seen:
                     seen.add(key)
                     bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))
-        if bound == 0:
+        if bound <= SAME * self.gradient_bound:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",
                 self.form.template.losses[0],

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.bases import Bases
 from dpconvex.feasible import FeasibleSet
-from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.gram import Gram
 
@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 Pair = tuple[Array, Array]
 
 UNIT = float(np.finfo(float).eps)
+# A few roundings of a length.
+SLACK = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +77,21 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
         for k, (coordinates, known) in enumerate(zip(touched, limited, strict=True)):
             if known:
                 reach = feasible.reach_on(coordinates, center) if shifted else feasible.norm_on(coordinates)
-                size[ends[k] : ends[k + 1]] = np.sqrt(gram.squared_norms(gram.rows[k])) * reach
+                rows = gram.rows[k]
+                length = np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows))
+                size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
         size[~moving] = 0.0
-        box_low, box_high = box_of(part, below, above, feasible.lower - center, feasible.upper - center)
-        least = np.maximum(least, low + np.maximum(-size, box_low))
-        most = np.minimum(most, high + np.minimum(size, box_high))
+        limits = feasible.lower, feasible.upper
+        if shifted:
+            limits = np.nextafter(limits[0] - center, -np.inf), np.nextafter(limits[1] - center, np.inf)
+        box_low, box_high = box_of(part, (below, above), limits)
+        linear = np.maximum(-size, box_low).tolist(), np.minimum(size, box_high).tolist()
+        sums = [
+            Interval(*a) + Interval(*b)
+            for a, b in zip(zip(low, high, strict=True), zip(*linear, strict=True), strict=True)
+        ]
+        least = np.maximum(least, [interval.low for interval in sums])
+        most = np.minimum(most, [interval.high for interval in sums])
     # Bounds that meet may miss each other by rounding.
     least, most = np.minimum(least, most), np.maximum(least, most)
     values = [Interval(a, b) for a, b in zip(least.tolist(), most.tolist(), strict=True)]
@@ -93,7 +105,8 @@ def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
     """Bound ``A_z c + c_z``, with room for the rounding of its coefficients: they may be small differences of large numbers."""
     fixed = np.append(center, 1.0)[terms.coordinate]
     coefficient = terms.coefficient * fixed
-    at_center = replace(terms, coordinate=np.full_like(terms.coordinate, -1), coefficient=coefficient).collected()
+    nowhere, error = np.full_like(terms.coordinate, -1), terms.error * np.abs(fixed) * (1 + SLACK)
+    at_center = replace(terms, coordinate=nowhere, coefficient=coefficient, error=error).collected()
     low, high = bases.range(at_center)
     monomial, number = numbered_rows(terms.monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)[number]
@@ -104,15 +117,11 @@ def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
     return low - room, high + room
 
 
-def box_of(part: Polynomial, below: Array, above: Array, lower: Array, upper: Array) -> Pair:
-    """Bound the linear parts of all entries term by term, for coordinates between `lower` and `upper`."""
-    limits = [bound[part.coordinate] for bound in (lower, upper)]
-    with np.errstate(invalid="ignore"):  # where a factor 0 meets an infinite bound, the product is 0
-        corners = [
-            np.where(factor == 0, 0.0, factor * end)
-            for factor in (part.coefficient * below, part.coefficient * above)
-            for end in limits
-        ]
-    weights = np.min(corners, axis=0), np.max(corners, axis=0)
-    low, high = (np.bincount(part.entry, weights=w, minlength=part.size).astype(float) for w in weights)
-    return low, high
+def box_of(part: Polynomial, monomial: Pair, limits: Pair) -> Pair:
+    """Bound the linear parts of all entries term by term, given the bounds of monomials and of coordinates."""
+    exact = part.error == 0
+    about = [part.coefficient + sign * part.error * (1 + SLACK) for sign in (-1, 1)]
+    about = [np.where(exact, part.coefficient, end) for end in about]
+    factors = interval_product(monomial, (about[0], about[1]))
+    own = limits[0][part.coordinate], limits[1][part.coordinate]
+    return interval_sums(part.entry, *interval_product(factors, own), part.size)
