@@ -93,8 +93,9 @@ def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
     """
     reader = TermReader(expander)
     try:
-        (written,) = reader.read(loss).ravel()
-        settled, changed = Normaliser(reader).settle(written)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
+            (written,) = reader.read(loss).ravel()
+            settled, changed = Normaliser(reader).settle(written)
         if not changed or not loss.is_convex():
             return loss
         result = build(settled)
