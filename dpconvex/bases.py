@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.polynomial import Polynomial
+from dpconvex.polynomial import Polynomial, interval_product, interval_sums
 from dpconvex.record import Record
 
 __all__ = ["Base", "Bases"]
 
 Array = NDArray[np.float64]
+
+# A few roundings, relative to what is rounded.
+ROUNDING = 16 * float(np.finfo(float).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,15 +57,23 @@ class Base:
     def squared(self) -> tuple[float, float]:
         """Range of the squared Euclidean norm."""
         crosses = (self.lower <= 0) & (self.upper >= 0)
-        least = np.where(crosses, 0.0, np.minimum(self.lower**2, self.upper**2)).sum()
-        return float(least), float(min((self.extent**2).sum(), self.norm**2))
+        near = np.where(crosses, 0.0, np.minimum(np.abs(self.lower), np.abs(self.upper)))
+        ends = interval_product((near, near), (near, near))[0], interval_product(*[(self.extent, self.extent)] * 2)[1]
+        low, high = interval_sums(np.zeros(self.size, dtype=np.int64), *ends, 1)
+        return float(low[0]), min(float(high[0]), self._square)
+
+    @property
+    def _square(self) -> float:
+        """The square of the bound on the norm, rounded up."""
+        norm = np.array([self.norm])
+        return float(interval_product((norm, norm), (norm, norm))[1][0])
 
     @property
     def paired(self) -> tuple[float, float]:
         """Range of the inner product of two values of the base."""
-        corners = np.stack([self.lower * self.lower, self.lower * self.upper, self.upper * self.upper])
-        square = self.norm**2
-        return float(max(corners.min(axis=0).sum(), -square)), float(min(corners.max(axis=0).sum(), square))
+        both = self.lower, self.upper
+        low, high = interval_sums(np.zeros(self.size, dtype=np.int64), *interval_product(both, both), 1)
+        return max(float(low[0]), -self._square), min(float(high[0]), self._square)
 
 
 class Bases:
@@ -111,13 +122,15 @@ class Bases:
         Each monomial is bounded by interval arithmetic; as an alternative, monomials of one type (so many factors from each
         base) are bounded together by Cauchy-Schwarz with the bases' norms.  The tighter bound wins, entry by entry.
         """
+        coefficient, error = polynomial.coefficient, polynomial.error
+        around = np.where(error > 0, np.nextafter(coefficient - error, -np.inf), coefficient)
+        about = np.where(error > 0, np.nextafter(coefficient + error, np.inf), coefficient)
+        monomial = self.monomial_range(polynomial.monomial)
+        largest = np.max(np.abs(monomial), axis=0)
+        ends = interval_product(monomial, (around, about))
+        box = interval_sums(polynomial.entry, *ends, polynomial.size)
         if polynomial.monomial.shape[1] == 0:  # numbers
-            total = np.bincount(polynomial.entry, weights=polynomial.coefficient, minlength=polynomial.size)
-            return np.array(total, dtype=float), np.array(total, dtype=float)
-        low, high = self.monomial_range(polynomial.monomial)
-        a, b = polynomial.coefficient * low, polynomial.coefficient * high
-        weights = np.minimum(a, b), np.maximum(a, b)
-        box = [np.bincount(polynomial.entry, weights=w, minlength=polynomial.size) for w in weights]
+            return box
         centre = np.zeros(polynomial.size)
         radius = np.zeros(polynomial.size)
         for kind, members in self.kinds(polynomial.monomial).items():
@@ -128,6 +141,9 @@ class Bases:
             weight = coefficient**2 / self.multiplicity(polynomial.monomial[members])
             norm = np.prod([self.bases[b].norm for b in kind])
             radius += norm * np.sqrt(np.bincount(entry, weights=weight, minlength=polynomial.size))
+        radius *= 1 + ROUNDING
+        radius += ROUNDING * np.where(radius > 0, np.abs(centre), 0.0)
+        radius += np.bincount(polynomial.entry, weights=error * largest, minlength=polynomial.size)
         return np.maximum(box[0], centre - radius), np.minimum(box[1], centre + radius)
 
     def norm(self, polynomial: Polynomial) -> float:
@@ -141,7 +157,10 @@ class Bases:
             matrix = np.zeros((polynomial.size, int(column.max(initial=0)) + 1))
             np.add.at(matrix, (polynomial.entry[members], column.ravel()), weight)
             total += float(np.linalg.norm(matrix, 2)) * float(np.prod([self.bases[b].norm for b in kind]))
-        return min(box, total)
+        error = float(
+            np.linalg.norm(polynomial.error * np.max(np.abs(self.monomial_range(polynomial.monomial)), axis=0))
+        )
+        return min(box, total + error * len(polynomial.entry) ** 0.5) * (1 + ROUNDING)
 
     def kinds(self, monomial: NDArray[np.int64]) -> dict[tuple[int, ...], NDArray[np.int64]]:
         """Group monomials by type: the bases that their factors come from.  Returns type -> row numbers."""
@@ -175,8 +194,7 @@ class Bases:
         run, square = np.zeros(len(monomial), dtype=int), np.ones(len(monomial), dtype=bool)
         for column in range(monomial.shape[1]):
             index = monomial[:, column]
-            corners = np.stack([low * lower[index], low * upper[index], high * lower[index], high * upper[index]])
-            low, high = corners.min(axis=0), corners.max(axis=0)
+            low, high = interval_product((low, high), (lower[index], upper[index]))
             same = repeats(monomial, column)
             square &= same | (run % 2 == 0)
             run = np.where(index < 0, 0, np.where(same, run + 1, 1))

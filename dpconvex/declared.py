@@ -1,8 +1,9 @@
-"""A user's own atom: a function with declared constants, attacked before it is believed.
+"""A user's own atom: a function with declared constants, which what runs has by construction.
 
 The calculus derives constants for atoms that it knows.  For a function of one variable that it does not know, the user may
-declare them; `verify` then tries to break the declaration, refuses if it can, and the certificate says that the constants are
-declared and not derived.
+declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off at some
+thousand points, and what runs is the function with straight lines between them (see `piecewise`).  Its constants are the
+declared ones, or it is refused; the certificate says so.
 """
 
 from __future__ import annotations
@@ -18,18 +19,11 @@ from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.piecewise import Broken, PiecewiseQuadratic, built
 
 __all__ = ["Atom", "DeclaredAtom"]
 
 Array = NDArray[np.float64]
-
-# The attack evaluates this many points on every scale, and refines around the worst of them this many times.
-POINTS = 4001
-SCALES = (1e-3, 1e-1, 1.0, 10.0, 1e3, 1e6)
-REFINEMENTS = 6
-# Below this spacing, relative to the point, differences of slopes are rounding.
-FINEST = 1e-8
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +39,7 @@ class Atom:
     function : callable
         A JAX function of one scalar, convex and continuously differentiable on the real line.
     slope : tuple of float
-        Declared bounds of the derivative, (lowest, highest).
+        Declared bounds of the derivative, (lowest, highest); kept as a tuple.
     curvature : float
         Declared bound on the second derivative, where it exists.
     lower : float
@@ -86,47 +80,56 @@ class Atom:
             raise TemplateError(
                 f"Atom {self.name!r}: curvature must be finite and not negative, and lower must be a number."
             )
+        for name, value in (("slope", (lowest, highest)), ("curvature", curvature), ("lower", lower)):
+            object.__setattr__(self, name, value)  # whatever was given may change later
 
     def __call__(self, expression: Any) -> DeclaredAtom:
         """Return the function of an expression, entry by entry."""
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)
 
     def apply(self, value: Any) -> Any:
-        """Apply the function entry by entry to a JAX array (or a tracer), of any shape."""
-        import jax
-
-        return jax.vmap(self.function)(value.reshape(-1)).reshape(value.shape)
+        """Apply the function that runs entry by entry to a JAX array (or a tracer), of any shape."""
+        return self.running.apply(value)
 
     def evaluate(self, value: Array, order: int = 0) -> Array:
-        """Evaluate the function, or its first or second derivative, entry by entry in double precision."""
-        flat = np.asarray(value, dtype=float).reshape(-1)
-        return self._compiled(flat)[order].reshape(np.shape(value))
+        """Evaluate the function that runs, or its first or second derivative, entry by entry in double precision."""
+        return self.running.evaluate(np.asarray(value, dtype=float), order)
 
     @cached_property
-    def _compiled(self) -> Callable[[Array], tuple[Array, Array, Array]]:
-        """The function with its first and second derivative, compiled once for each number of points."""
+    def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
+        """The user's function with its derivative, compiled for few numbers of points."""
         import jax
 
-        slope = jax.grad(self.function)
-        triple = jax.jit(jax.vmap(lambda m: (self.function(m), slope(m), jax.grad(slope)(m))))
+        pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
-        def evaluate(points: Array) -> tuple[Array, Array, Array]:
+        def evaluate(points: Array) -> tuple[Array, Array]:
+            size = 1 << max(12, int(np.ceil(np.log2(max(len(points), 1)))))
+            padded = np.pad(points, (0, size - len(points)), mode="edge")
             try:
                 with jax.enable_x64(True):
-                    value, first, second = (np.asarray(part, dtype=float) for part in triple(points))
+                    value, first = (np.asarray(part, dtype=float)[: len(points)] for part in pair(padded))
             except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
                 raise TemplateError(
                     f"Atom {self.name!r}: function must be a JAX function of one scalar that returns one scalar, written with "
                     f"jax.numpy ({str(error).splitlines()[0]})."
                 ) from error
-            return value, first, second
+            return value, first
 
         return evaluate
 
-    def attack(self) -> dict[str, float]:
-        """Try to break the declared constants.
+    @cached_property
+    def running(self) -> PiecewiseQuadratic:
+        """The function that runs: built once, it has the declared constants whatever the user's function does.
 
-        Points on several scales are tried, then neighbourhoods of the worst ones, ever finer.
+        Raises
+        ------
+        NotPrivate
+            If the user's function visibly does not have them.
+        """
+        return self._built[0]
+
+    def attack(self) -> dict[str, float]:
+        """Compare the declared constants with the function, on points from 1e-6 to 1e300, and finer where its slope changes.
 
         Returns
         -------
@@ -138,60 +141,15 @@ class Atom:
         NotPrivate
             If a constant is broken, or the function is not convex, finite and continuously differentiable.
         """
-        worst = {"highest slope": -np.inf, "lowest slope": np.inf, "curvature": 0.0, "least curvature": np.inf}
-        least = np.inf
-        for scale in SCALES:
-            grid = scale * np.linspace(-1.0, 1.0, POINTS)
-            for _ in range(REFINEMENTS):
-                values, slopes, bends = self._compiled(grid)
-                if not (np.isfinite(values).all() and np.isfinite(slopes).all()):
-                    self._refuse(
-                        "is not finite, with a finite derivative, on the whole real line",
-                        "write it so that it neither overflows nor leaves its domain (jax.numpy.logaddexp, jax.numpy.where)",
-                    )
-                if np.isnan(bends).any():
-                    self._refuse(
-                        "has an undefined second derivative", "write it so that jax.grad of jax.grad is a number"
-                    )
-                gaps = np.diff(slopes) / np.diff(grid)
-                least = min(least, float(values.min()))
-                worst["highest slope"] = max(worst["highest slope"], float(slopes.max()))
-                worst["lowest slope"] = min(worst["lowest slope"], float(slopes.min()))
-                worst["curvature"] = max(worst["curvature"], float(bends.max()), float(gaps.max()))
-                worst["least curvature"] = min(worst["least curvature"], float(bends.min()), float(gaps.min()))
-                centre, width = grid[int(np.argmax(gaps))], 4 * (grid[1] - grid[0])
-                if width / POINTS < FINEST * max(1.0, abs(centre)):
-                    break
-                grid = centre + width * np.linspace(-1.0, 1.0, POINTS)
-        room = TOLERANCE * (1.0 + max(abs(self.slope[0]), abs(self.slope[1])))
-        bend_room = 1e-6 * (1.0 + self.curvature)
-        if worst["highest slope"] > self.slope[1] + room or worst["lowest slope"] < self.slope[0] - room:
-            seen = f"[{worst['lowest slope']:.6g}, {worst['highest slope']:.6g}]"
-            self._refuse(
-                f"has slopes in {seen}, outside the declared {list(self.slope)}",
-                "declare slopes that hold on the whole real line: at least those",
-            )
-        if worst["curvature"] > self.curvature + bend_room:
-            self._refuse(
-                f"has curvature {worst['curvature']:.6g}, above the declared {self.curvature:.6g}, or a kink",
-                "declare a curvature that holds on the whole real line, or smooth the kink",
-            )
-        if worst["least curvature"] < -bend_room:
-            self._refuse(
-                "is not convex: its derivative decreases somewhere",
-                "declare a convex function; no other is minimised here",
-            )
-        if least < self.lower - room:
-            self._refuse(
-                f"takes the value {least:.6g}, below the declared lower bound {self.lower:.6g}",
-                "declare a lower bound that holds on the whole real line, or none",
-            )
-        steepest = max(abs(worst["highest slope"]), abs(worst["lowest slope"]))
-        declared = max(abs(self.slope[0]), abs(self.slope[1]))
-        return {
-            "slope, observed/declared": steepest / declared if declared else 1.0,
-            "curvature, observed/declared": worst["curvature"] / self.curvature if self.curvature else 1.0,
-        }
+        return dict(self._built[1])
+
+    @cached_property
+    def _built(self) -> tuple[PiecewiseQuadratic, dict[str, float]]:
+        try:
+            return built(self._compiled, self.slope, self.curvature, self.lower)
+        except Broken as broken:
+            self._refuse(*broken.args)
+            raise
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy)
@@ -221,7 +179,7 @@ class DeclaredAtom(Elementwise):
         return (self.declaration.lower >= 0, False)
 
     def is_atom_convex(self) -> bool:
-        """Whether the atom is convex; declared, and attacked."""
+        """Whether the atom is convex; what runs is."""
         return True
 
     def is_atom_concave(self) -> bool:

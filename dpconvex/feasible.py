@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpconvex.constraints import Unrecognised, read_attributes, read_constraint
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.sets import (
+    UNIT,
     AffineSubspace,
     ConesInBall,
     Interval,
@@ -136,6 +137,43 @@ class FeasibleSet:
         rest = np.array(sorted(left), dtype=np.int64)
         square += float(np.sum(np.maximum(np.abs(self.lower[rest]), np.abs(self.upper[rest])) ** 2))
         return float(min([box, np.sqrt(square), *covering]))
+
+    @cached_property
+    def centers(self) -> tuple[Array, ...]:
+        """Points other than 0 that K may be bounded about, shape (dim,) each: the middles of bounds, and of balls."""
+        finite = np.isfinite(self.lower), np.isfinite(self.upper)
+        ends = [np.where(known, bound, 0.0) for known, bound in zip(finite, (self.lower, self.upper), strict=True)]
+        middle = (ends[0] + ends[1]) / np.maximum(finite[0].astype(float) + finite[1], 1.0)
+        pieces = middle.copy()
+        for piece in self._known:
+            center = piece.center_point()
+            if center is not None:
+                pieces[piece.coordinates] = center
+        found = [middle] if np.array_equal(middle, pieces) else [middle, pieces]
+        return tuple(point for point in found if point.any() and np.isfinite(point).all())
+
+    def reach_on(self, coordinates: NDArray[np.int64], center: Array) -> float:
+        """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite.
+
+        Parameters
+        ----------
+        coordinates : ndarray of int
+        center : ndarray, shape (dim,)
+        """
+        distance = np.maximum(np.abs(self.lower - center), np.abs(self.upper - center))
+        square, left = 0.0, set(coordinates.tolist())
+        best = float(np.linalg.norm(distance[coordinates]))
+        reaches = [(p.distance_bound(center[p.coordinates]), set(p.coordinates.tolist())) for p in self._known]
+        # Disjoint pieces inside the coordinates bound their shares of the distance; the box bounds what they leave over.
+        for reach, here in sorted(reaches, key=lambda pair: pair[0] / max(len(pair[1]), 1)):
+            if left and set(coordinates.tolist()) <= here:
+                best = min(best, reach)
+            elif here and here <= left and np.isfinite(reach):
+                square, left = square + reach**2, left - here
+        rest = np.array(sorted(left), dtype=np.int64)
+        square += float(np.sum(distance[rest] ** 2))
+        # The distance is rounded, and so is the center.
+        return min(best, float(np.sqrt(square))) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(center[coordinates]))
 
     def project(self, theta: Array) -> Array:
         """Euclidean projection of coordinates, shape (dim,) to (dim,).

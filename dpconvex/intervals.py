@@ -151,7 +151,7 @@ def bounds_of(expression: cp.Expression, expander: Expander) -> Pair:
 def _exp(expression: Any, expander: Expander) -> Pair:
     with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
         low, high = bounds_of(expression.args[0], expander)
-        return np.exp(low), np.exp(high)
+        return outward(np.exp(low), np.exp(high))
 
 
 @interval_rule(log, name="log", statement="increasing: log at the ends, of an argument that keeps away from zero")
@@ -163,13 +163,13 @@ def _log(expression: Any, expander: Expander) -> Pair:
             expression,
             "shift it (cp.log(x + 1)), or declare a domain that keeps away from zero",
         )
-    return np.log(low), np.log(high)
+    return outward(np.log(low), np.log(high))
 
 
 @interval_rule(logistic, name="logistic", statement="increasing: log(1 + exp) at the ends")
 def _logistic(expression: Any, expander: Expander) -> Pair:
     low, high = bounds_of(expression.args[0], expander)
-    return np.logaddexp(0.0, low), np.logaddexp(0.0, high)
+    return outward(np.logaddexp(0.0, low), np.logaddexp(0.0, high))
 
 
 @interval_rule(
@@ -186,6 +186,12 @@ def _extreme(expression: Any, expander: Expander) -> Pair:
     pick = np.maximum if isinstance(expression, cp.maximum) else np.minimum
     lows, highs = zip(*(spread(bounds_of(a, expander), expression.size) for a in expression.args), strict=True)
     return pick.reduce(lows), pick.reduce(highs)
+
+
+def outward(low: Array, high: Array, count: int = 4) -> Pair:
+    """Move computed bounds apart by some roundings of themselves."""
+    room = count * float(np.finfo(float).eps)
+    return low - room * np.abs(low), high + np.where(np.isfinite(high), room * np.abs(high), 0.0)
 
 
 def spread(pair: Pair, size: int) -> Pair:
@@ -219,7 +225,7 @@ def _norm(expression: Any, expander: Expander) -> Pair:
     if (order >= 2 and is_polynomial(expression.args[0])) or not expression.args[0].args:
         scale = most.size ** max(0.0, 1.0 / order - 0.5)
         upper = min(upper, scale * expander.bases.norm(expander.expand(expression.args[0])))
-    return np.array([np.linalg.norm(least, ord=order)]), np.array([upper])
+    return outward(np.array([np.linalg.norm(least, ord=order)]), np.array([upper]), 4 + least.size)
 
 
 @interval_rule(
@@ -239,4 +245,4 @@ def _power(expression: Any, expander: Expander) -> Pair:
             "declare a domain that keeps away from zero, or shift the argument",
         )
     ends = np.stack([low**value, high**value])
-    return ends.min(axis=0), ends.max(axis=0)
+    return outward(ends.min(axis=0), ends.max(axis=0))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,14 @@ __all__ = ["Polynomial", "concatenate", "numbered_rows"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+
+EPSILON = float(np.finfo(float).eps)
+# Half of the digits of a number, and the smallest number that has them all.
+HALF, SMALLEST = 26, 1e-290
+# Numbers with so many binary digits after the point are added up exactly, if they are not large.
+FRACTION = 20
+# A sum that is smaller than its terms by this factor is added up again, exactly.
+CANCELLED = 2.0**-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +48,9 @@ class Polynomial:
     monomial : ndarray of int, shape (terms, degree)
         The record scalars it multiplies, sorted, padded in front with -1.
     coefficient : ndarray of float, shape (terms,)
+    error : ndarray of float, shape (terms,)
+        How far each coefficient may be from what exact arithmetic gives: rounding is relative to what was added up, and
+        counts where terms cancel.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +58,11 @@ class Polynomial:
     coordinate: Index
     monomial: Index
     coefficient: Array
+    error: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        if len(self.error) != len(self.coefficient):  # none was given: the coefficients are exact
+            object.__setattr__(self, "error", np.zeros(len(self.coefficient)))
 
     @property
     def size(self) -> int:
@@ -93,11 +109,13 @@ class Polynomial:
 
     def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
         """Return the same entries, in column order, under another shape."""
-        return Polynomial(shape, self.entry, self.coordinate, self.monomial, self.coefficient)
+        return Polynomial(shape, self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
 
     def scaled(self, factor: float) -> Polynomial:
         """Multiply every entry by a number."""
-        return Polynomial(self.shape, self.entry, self.coordinate, self.monomial, factor * self.coefficient)
+        product, error = rounded_product(self.coefficient, np.full(len(self.coefficient), float(factor)))
+        error += abs(factor) * self.error
+        return Polynomial(self.shape, self.entry, self.coordinate, self.monomial, product, error)
 
     def __add__(self, other: Polynomial) -> Polynomial:
         """Add two arrays of equal shape."""
@@ -110,12 +128,15 @@ class Polynomial:
         source = np.repeat(np.arange(len(self.entry)), count)
         within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         place = np.repeat(columns.indptr[:-1][self.entry], count) + within
+        factor = np.asarray(columns.data[place], dtype=float)
+        product, error = rounded_product(self.coefficient[source], factor)
         return Polynomial(
             shape,
             columns.indices[place].astype(np.int64),
             self.coordinate[source],
             self.monomial[source],
-            self.coefficient[source] * columns.data[place],
+            product,
+            error + np.abs(factor) * self.error[source],
         ).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
@@ -141,12 +162,16 @@ class Polynomial:
         if (np.minimum(self.coordinate[i], other.coordinate[j]) >= 0).any():
             raise ValueError("a product of two parameters is not affine in them")
         monomial = np.concatenate([self.monomial[i], other.monomial[j]], axis=1)
+        product, error = rounded_product(self.coefficient[i], other.coefficient[j])
+        error += np.abs(self.coefficient[i]) * other.error[j]
+        error += self.error[i] * (np.abs(other.coefficient[j]) + other.error[j])
         return Polynomial(
             shape,
             entry,
             np.maximum(self.coordinate[i], other.coordinate[j]),
             np.sort(monomial, axis=1),
-            self.coefficient[i] * other.coefficient[j],
+            product,
+            error,
         ).collected()
 
     def times(self, other: Polynomial) -> Polynomial:
@@ -163,29 +188,45 @@ class Polynomial:
         return self.product(other, pairs, entry, shape)
 
     def collected(self) -> Polynomial:
-        """Add up equal terms, drop zeros and unused degrees."""
+        """Add up equal terms, drop zeros and unused degrees.
+
+        Sums that cancel are rounded once.  One that comes out as zero though its terms are not exact is kept, at the size of its
+        error: what it multiplies may be large, and a direction that the data can see is never dropped.
+        """
         monomial = self.monomial
         while monomial.shape[1] and (monomial[:, 0] < 0).all():
             monomial = monomial[:, 1:]
         if len(self.entry) == 0:
-            return Polynomial(self.shape, self.entry, self.coordinate, monomial, self.coefficient)
+            return Polynomial(self.shape, self.entry, self.coordinate, monomial, self.coefficient, self.error)
         keys = [*monomial.T, self.coordinate, self.entry]
         order = np.lexsort(keys)
         new = np.zeros(len(order), dtype=bool)
         new[0] = True
         for key in keys:
             new[1:] |= np.diff(key[order]) != 0
-        total = np.bincount(np.cumsum(new) - 1, weights=self.coefficient[order])
         first = order[new]
+        if new.all():
+            total, error = self.coefficient[order], self.error[order]
+        else:
+            total, error = rounded_sums(self.coefficient[order], np.flatnonzero(new))
+            error += np.bincount(np.cumsum(new) - 1, weights=self.error[order])
+        vanished = (total == 0) & (error > 0)
+        total, error = np.where(vanished, error, total), np.where(vanished, 2 * error, error)
         keep = total != 0
         first = first[keep]
-        return Polynomial(self.shape, self.entry[first], self.coordinate[first], monomial[first], total[keep])
+        place = self.entry[first], self.coordinate[first], monomial[first]
+        return Polynomial(self.shape, *place, total[keep], error[keep])
 
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
         keep = (self.coordinate >= 0) == with_theta
         return Polynomial(
-            self.shape, self.entry[keep], self.coordinate[keep], self.monomial[keep], self.coefficient[keep]
+            self.shape,
+            self.entry[keep],
+            self.coordinate[keep],
+            self.monomial[keep],
+            self.coefficient[keep],
+            self.error[keep],
         )
 
     def evaluate(self, scalars: Array, theta: Array) -> Array:
@@ -206,6 +247,7 @@ def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Se
         np.concatenate([part.coordinate for part in parts]),
         np.concatenate([pad(part.monomial) for part in parts]),
         np.concatenate([part.coefficient for part in parts]),
+        np.concatenate([part.error for part in parts]),
     )
 
 
@@ -228,6 +270,83 @@ def numbered_rows(table: Index) -> tuple[Index, Index]:
         code = code * span + (table[:, column] - least)
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return table[first], inverse
+
+
+def significant(values: Array, bits: int = 40) -> Array:
+    """Round each number to so many binary digits of its own: those that then agree count as equal.
+
+    >>> bool(significant(np.array([1e-20])) == significant(np.array([1e-20 * (1 + 1e-15)])))
+    True
+    >>> bool(significant(np.array([1e-20])) == significant(np.array([2e-20])))
+    False
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits))
+
+
+def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return products and bounds on their rounding; 0 where a factor is a power of two, the commonest exact case.
+
+    >>> rounded_product(np.array([0.1, 3.0]), np.array([2.0, 3.0]))[1].tolist()
+    [0.0, 0.0]
+    >>> bool(rounded_product(np.array([0.1]), np.array([3.0]))[1] > 0)
+    True
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        product = a * b
+        halves = [(np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF), x) for x in (a, b) for m, e in [np.frexp(x)]]
+        (a0, _), (b0, _) = halves
+        # The product of two halves of the digits is exact, so this is the error (Dekker 1971), itself without rounding.
+        error = np.abs(((a0 * b0 - product) + a0 * (b - b0) + (a - a0) * b0) + (a - a0) * (b - b0))
+        tiny = (np.abs(product) < SMALLEST) & (a != 0) & (b != 0)
+    error = np.where(np.isfinite(error), error, np.abs(product) * EPSILON)
+    return product, np.where(tiny, np.maximum(error, SMALLEST * EPSILON), error)
+
+
+def rounded_sums(values: Array, starts: Index) -> tuple[Array, Array]:
+    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding.
+
+    >>> total, error = rounded_sums(np.array([1e16, 1.0, -1e16, 2.0, 3.0]), np.array([0, 3]))
+    >>> total.tolist(), bool((error <= 1e-15).all())
+    ([1.0, 5.0], True)
+    """
+    total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
+    ends = np.append(starts[1:], len(values))
+    # Sums of few whole numbers of some unit are exact.
+    units = np.ldexp(values, FRACTION)
+    whole = np.logical_and.reduceat(np.rint(units) == units, starts) & (np.ldexp(size, FRACTION) < 1 / EPSILON)
+    error = np.where((ends - starts > 1) & ~whole, (ends - starts) * EPSILON * size, 0.0)
+    for k in np.flatnonzero((ends - starts > 1) & (np.abs(total) <= CANCELLED * size)):
+        total[k] = math.fsum(values[starts[k] : ends[k]])
+        error[k] = 0.0 if whole[k] else EPSILON * abs(total[k])
+    return total, error
+
+
+def interval_product(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Bound products of numbers in intervals, given by lower and upper ends; rounded outward where they are not exact."""
+    low, high = np.full(np.shape(first[0]), np.inf), np.full(np.shape(first[0]), -np.inf)
+    for a in first:
+        for b in second:
+            with np.errstate(invalid="ignore", over="ignore"):
+                product, error = rounded_product(a, b)
+            product = np.where((a == 0) | (b == 0), 0.0, product)  # also where the other factor is infinite
+            inexact = (error > 0) & (product != 0) & np.isfinite(product)
+            low = np.minimum(low, np.where(inexact, np.nextafter(product, -np.inf), product))
+            high = np.maximum(high, np.where(inexact, np.nextafter(product, np.inf), product))
+    return low, high
+
+
+def interval_sums(entry: Index, low: Array, high: Array, size: int) -> tuple[Array, Array]:
+    """Add up intervals entry by entry, rounded outward where that is not exact; two arrays of shape (size,)."""
+    order = np.argsort(entry, kind="stable")
+    found, starts = np.unique(entry[order], return_index=True)
+    least, most = np.zeros(size), np.zeros(size)
+    if len(found):
+        with np.errstate(invalid="ignore"):
+            (lower, lost), (upper, gained) = (rounded_sums(end[order], starts) for end in (low, high))
+        least[found] = np.where(lost > 0, np.nextafter(lower - lost, -np.inf), lower)
+        most[found] = np.where(gained > 0, np.nextafter(upper + gained, np.inf), upper)
+    return least, most
 
 
 def join(left: Index, right: Index) -> tuple[Index, Index]:

@@ -102,6 +102,15 @@ class Piece:
         lower, upper = self.bounds()
         return float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
 
+    def center_point(self) -> Array | None:
+        """Return a point that the set is best bounded about, shape (m,), if that is not the middle of its bounds."""
+        return None
+
+    def distance_bound(self, point: Array) -> float:
+        """Bound on the Euclidean distance of the piece's coordinates from a point, shape (m,); possibly infinite."""
+        lower, upper = self.bounds()
+        return float(np.linalg.norm(np.maximum(np.abs(lower - point), np.abs(upper - point))))
+
     def error(self, x: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `x`, in units of length."""
         return 8.0 * UNIT * float(np.linalg.norm(x))
@@ -172,6 +181,19 @@ class Spectrum(Piece):
         widest = max(abs(self.lower), abs(self.upper))
         return float(np.linalg.norm(self.shift) + widest * np.sqrt(len(self.shift)))
 
+    def center_point(self) -> Array | None:
+        """The matrix whose eigenvalues lie in the middle, if there are two bounds; else where the cone has its apex."""
+        ends = [bound for bound in (self.lower, self.upper) if np.isfinite(bound)]
+        return svec(self.shift + float(np.mean(ends or [0.0])) * np.eye(len(self.shift)))
+
+    def distance_bound(self, point: Array) -> float:
+        """No eigenvalue is farther from the middle than half the width."""
+        half = (self.upper - self.lower) / 2
+        middle = self.center_point()
+        if middle is None or not np.isfinite(half):
+            return float(np.inf)
+        return float(np.linalg.norm(middle - point)) + half * float(np.sqrt(len(self.shift)))
+
     def error(self, x: Array) -> float:
         """Backward error of a symmetric eigendecomposition, with room for the reassembly."""
         side = len(self.shift)
@@ -201,6 +223,14 @@ class NormBall(Piece):
     def norm_bound(self) -> float:
         """Norm of the center plus the radius."""
         return float(np.linalg.norm(self.center)) + self.radius
+
+    def center_point(self) -> Array | None:
+        """Return the center."""
+        return self.center
+
+    def distance_bound(self, point: Array) -> float:
+        """Distance of the center plus the radius."""
+        return float(np.linalg.norm(self.center - point)) + self.radius
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,6 +321,14 @@ class ConesInBall(Piece):
     def norm_bound(self) -> float:
         """Return the ball's bound."""
         return self.ball.norm_bound()
+
+    def center_point(self) -> Array | None:
+        """Return the apex."""
+        return self.ball.center
+
+    def distance_bound(self, point: Array) -> float:
+        """Return the ball's bound."""
+        return self.ball.distance_bound(point)
 
     def error(self, x: Array) -> float:
         """Add up: the ball's projection does not enlarge the error of the cones'."""

@@ -12,15 +12,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.polynomial import Polynomial, concatenate, numbered_rows, significant
+from dpconvex.ranks import numerical_rank, rank_tolerance
 
 __all__ = ["sensitive_basis", "settled"]
 
+Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Coefficient vectors are compared at unit length, so that a small feature is still a feature; singular values below this
-# fraction of the largest are rounding.  Erring on the large side of the rank only adds noise, so the fraction is small.
-RANK_TOLERANCE = 1e-10
+# Factors of coefficient vectors that agree to so many binary digits are one direction, but for rounding.
+SAME_BITS = 48
 # Columns with so few entries are compared by sorting, all at once; there may be very many of them.
 SHORT = 8
 
@@ -53,7 +54,7 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
     position[order_rows] = np.arange(dim) - np.concatenate([[0], row_ends])[owner[order_rows]]
     columns = sp.csc_array(columns[:, order_columns])
-    known: dict[tuple[tuple[int, ...], bytes], NDArray[np.float64]] = {}
+    known: dict[tuple[tuple[int, ...], bytes], Array] = {}
     data, rows, places = [], [], []
     width = 0
     for k in range(count):
@@ -65,17 +66,30 @@ def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
         terms = slice(columns.indptr[first], columns.indptr[last])
         place = np.repeat(np.arange(last - first), np.diff(columns.indptr[first : last + 1]))
         block[position[columns.indices[terms]], place] = columns.data[terms]
+        # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
+        block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
         block = block / np.linalg.norm(block, axis=0)
-        key = (block.shape, np.round(block, 12).tobytes())
+        key = (block.shape, significant(block, SAME_BITS).tobytes())
         if key not in known:
-            vectors, values, _ = np.linalg.svd(block, full_matrices=False)
-            known[key] = settled(vectors[:, values > RANK_TOLERANCE * values[0]])
+            known[key] = settled(span(block))
         basis = known[key]
         rows.append(np.repeat(index, basis.shape[1]))
         places.append(np.tile(width + np.arange(basis.shape[1]), len(index)))
         data.append(basis.ravel())
         width += basis.shape[1]
     return sp.csc_array((np.concatenate(data), (np.concatenate(rows), np.concatenate(places))), shape=(dim, width))
+
+
+def span(block: Array) -> Array:
+    """Return an orthonormal basis of a space that contains all columns, each of length 1.
+
+    A coordinate that is small in all columns counts like any other, so the rank is that of the block with its rows, too,
+    brought to one size.  If directions then show that are lost beside the larger ones, the whole block is taken: it is never
+    wrong to cover more.
+    """
+    vectors, values, _ = np.linalg.svd(block, full_matrices=False)
+    kept = values > rank_tolerance(block.shape) * values[0]
+    return vectors[:, kept] if int(kept.sum()) == numerical_rank(block) else np.eye(len(block))
 
 
 def settled(basis: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -114,7 +128,7 @@ def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
         members = np.flatnonzero(lengths == length)
         terms = matrix.indptr[members][:, None] + np.arange(length)
         data = matrix.data[terms]
-        index, value = matrix.indices[terms], np.round(data / data[:, :1], 12)
+        index, value = matrix.indices[terms], significant(data / data[:, :1], SAME_BITS)
         if length <= SHORT:
             keys = np.concatenate([index, value], axis=1)
             order = np.lexsort(keys.T)

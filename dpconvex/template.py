@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
+from dpconvex.normal_form import normal_forms
 from dpconvex.reader import Reader
 from dpconvex.record import Record
 from dpconvex.values import Evaluation, public_point
@@ -55,7 +56,9 @@ class Template:
     Attributes
     ----------
     losses : tuple of cvxpy.Expression
-        The loss for each entry of ``record.combinations``, as it was read.
+        The loss for each entry of ``record.combinations``, in normal form (docs/theory.md, section 2).
+    written : tuple of cvxpy.Expression
+        The same losses as they were read.
     variables : tuple of cvxpy.Variable
         The parameters of the learner, in the order in which they were made: variables of the template's own, with the names,
         shapes and attributes of the user's.
@@ -111,12 +114,17 @@ class Template:
         reader = Reader(record.parameters.values())
         reader.declare([*losses, public, *constraints])
         check_names(reader.variables.values())
-        self.losses: tuple[cp.Expression, ...] = tuple(
+        self.written: tuple[cp.Expression, ...] = tuple(
             reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
         )
         self.regularizer: cp.Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[cp.Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[cp.Variable, ...] = tuple(reader.variables.values())
+        normal = normal_forms(self.written, self.variables, record)
+        self.losses: tuple[cp.Expression, ...] = tuple(
+            loss if loss is written else reader.expression(loss, f"the {name}")
+            for loss, written, name in zip(normal, self.written, names, strict=True)
+        )
         originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader.variables)
         self._sealed = True

@@ -93,3 +93,88 @@ def test_the_smooth_hinge_learns() -> None:
     assert certificate.hessian_bound == pytest.approx(1.5)
     release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0), seed=0)
     assert np.mean(release.predict(x) != y) < 0.1
+
+
+def steeper_far_out(m: Any) -> Any:
+    """Return softplus, whose slope doubles beyond 1e9."""
+    import jax.numpy as jnp
+
+    return softplus(m) + jnp.where(m > 1e9, m - 1e9, 0.0)
+
+
+def kink_at_500(m: Any) -> Any:
+    import jax.numpy as jnp
+
+    return jnp.maximum(m - 500.3, 0.0)
+
+
+FALSE = {
+    "curvature of something small": (lambda m: 1e-9 * softplus(m), (0.0, 1e-9), 2.4e-10, 0.0),
+    "slope of something small": (lambda m: 1e-9 * softplus(m), (0.0, 0.999e-9), 2.5e-10, 0.0),
+    "value of something small": (lambda m: 1e-9 * softplus(m), (0.0, 1e-9), 2.5e-10, 1e-12),
+    "tiny and not convex": (lambda m: -1e-12 * softplus(m), (-1e-12, 0.0), 2.5e-13, -np.inf),
+    "grows far out": (lambda m: 0.5 * 1e-9 * m**2, (-1e-3, 1e-3), 1e-9, 0.0),
+    "steeper far out": (steeper_far_out, (0.0, 1.0), 0.25, 0.0),
+    "a kink at 500.3": (kink_at_500, (0.0, 1.0), 0.25, 0.0),
+    "a kink at 500.3, high curvature": (kink_at_500, (0.0, 1.0), 1e6, 0.0),
+    "a kink at -12345.6": (lambda m: kink_at_500(m + 12845.9), (0.0, 1.0), 1e4, 0.0),
+    "not bounded below": (softplus, (0.0, 1.0), 0.25, 1e-3),
+    "of one sign, bounded below": (lambda m: m + softplus(m), (1.0, 2.0), 0.25, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_claims_that_are_false_by_little_or_far_out_are_refused(name: str) -> None:
+    function, slope, curvature, lower = FALSE[name]
+    with pytest.raises(dp.NotPrivate):
+        Atom("mine", function, slope, curvature, lower).attack()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("function", [softplus, kink_at_500, lambda m: softplus(m) + 1e-9 * kink_at_500(m)])
+def test_what_runs_has_the_declared_constants_whatever_the_function_does(
+    function: Callable[[Any], Any], scale: float
+) -> None:
+    """Also where no node shows that a claim is false: between neighbouring points, slopes keep to the declared bounds."""
+    atom = Atom("mine", lambda m: scale * function(m), (0.0, scale), 0.25 * scale, -np.inf)
+    try:
+        atom.attack()
+    except dp.NotPrivate:
+        assert function is kink_at_500
+        return
+    nodes = atom.running.nodes
+    points = np.unique(np.concatenate([nodes, np.nextafter(nodes, np.inf), (nodes[1:] + nodes[:-1]) / 2]))
+    slopes = atom.evaluate(points, 1)
+    room = 1e-14 * scale
+    assert slopes.min() >= -room
+    assert slopes.max() <= scale + room
+    assert (np.diff(slopes) <= 0.25 * scale * np.diff(points) * (1 + 1e-9) + room).all()
+    assert (np.diff(slopes) >= -room).all()
+    near = np.linspace(-20.0, 20.0, 1001)
+    import jax
+
+    with jax.enable_x64(True):
+        wanted = np.asarray(jax.vmap(jax.grad(atom.function))(near))
+        found = np.asarray(jax.vmap(jax.grad(atom.apply))(near))
+    assert np.abs(atom.evaluate(near, 1) - wanted).max() <= 1e-6 * scale
+    np.testing.assert_allclose(found, atom.evaluate(near, 1), rtol=0, atol=1e-14 * scale)
+
+
+def test_values_are_the_integral_of_slopes_and_keep_to_the_lower_bound() -> None:
+    atom = Atom("softplus", softplus, (0.0, 1.0), 0.25, 0.0)
+    points = np.linspace(-60.0, 60.0, 20001)
+    values = atom.evaluate(points)
+    assert values.min() >= -1e-12
+    np.testing.assert_allclose(values, np.logaddexp(points, 0.0), atol=1e-5)
+    middle = atom.evaluate((points[1:] + points[:-1]) / 2, 1)
+    np.testing.assert_allclose(np.diff(values), middle * np.diff(points), atol=1e-9)
+
+
+def test_a_declaration_cannot_change_later() -> None:
+    slope, factor = [0.0, 1.0], [1.0]
+    atom = Atom("mine", lambda m: factor[0] * softplus(m), slope, 0.25, 0.0)  # type: ignore[arg-type]
+    atom.attack()
+    before = atom.evaluate(np.array([3.0]), 1)
+    slope[1], factor[0] = 0.1, 100.0
+    assert atom.slope == (0.0, 1.0)
+    assert atom.evaluate(np.array([3.0]), 1) == before

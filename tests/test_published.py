@@ -57,7 +57,7 @@ ALONE = {
         {"rescale": True},
         {},
         "replace-one",
-        "shared by all classes, does not cover the sensitive subspace: it misses 30 of the 40",
+        "shared by all classes, does not cover the sensitive subspace: it misses 30 of the 30",
         "Phi_",
         "noise on the sensitive subspace",
     ),

@@ -163,3 +163,53 @@ def test_the_space_of_a_constant_has_a_settled_basis() -> None:
         first = settled(np.linalg.svd(centred)[0][:, :-1])
         second = settled(np.linalg.svd(centred[::-1])[0][::-1, :-1])
         assert first == pytest.approx(second, abs=1e-11)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])
+def test_a_feature_is_never_dropped_because_it_is_small(size):
+    """Beside one of size 1, whether by its coefficient or by its bounds, alone or mixed with it."""
+    w = cp.Variable(3, name="w")
+    unit, small = Record(x=Ball(2)), Record(x=Box([-1.0, -size], [1.0, size]))
+    losses = [
+        (unit, lambda x: cp.logistic(w[0] * x[0] + size * w[1] * x[0]) + cp.logistic(w[0] * x[0]), 2),
+        (unit, lambda x: cp.logistic((w[0] + size * w[1]) * x[0]) + cp.logistic((w[0] - size * w[1]) * x[0]), 2),
+        (
+            unit,
+            lambda x: cp.logistic(w[0] * x[0] + size * w[1] * x[0]) + cp.logistic(w[0] * x[0] + size * w[2] * x[1]),
+            3,
+        ),
+        (
+            unit,
+            lambda x: cp.logistic((w[0] + size * w[1] + size * w[2]) * x[0]) + cp.logistic((w[0] + size * w[1]) * x[1]),
+            2,
+        ),
+        (small, lambda x: cp.logistic(w[0] * x[0] + w[1] * x[1]) + cp.logistic(w[0] * x[0] + size * w[2] * x[1]), 3),
+    ]
+    for record, loss, least in losses:
+        assert LossForm(Template(record, loss)).noise_dimension >= least
+
+
+@pytest.mark.parametrize("apart", [1e-4, 1e-8, 1e-11, 1e-13])
+def test_directions_that_are_nearly_parallel_are_two(apart):
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2))
+
+    def loss(x):
+        return cp.logistic((w[0] + w[1]) * x[0]) + cp.logistic((w[0] + (1 + apart) * w[1]) * x[1])
+
+    assert LossForm(Template(record, loss)).noise_dimension == 2
+    same = LossForm(
+        Template(record, lambda x: cp.logistic((w[0] + 3 * w[1]) * x[0]) + cp.logistic(0.1 * w[0] + 0.3 * w[1]))
+    )
+    assert same.noise_dimension == 1  # equal but for rounding
+
+
+def test_a_small_feature_that_is_multiplied_later_is_covered():
+    """Terms of size 1 cancel, and what is left of them is the feature of size 1e-17, times 1e17."""
+    w = cp.Variable(2, name="w", nonneg=True)
+
+    def loss(x):
+        return cp.abs(1e17 * (w[0] * x[0] + 1e-17 * w[1] * x[0])) - 1e17 * w[0] * x[0]
+
+    form = LossForm(Template(Record(x=Box([0.0], [1.0])), loss))
+    assert form.noise_dimension == 2

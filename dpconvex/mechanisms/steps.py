@@ -61,7 +61,8 @@ def declared_constants(analysis: Analysis) -> tuple[str, ...]:
             if isinstance(node, DeclaredAtom):
                 names.add(node.declaration.name)
         _DECLARED[analysis] = tuple(
-            f"The constants of the atom {name!r} are declared by the user, not derived; an attack failed to break them."
+            f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
+            "slopes are linear between those read off the user's at many points."
             for name in sorted(names)
         )
     return _DECLARED[analysis]

@@ -33,18 +33,32 @@ class Term:
         Vertices of the hull, or axes ``a_j`` of the set of all ``sum_j u_j a_j`` with ``||u|| <= 1``.
     ball : bool
         Which of the two.
+    mass : ndarray, shape (generators,), or None
+        If rows are sums, in which terms may have cancelled: a bound on the sums of their absolute terms, for each row.
     """
 
     rows: Array
     ball: bool = False
+    mass: Array | None = None
+
+    @property
+    def masses(self) -> Array:
+        """Bounds on the absolute terms that each row is a sum of, shape (k, generators); one row for a ball."""
+        size = np.abs(self.rows)
+        if self.mass is not None:
+            size = np.maximum(size, self.mass)
+        # A ball's axes are weighted with a unit vector.
+        return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
 
     def scaled(self, factor: Interval) -> Term:
         """Multiply by any number of an interval."""
+        largest = max(abs(factor.low), abs(factor.high))
+        mass = None if self.mass is None else self.mass * largest
         if self.ball:
-            return Term(self.rows * max(abs(factor.low), abs(factor.high)), True)
+            return Term(self.rows * largest, True, mass)
         if factor.low == factor.high:
-            return Term(self.rows * factor.low)
-        return Term(distinct(np.concatenate([self.rows * factor.low, self.rows * factor.high])))
+            return Term(self.rows * factor.low, mass=mass)
+        return Term(distinct(np.concatenate([self.rows * factor.low, self.rows * factor.high])), mass=mass)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +229,8 @@ def covariance_of_gradient(scalar: Scalar) -> Piece | None:
     if len(moving) != 1 or not np.array_equal(moving[0], piece.spread * vertices):
         return None
     shift = np.sum(fixed, axis=0) if fixed else np.zeros(vertices.shape[1])
-    return Piece((Term(shift + moving[0]),), 0.0, 1.0 / piece.spread)
+    mass = np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0) if fixed else scalar.terms[0].mass
+    return Piece((Term(shift + moving[0], mass=mass),), 0.0, 1.0 / piece.spread)
 
 
 def hull_of(scalars: Sequence[Scalar]) -> Term:
@@ -226,8 +241,10 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
     MissingRule
         If the hull would need too many vertices, or a gradient set is not a polytope.
     """
-    vertices = []
+    vertices, masses = [], []
     for scalar in scalars:
+        if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
+            masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
         sums = np.zeros((1, scalar.terms[0].rows.shape[1])) if scalar.terms else None
         for term in scalar.terms:
             if term.ball or sums is None or len(sums) * len(term.rows) > LARGEST_HULL:
@@ -242,7 +259,8 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
         else:
             vertices.append(np.zeros((1, 0)))
     width = max(v.shape[1] for v in vertices)
-    return Term(distinct(np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices])))
+    rows = distinct(np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices]))
+    return Term(rows, mass=np.max(masses, axis=0) if masses else None)
 
 
 def distinct(rows: Array) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.derivation import Derivation
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.form import LossForm
-from dpconvex.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.polynomial import Polynomial
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.rules.abstract import Kink, Scalar
 from dpconvex.rules.convexity import curvature_of, smallest_eigenvalue
@@ -26,6 +26,7 @@ from dpconvex.rules.forms import Interval
 from dpconvex.rules.gradients import Gradients
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.joint import Joint, joint_form
+from dpconvex.rules.ranges import leaf_ranges
 from dpconvex.rules.symmetry import Symmetry
 from dpconvex.rules.walk import Step, Walker
 
@@ -35,6 +36,8 @@ Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
 ROUNDING_SLACK = 1e-11
+# Gradients that differ by less than this fraction of their bound differ by rounding.
+SAME = 1e-12
 # Values that agree to this fraction tie.
 TIE = 1e-9
 
@@ -107,7 +110,7 @@ class Analysis:
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
-        self._offsets, self._values = self._ranges(polynomials)
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
         walker = Walker(form.expander, rows, self._reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
@@ -130,52 +133,18 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        whole = Step(f"loss for {values}" if values else "loss", loss, claims, "", (step,))
+        written = self.form.template.written[k]
+        source = "" if written is loss else "in normal form; docs/theory.md, section 2"
+        whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
         return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
-        return self._offsets[id(polynomial)]
+        return self.ranges.offsets[id(polynomial)]
 
     def _reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
-        return self._values[id(polynomial)]
-
-    def _ranges(self, leaves: list[Polynomial]) -> tuple[dict[int, tuple[Array, Array]], dict[int, list[Interval]]]:
-        """Bound the offsets and the values of all leaves, by id: with many classes there are very many, each small."""
-        feasible, bases = self.form.feasible, self.form.bases
-        ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
-        if not leaves:
-            return {}, {}
-        joined = [leaf.entry + start for leaf, start in zip(leaves, ends, strict=False)]
-        terms = concatenate(leaves, (int(ends[-1]),), joined)
-        low, high = bases.range(terms.part(with_theta=False))
-        part = terms.part(with_theta=True)
-        size = np.full(part.size, np.inf)
-        for k, leaf in enumerate(leaves):
-            touched = leaf.coordinate[leaf.coordinate >= 0]
-            if feasible.limited[touched].all():
-                own = slice(ends[k], ends[k + 1])
-                size[own] = np.sqrt(self.gram.squared_norms(self.gram.rows[k])) * feasible.norm_on(np.unique(touched))
-        # Entries without parameters stay where they are.
-        size[np.bincount(part.entry, minlength=part.size) == 0] = 0.0
-        monomial, number = numbered_rows(part.monomial)
-        below, above = (bound[number] for bound in bases.monomial_range(monomial))
-        limits = [bound[part.coordinate] for bound in (feasible.lower, feasible.upper)]
-        with np.errstate(invalid="ignore"):  # where a factor 0 meets an infinite bound, the product is 0
-            corners = [
-                np.where(factor == 0, 0.0, factor * end)
-                for factor in (part.coefficient * below, part.coefficient * above)
-                for end in limits
-            ]
-        box_low = np.bincount(part.entry, weights=np.min(corners, axis=0), minlength=part.size)
-        box_high = np.bincount(part.entry, weights=np.max(corners, axis=0), minlength=part.size)
-        least, most = (low + np.maximum(-size, box_low)).tolist(), (high + np.minimum(size, box_high)).tolist()
-        values = [Interval(a, b) for a, b in zip(least, most, strict=True)]
-        offsets, ranges = {}, {}
-        for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
-            offsets[id(leaf)], ranges[id(leaf)] = (low[a:b], high[a:b]), values[a:b]
-        return offsets, ranges
+        return self.ranges.values[id(polynomial)]
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -206,7 +175,7 @@ class Analysis:
                 if key is None or key not in seen:
                     seen.add(key)
                     bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))
-        if bound == 0:
+        if bound <= SAME * self.gradient_bound:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",
                 self.form.template.losses[0],

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.ranks import numerical_rank
 from dpconvex.rules.abstract import Piece
 from dpconvex.rules.gradients import gradient_bound
 from dpconvex.rules.gram import Gram
@@ -190,7 +191,9 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
     rows = hull(piece)
     if piece.spread <= piece.outer or rows is None:
         return piece.outer * largest
-    inner = rows @ gram.upper @ rows.T
+    if piece.outer == 0:  # a covariance does not change with the origin, and differences carry smaller errors
+        rows = rows - rows[0]
+    inner, error = gram.inner(rows)
     squares = np.diag(inner)
     excess = piece.spread - piece.outer
     weights = np.full(len(rows), 1.0 / len(rows))
@@ -203,7 +206,16 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
         weights = pairwise_step(weights, slope, inner, excess)
-    return float(min(best, piece.spread * largest))
+    return float(min(swollen(best + 4 * piece.spread * error, [piece], gram), piece.spread * largest))
+
+
+def swollen(bound: float, pieces: Sequence[Piece], gram: Gram) -> float:
+    """Add what separates the points from their generator coordinates to a bound on a trace or an eigenvalue.
+
+    Roots of both are seminorms of the points, and points no longer than e have traces of at most ``max(outer, spread) e^2``.
+    """
+    more = sum(max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
+    return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
 
 
 def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> Array:
@@ -226,9 +238,7 @@ def rank_bound(piece: Piece, gram: Gram) -> int:
     rows = hull(piece)
     if piece.spread == 0 or rows is None:
         return 1
-    # In units of the generators' lengths; a rank that is too large is only less sharp, so nothing but rounding is dropped.
-    spread = np.linalg.matrix_rank((rows - rows[0]) * np.sqrt(np.diag(gram.upper)))
-    return int(spread) + (1 if piece.outer > 0 else 0)
+    return numerical_rank(rows - rows[0]) + (1 if piece.outer > 0 else 0)
 
 
 def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
@@ -239,13 +249,13 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     rows = hull(piece)
     if piece.spread == 0 or rows is None:
         return trace
-    inner = rows @ gram.upper @ rows.T
+    inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
-    distances = squares[:, None] + squares[None, :] - 2 * inner
-    largest = float(squares.max())
+    distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
+    largest = float(gram.squared_norms(rows).max()) if piece.outer > 0 else 0.0
     common = min(piece.outer, piece.spread)
     rest = max(piece.spread - common, 0.0) * float(distances.max()) / 4 + max(piece.outer - common, 0.0) * largest
-    return min(trace, common * largest + rest)
+    return min(trace, swollen(common * largest + rest, [piece], gram))
 
 
 def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
@@ -255,6 +265,7 @@ def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
     entrywise bound on the Gram matrices of all choices of vertices bounds them all.
     """
     points = [rows for rows in map(hull, pieces) if rows is not None]
+    error = max(gram.inner(rows)[1] for rows in points)
     weight = np.sqrt([max(piece.outer, piece.spread) for piece in pieces])
     everything = np.concatenate(points)
     starts = np.cumsum([0, *(len(rows) for rows in points[:-1])])
@@ -263,8 +274,8 @@ def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
         image = left @ gram.upper
         matrix[i] = np.maximum.reduceat(np.abs(image @ everything.T).max(axis=0), starts)
         matrix[i, i] = float(np.sum(image * left, axis=1).max())
-    matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T)
-    return float(np.linalg.eigvalsh(matrix)[-1])
+    matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T + error)
+    return swollen(float(np.linalg.eigvalsh(matrix)[-1]) * (1 + ROUNDING * len(pieces)), pieces, gram)
 
 
 def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...] | None:
@@ -275,8 +286,8 @@ def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...
         if vertices is None or len(vertices) != 1:
             return None
         rows.append(np.sqrt(piece.outer) * vertices[0])
-    matrix = np.stack(rows)
-    values = np.linalg.eigvalsh(matrix @ gram.upper @ matrix.T)[::-1]
+    inner, error = gram.inner(np.stack(rows))
+    values = np.linalg.eigvalsh(inner)[::-1]
     # Small eigenvalues carry rounding errors relative to the largest one.
-    rounding = ROUNDING * len(values) * values[0] if len(values) > 1 else 0.0
-    return tuple(float(max(value, 0.0) + rounding) for value in values)
+    rounding = len(values) * (ROUNDING * values[0] + error) if len(values) > 1 else error
+    return tuple(swollen(float(max(value, 0.0) + rounding), pieces, gram) for value in values)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.ranks import numerical_rank
 from dpconvex.rules.abstract import Piece, Term
 from dpconvex.rules.analysis import Analysis, LossBounds
 from dpconvex.rules.curvature import rank_bound, trace_bound
@@ -31,8 +32,6 @@ Array = NDArray[np.float64]
 SLACK = 1 + 1e-11
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
 GRID = 1e-7
-# Rows are compared at unit length; below this fraction they count as dependent.
-RANK_TOLERANCE = 1e-12
 
 _KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKeyDictionary()
 _DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
@@ -283,10 +282,7 @@ def dimension_of(terms: Sequence[Term], gram: Gram) -> int:
     """Bound the dimension of the span of all gradients of one record: the rank of its rows in generator coordinates."""
     if not terms:
         return 0
-    rows = np.concatenate([term.rows for term in terms]) * np.sqrt(np.maximum(np.diag(gram.upper), 0.0))
-    norms = np.linalg.norm(rows, axis=1)
-    rows = rows[norms > 0] / norms[norms > 0][:, None]
-    return int(np.linalg.matrix_rank(rows, tol=RANK_TOLERANCE * len(rows))) if len(rows) else 0
+    return numerical_rank(np.concatenate([term.rows for term in terms]))
 
 
 def row_dimension(analysis: Analysis) -> int:
@@ -300,7 +296,7 @@ def row_dimension(analysis: Analysis) -> int:
 def spread_of(loss: LossBounds, gram: Gram) -> Opposed | None:
     """Return the spread of a softmax loss."""
     if isinstance(loss.joint, SoftmaxJoint):
-        piece = Piece((Term(loss.joint.vertices),), 0.0, 1.0)
+        piece = Piece((loss.joint.term,), 0.0, 1.0)
         return Spread(loss.joint.scale, trace_bound(piece, gram) * SLACK, max(rank_bound(piece, gram), 1))
     return None
 

@@ -38,7 +38,7 @@ def sigmoid(value: float) -> float:
 
 def image(function: Callable[[float], float], interval: Interval) -> Interval:
     """Return the image of an interval under a non-decreasing function."""
-    return Interval(function(interval.low), function(interval.high))
+    return Interval(function(interval.low), function(interval.high)).rounded()
 
 
 def bounded(scalar: Scalar, what: str) -> Interval:
@@ -61,9 +61,10 @@ def logistic(expression: Any, arguments: list[Entries]) -> Entries:
         nearest = min(max(0.0, entry.value.low), entry.value.high)
         slope = sigmoid(nearest)
         value = image(lambda m: float(np.logaddexp(0.0, m)), entry.value)
-        outcome = entry.through(value, image(sigmoid, entry.value), slope * (1 - slope))
+        slopes = image(sigmoid, entry.value)
+        slopes = Interval(slopes.low, min(slopes.high, 1.0))
+        outcome = entry.through(value, slopes, slope * (1 - slope))
         if entry.is_affine and len(entry.terms) == 1 and len(entry.terms[0].rows) == 1:
-            slopes = image(sigmoid, entry.value)
             outcome = replace(outcome, logit=(entry.terms[0].rows[0], 1.0, slopes.low, slopes.high))
         result.append(outcome)
     return result
@@ -89,7 +90,7 @@ def huber(expression: Any, arguments: list[Entries]) -> Entries:
 
         least = 0.0 if low <= 0 <= high else min(value(low), value(high))
         curvature = 2.0 if low < threshold and high > -threshold else 0.0
-        result.append(inner.through(Interval(least, max(value(low), value(high))), slope, curvature))
+        result.append(inner.through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature))
     return result
 
 
@@ -111,7 +112,10 @@ class PositivePart(Scalar):
     source=CALCULUS,
 )
 def maximum(expression: Any, arguments: list[Entries]) -> Entries:
-    """Arguments that can never be the largest are dropped; if one is left there is no kink."""
+    """Arguments that can never be the largest are dropped; if one is left there is no kink.
+
+    Ranges are rounded outward, so an argument is dropped only if another one is proved to be as large everywhere.
+    """
     size = expression.size
     columns = [spread(entries, size) for entries in arguments]
     return [largest(expression, list(group)) for group in zip(*columns, strict=True)]
@@ -218,7 +222,8 @@ def logarithm(expression: Any, arguments: list[Entries]) -> Entries:
     for entry in arguments[0]:
         low = positive(entry, "log")
         value = image(lambda m: float(np.log(m)), entry.value)
-        result.append(entry.through(value, Interval(1 / entry.value.high, 1 / low), 1 / low**2, sign=-1))
+        slope = Interval(1 / entry.value.high, 1 / low).rounded()
+        result.append(entry.through(value, slope, 1 / low**2, sign=-1))
     return result
 
 
@@ -236,8 +241,8 @@ def entropy(expression: Any, arguments: list[Entries]) -> Entries:
         high = bounded(entry, "entr").high
         ends = [-low * np.log(low), -high * np.log(high)]
         top = float(np.exp(-1.0)) if low <= np.exp(-1.0) <= high else max(ends)
-        slope = Interval(float(-1 - np.log(high)), float(-1 - np.log(low)))
-        result.append(entry.through(Interval(float(min(ends)), top), slope, 1 / low, sign=-1))
+        slope = Interval(float(-1 - np.log(high)), float(-1 - np.log(low))).rounded(1.0)
+        result.append(entry.through(Interval(float(min(ends)), top).rounded(), slope, 1 / low, sign=-1))
     return result
 
 
@@ -311,6 +316,6 @@ def powered(inner: Scalar, value: Interval, p: float) -> Scalar:
     ends = [at(p, value.low), at(p, value.high)]
     slopes = [p * at(p - 1, value.low), p * at(p - 1, value.high)]
     bends = [abs(p * (p - 1) * at(p - 2, m)) for m in (value.low, value.high)]
-    result = Interval(0.0 if straddles else min(ends), max(ends))
-    slope = Interval(min(slopes), max(slopes))
+    result = Interval(0.0 if straddles else min(ends), max(ends)).rounded()
+    slope = Interval(min(slopes), max(slopes)).rounded()
     return inner.through(result, slope, max(bends), sign=-1 if 0 < p < 1 else 1)

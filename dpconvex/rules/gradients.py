@@ -3,6 +3,9 @@
 A gradient is a sum of terms, each in a convex hull (or an ellipsoid).  Its squared norm is a sum of inner products of terms,
 and a convex function of each term's weights, so its largest value is at vertices.  With few vertices all combinations are
 tried, which is exact; otherwise the inner products are bounded pair by pair.
+
+Gradients are held in generator coordinates, which carry rounding errors.  Those are relative to what a gradient is a sum of,
+not to what is left of it where terms cancel, and are added to every norm.
 """
 
 from __future__ import annotations
@@ -42,12 +45,30 @@ class Gradients:
         """All sums of one vertex from each term, shape (vertices, generators); None if they are too many, or no polytope."""
         if not self.terms:
             return np.zeros((1, len(self.gram.upper)))
-        return combinations(self.terms, LARGEST_ENUMERATION)
+        return combinations([term.rows for term in self.terms], self._enumerable)
+
+    @property
+    def _enumerable(self) -> bool:
+        count = np.prod([float(len(term.rows)) for term in self.terms])
+        return bool(count <= LARGEST_ENUMERATION) and not any(term.ball for term in self.terms)
+
+    @cached_property
+    def slacks(self) -> Array:
+        """How far each vertex may be from its generator coordinates; one number for all if they are not enumerated."""
+        if not self.terms:
+            return np.zeros(1)
+        grown = 1 + len(self.terms) / 256  # a sum of many terms is rounded more often
+        masses = combinations([term.masses for term in self.terms], self._enumerable)
+        if masses is None:
+            return np.array([grown * self.gram.term_slack(self.terms)])
+        return grown * self.gram.slack(masses)
 
     @cached_property
     def squares(self) -> Array | None:
         """Bounds of the squared lengths of the vertices."""
-        return None if self.vertices is None else self.gram.squared_norms(self.vertices)
+        if self.vertices is None:
+            return None
+        return np.asarray((np.sqrt(self.gram.squared_norms(self.vertices)) + self.slacks) ** 2)
 
     @cached_property
     def norms(self) -> Array:
@@ -71,7 +92,7 @@ class Gradients:
             return float(np.sqrt(self.squares.max()))
         products = largest_products(self, self, cross=False)
         total = float((self.norms**2).sum() + 2 * np.triu(products, 1).sum())
-        return float(min(np.sqrt(max(total, 0.0)), self.norms.sum()))
+        return float(min(np.sqrt(max(total, 0.0)) + self.slacks[0], self.norms.sum()))
 
     def enumerated(self, other: Gradients) -> tuple[Array, Array] | None:
         """Return the vertices of both, if all pairs of them can be gone through."""
@@ -85,8 +106,8 @@ class Gradients:
         both = self.enumerated(other)
         if both is None or self.squares is None or other.squares is None:
             return None
-        products = self.gram.products(*both, cross=True, sign=-1.0)
-        return np.asarray(self.squares[:, None] + other.squares[None, :] + 2 * products)
+        squares = self.gram.squared_distances(*both, (self.squares, other.squares))
+        return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
     def difference_bound(self, other: Gradients) -> float:
         """See `replacement_bound`."""
@@ -98,7 +119,7 @@ class Gradients:
             return float(min(apart, np.sqrt(max(float(squares.max()), 0.0))))
         total = self.bound**2 + other.bound**2
         total += 2 * float(largest_products(self, other, cross=True, sign=-1.0).sum())
-        return float(min(apart, np.sqrt(max(total, 0.0))))
+        return float(min(apart, np.sqrt(max(total, 0.0)) + self.slacks.max() + other.slacks.max()))
 
 
 def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
@@ -148,15 +169,17 @@ def largest_products(first: Gradients, second: Gradients, cross: bool, sign: flo
 def term_norm(term: Term, gram: Gram) -> float:
     """Bound the norm of every gradient of one term."""
     if not term.ball:
-        return float(np.sqrt(gram.squared_norms(term.rows).max()))
-    return float(np.sqrt(max(np.linalg.eigvalsh(term.rows @ gram.upper @ term.rows.T)[-1], 0.0)))
+        return float((np.sqrt(gram.squared_norms(term.rows)) + gram.slack(term.masses)).max())
+    inner, error = gram.inner(term.rows)
+    largest = np.linalg.eigvalsh(inner)[-1] + len(inner) * error
+    return float(np.sqrt(max(largest, 0.0))) + gram.term_slack([term])
 
 
-def combinations(terms: Sequence[Term], limit: int) -> Array | None:
-    """Return all sums of one vertex from each term, or None if there are too many or a term is not a hull."""
-    if any(term.ball for term in terms) or np.prod([float(len(term.rows)) for term in terms]) > limit:
+def combinations(points: Sequence[Array], wanted: bool) -> Array | None:
+    """Return all sums of one row from each table, if that is wanted; else None."""
+    if not wanted:
         return None
-    sums = np.zeros((1, terms[0].rows.shape[1]))
-    for term in terms:
-        sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, sums.shape[1])
+    sums = np.zeros((1, points[0].shape[1]))
+    for rows in points:
+        sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, sums.shape[1])
     return sums

@@ -15,6 +15,7 @@ from scipy.optimize import minimize_scalar
 
 from dpconvex.rules.abstract import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.rules.curvature import mixed_piece, trace_bound
+from dpconvex.rules.forms import Interval
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.mixed import Mixed
 
@@ -79,19 +80,23 @@ class SoftmaxJoint(Joint):
     (for a softmax on the ball of radius R, M = sqrt(2) R).
     """
 
-    vertices: Array
+    term: Term
     scale: float
     gram: Gram
+
+    @property
+    def vertices(self) -> Array:
+        """The points v_j, shape (k, generators)."""
+        return self.term.rows
 
     @cached_property
     def longest(self) -> float:
         """Bound M on the length of every vertex."""
-        return float(np.sqrt(self.gram.squared_norms(self.vertices).max()))
+        return float(np.sqrt(self.gram.squared_norms(self.vertices).max())) + self.gram.term_slack([self.term])
 
     def loss(self, beta: float, mu: float) -> float:
         """Minimise the bound over m."""
-        longest = self.longest
-        term = Term(self.vertices)
+        longest, term = self.longest, self.term
 
         def bound(m: float) -> float:
             piece = Piece((term,), beta * self.scale / (2 * m), self.scale / mu)
@@ -134,7 +139,7 @@ def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
         return None
     if scalar.logit is not None:
         row, scale, low, high = scalar.logit
-        radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]))
+        radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)))
         return LogisticJoint("joint supremum of slope and curvature (logistic)", radius, scale, low, high)
     if scalar.lead is not None and len(scalar.pieces) == 1:
         mixed = mixed_piece(scalar.pieces[0], gram)
@@ -150,4 +155,5 @@ def softmax_form(scalar: Scalar, gram: Gram) -> SoftmaxJoint | None:
         return None
     # Points v' with gradient E v' and Hessian Cov(v')/s are s times points v with gradient s E v and Hessian s Cov(v).
     scale = 1.0 / own.spread
-    return SoftmaxJoint("joint supremum of gradient and curvature (softmax)", own.terms[0].rows / scale, scale, gram)
+    term = own.terms[0].scaled(Interval(1.0 / scale, 1.0 / scale))
+    return SoftmaxJoint("joint supremum of gradient and curvature (softmax)", term, scale, gram)

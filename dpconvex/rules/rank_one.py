@@ -30,13 +30,15 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 # Coefficients that agree to this relative accuracy are equal.
-CLOSE = 1e-12
+CLOSE = 2.0**-46
 # Singular values below this fraction of the largest count as 0.  Erring on the large side of a rank only adds noise.
 RANK_TOLERANCE = 1e-13
 # Columns of a root come from eigenvectors, which carry errors relative to their own length.
 ROOT_ACCURACY = 1e-11
 # A direction that the noise does not cover sticks out by far more than this.
-COVERED = 1e-9
+COVERED = 1e-12
+# Rounding of gradients, relative to their bound, above which terms are taken to cancel.
+CANCELLED = 1e-11
 # Features with more positions than this are not examined for a quadratic form.
 LARGEST_SIDE = 200
 
@@ -98,6 +100,10 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     """
     if analysis not in _KNOWN:
         form = analysis.form
+        # Where large terms cancel, what is left need not have the pattern of its terms.
+        if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
+            _KNOWN[analysis] = ()
+            return ()
         leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
         found = tuple(structures(leaves, form.space)) if leaves else ()
         _KNOWN[analysis] = tuple(structure for structure in found if structure.covers(form.basis))

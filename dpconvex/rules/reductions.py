@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
 from cvxpy.atoms.lambda_max import lambda_max
 from cvxpy.atoms.norm_nuc import normNuc
 from cvxpy.atoms.pnorm import Pnorm, PnormApprox
@@ -16,13 +18,15 @@ from cvxpy.atoms.sigma_max import sigma_max
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.rules.abstract import Kink, Piece, Scalar, Term, hull_of
 from dpconvex.rules.elementwise import CALCULUS, NO_SMOOTHNESS, absolute_value, bounded, largest, positive
-from dpconvex.rules.forms import Interval
+from dpconvex.rules.forms import EPSILON, Interval
+from dpconvex.rules.gram import ROUNDING
 from dpconvex.rules.walk import Entries, outer_rule
 
 __all__: list[str] = []
 
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {NO_SMOOTHNESS}"
 INFINITE = float("inf")
+ONE = Interval(1.0, 1.0)
 
 
 def along_axis(expression: Any, entries: Entries) -> list[Entries]:
@@ -53,7 +57,9 @@ def log_sum_exp(expression: Any, arguments: list[Entries]) -> Entries:
         spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) > 1 else ()
         low = float(np.logaddexp.reduce([entry.value.low for entry in group]))
         high = float(np.logaddexp.reduce([entry.value.high for entry in group]))
-        result.append(Scalar(Interval(low, high), (hull,), spread + pieces, 1, kink))
+        sizes = [abs(end) for entry in group for end in (entry.value.low, entry.value.high) if np.isfinite(end)]
+        value = Interval(low, high).rounded(len(group) * max([1.0, *sizes]))
+        result.append(Scalar(value, (hull,), spread + pieces, 1, kink))
     return result
 
 
@@ -130,10 +136,12 @@ def p_norm(expression: Any, arguments: list[Entries]) -> Entries:
         size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
         least = float(np.linalg.norm([max(e.value.low, -e.value.high, 0.0) for e in group], ord=order))
         most = float(np.linalg.norm([max(abs(e.value.low), abs(e.value.high)) for e in group], ord=order))
-        term = Term(size * rows, ball=True)
+        value = Interval(least, most).rounded(count=8 + len(group))
+        least = value.low
+        term = Term(size * rows, True, scaled_mass(group, size))
         if order == 2 and least > 0:
             pieces = tuple(Piece((Term(row[None, :]),), 1.0 / least) for row in rows)
-            result.append(Scalar(Interval(least, most), (term,), pieces))
+            result.append(Scalar(value, (term,), pieces))
         else:
             reason = (
                 "the Euclidean norm is not differentiable where its argument vanishes"
@@ -142,8 +150,14 @@ def p_norm(expression: Any, arguments: list[Entries]) -> Entries:
             )
             remedy = "cp.norm(cp.hstack([m, 0.1])) rounds the corner off; cp.sum_squares needs bounded parameters"
             kink = Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}")
-            result.append(Scalar(Interval(least, most), (term,), (), 1, kink))
+            result.append(Scalar(value, (term,), (), 1, kink))
     return result
+
+
+def scaled_mass(group: Entries, factor: float) -> np.ndarray | None:
+    """Return the mass of a ball whose axes are the rows of affine entries, if some are sums; see `Term`."""
+    masses = [term.masses[0] for entry in group for term in entry.terms]
+    return factor * np.max(masses, axis=0) if any(t.mass is not None for e in group for t in e.terms) else None
 
 
 def affine_rows(group: Entries, what: str) -> np.ndarray:
@@ -178,6 +192,7 @@ def quadratic_over_linear(expression: Any, arguments: list[Entries]) -> Entries:
         sizes = np.array([max(abs(r.low), abs(r.high)) for r in ranges])
         least = sum(max(r.low, -r.high, 0.0) ** 2 for r in ranges)
         value = Interval(least / divisor.value.high, float((sizes**2).sum()) / low)
+        value = ranges[0].power(2) if len(group) == 1 and divisor.value == ONE else value.rounded(count=8 + len(group))
         if len(group) == 1:
             slope = Interval(
                 2 * min(ranges[0].low / low, ranges[0].low / divisor.value.high),
@@ -185,9 +200,8 @@ def quadratic_over_linear(expression: Any, arguments: list[Entries]) -> Entries:
             )
             terms = tuple(term.scaled(slope) for term in group[0].terms)
         else:
-            terms = (
-                Term(affine_rows(group, "a sum of squares") * (2 * float(np.linalg.norm(sizes)) / low), ball=True),
-            )
+            steepest = 2 * float(np.linalg.norm(sizes)) / low
+            terms = (Term(affine_rows(group, "a sum of squares") * steepest, True, scaled_mass(group, steepest)),)
         pieces = []
         for entry, interval in zip(group, ranges, strict=True):
             ratio = Interval(-interval.high, -interval.low) * Interval(1 / divisor.value.high, 1 / low)
@@ -214,9 +228,15 @@ def quadratic_form(expression: Any, arguments: list[Entries]) -> Entries:
     """Rows are combined by a square root of P; ranges by interval arithmetic."""
     if expression.args[1].parameters():
         raise MissingRule("the matrix of a quadratic form depends on the record", None, "write it as a sum of squares")
-    matrix = np.asarray(expression.args[1].value, dtype=float)
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    if values[0] < -1e-12 * max(values[-1], 1e-300):
+    value = expression.args[1].value
+    matrix = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+    matrix = (matrix + matrix.T) / 2
+    diagonal = np.diag(matrix)
+    exact = np.array_equal(matrix, np.diag(diagonal))
+    values, vectors = (diagonal, np.eye(len(matrix))) if exact else np.linalg.eigh(matrix)
+    # Eigenvalues are computed but for this; those of a diagonal matrix are there to be read.
+    error = 0.0 if exact else 8 * len(matrix) * EPSILON * float(np.abs(values).max())
+    if values.min() < -error:
         raise NotPrivate("the matrix of a quadratic form is not positive semidefinite", None, "use a convex quadratic")
     factor = (vectors * np.sqrt(np.maximum(values, 0.0))).T
     combined = []
@@ -225,12 +245,18 @@ def quadratic_form(expression: Any, arguments: list[Entries]) -> Entries:
         rows = affine_rows(arguments[0], "a quadratic form")
         for weight, entry in zip(row, arguments[0], strict=True):
             total = total + Scalar(entry.value).scaled(Interval(float(weight), float(weight)))
-        combined.append(Scalar(total.value, (Term((row @ rows)[None, :]),)))
+        mass = np.abs(row) @ np.abs(rows)
+        combined.append(Scalar(total.value, (Term((row @ rows)[None, :], mass=mass),)))
     if not combined:
         return [Scalar(Interval(0.0, 0.0))]
-    one = [Scalar(Interval(1.0, 1.0))]
-    stand_in = _Whole()
-    return quadratic_over_linear(stand_in, [combined, one])
+    (result,) = quadratic_over_linear(_Whole(), [combined, [Scalar(ONE)]])
+    # What the square root misses of P moves the gradient by so much; it goes with what terms are sums of (see `Term`).
+    rows, reach = affine_rows(arguments[0], "a quadratic form"), [entry.value.size for entry in arguments[0]]
+    missed = 2 * (error / ROUNDING) * float(np.linalg.norm(reach)) * np.linalg.norm(rows, axis=0)
+    terms = (
+        tuple(replace(term, mass=term.masses.max(axis=0) + missed) for term in result.terms) if error else result.terms
+    )
+    return [replace(result, terms=terms)]
 
 
 class _Whole:
@@ -255,8 +281,8 @@ def relative_entropy(expression: Any, arguments: list[Entries]) -> Entries:
         low_m, low_y = positive(m, "relative entropy"), positive(y, "relative entropy")
         high_m, high_y = bounded(m, "relative entropy").high, bounded(y, "relative entropy").high
         ratio = Interval(low_m / high_y, high_m / low_y)
-        slope_m = Interval(float(np.log(ratio.low)) + 1 - shift, float(np.log(ratio.high)) + 1 - shift)
-        slope_y = Interval(shift - ratio.high, shift - ratio.low)
+        slope_m = Interval(float(np.log(ratio.low)) + 1 - shift, float(np.log(ratio.high)) + 1 - shift).rounded(1.0)
+        slope_y = Interval(shift - ratio.high, shift - ratio.low).rounded(1.0 + ratio.high)
         corners = [a * np.log(a / b) - shift * (a - b) for a in (low_m, high_m) for b in (low_y, high_y)]
         least = 0.0 if shift else float(min(*corners, -high_y * np.exp(-1.0)))
         terms = tuple(t.scaled(slope_m) for t in m.terms) + tuple(t.scaled(slope_y) for t in y.terms)
@@ -269,7 +295,9 @@ def relative_entropy(expression: Any, arguments: list[Entries]) -> Entries:
         else:
             own, other = Interval(high_m**-0.5, low_m**-0.5), Interval(-(high_m**0.5) / low_y, -(low_m**0.5) / high_y)
             piece = Piece((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
-        result.append(Scalar(Interval(least, float(max(corners))), terms, (piece,)))
+        size = high_m * (1 + max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))) + high_y
+        value = Interval(least, float(max(corners))).rounded(float(size))
+        result.append(Scalar(Interval(max(value.low, 0.0) if shift else value.low, value.high), terms, (piece,)))
     return result
 
 

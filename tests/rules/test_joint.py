@@ -134,7 +134,7 @@ def test_where_curvature_is_free():
 
 def test_what_is_not_of_this_form_is_bounded_apart():
     losses = [
-        lambda x: cp.logistic(w @ x) + cp.logistic(-w @ x),
+        lambda x: cp.logistic(w @ x) + cp.logistic(-2 * w @ x),
         lambda x: cp.huber(w @ x),
         lambda x: cp.logistic(cp.logistic(w @ x)),
         lambda x: cp.log_sum_exp(cp.hstack([cp.logistic(w @ x), 0.0])),

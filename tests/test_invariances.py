@@ -1,0 +1,391 @@
+"""Another way to write a learner, other names for its parts and other coordinates change no constant of its certificate."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dpconvex as dp
+from dpconvex.verify import analyse
+
+D, C = 2, 3
+SIZE = 100
+Loss = Callable[..., Any]
+Constants = dict[str, float]
+
+LAWS = tuple(itertools.product(("gamma", "matrix", "gaussian"), ("replace-one", "add-remove")))
+
+
+def constants(template: dp.Template) -> Constants:
+    """Return every constant of a template, and the scale of the noise under each law that has a proof for it."""
+    analysis = analyse(template)
+    found = {
+        "noise dimension": float(analysis.form.noise_dimension),
+        "G": analysis.gradient_bound,
+        "G_adj": analysis.replacement_bound,
+        "modulus": analysis.modulus,
+    }
+    if analysis.kink is not None:
+        return found
+    found["J"] = analysis.log_det(analysis.moduli(SIZE, 0.0))[0]
+    found["Hessian"] = analysis.hessian_bound
+    for noise, adjacency in LAWS:
+        privacy = dp.Privacy(2.0, 1e-6 if noise == "gaussian" else 0.0, adjacency)
+        # Without an added quadratic: what is chosen for it is another matter.
+        mechanism = dp.ObjectivePerturbation(noise=noise, added=0.0)
+        try:
+            found[f"{noise}, {adjacency}"] = mechanism.certify(analysis, privacy, SIZE).noise_scale
+        except dp.NotPrivate:
+            found[f"{noise}, {adjacency}"] = math.inf
+    return found
+
+
+def check(first: Constants, second: Constants, scale: float = 1.0, accuracy: float = 1e-9) -> None:
+    """Compare all constants; gradients, moduli and noise of the second are so many times those of the first."""
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        factor = 1.0 if name in ("noise dimension", "J") else scale
+        # Gaussian noise counts vertices whose lengths are rounded up to a grid.
+        rounding = max(accuracy, 1e-6) if name.startswith("gaussian") else accuracy
+        assert second[name] == pytest.approx(factor * value, rel=rounding), name
+
+
+def learner(loss: Loss, variables: Sequence[cp.Variable], *, weight: float = 1.0, **fields: Any) -> dp.Template:
+    regularizer = weight * 0.05 * sum(cp.sum_squares(variable) for variable in variables)
+    return dp.Template(record=dp.Record(**fields), loss=loss, regularizer=regularizer)
+
+
+# Ways to write a loss.  The first of each family is the atom itself.
+
+Ways = Mapping[str, Callable[[cp.Variable, Any, Any], Any]]
+
+LOGISTIC: Ways = {
+    "atom": lambda w, x, y: cp.logistic(-y * (x @ w)),
+    "halves": lambda w, x, y: 0.5 * cp.logistic(-y * (x @ w)) + cp.logistic(-y * (w @ x)) / 2,
+    "log-sum-exp of 0": lambda w, x, y: cp.log_sum_exp(cp.hstack([0, -y * (x @ w)])),
+    "log-sum-exp last 0": lambda w, x, y: cp.log_sum_exp(cp.vstack([-y * (x @ w), 0])),
+    "log-sum-exp of a constant": lambda w, x, y: cp.log_sum_exp(cp.hstack([0.7, 0.7 - y * (x @ w)])),
+    "symmetric": lambda w, x, y: cp.log_sum_exp(cp.hstack([x @ w, -(x @ w)]) / 2) - y * (x @ w) / 2,
+    "less its margin": lambda w, x, y: cp.logistic(x @ w) - (1 + y) / 2 * (x @ w),
+    "both signs": lambda w, x, y: (1 + y) / 2 * cp.logistic(-x @ w) + (1 - y) / 2 * cp.logistic(x @ w),
+    "products": lambda w, x, y: cp.logistic(-y * cp.sum(cp.multiply(x, w))),
+    "entries": lambda w, x, y: cp.logistic(sum(-y * x[i] * w[i] for i in range(D))),
+    "matrix": lambda w, x, y: cp.sum(cp.logistic(-y * (cp.reshape(x, (1, D), order="F") @ w))),
+    "repeated": lambda w, x, y: cp.sum(cp.logistic(-y * cp.hstack([x @ w, w @ x]))) / 2,
+    "weights": lambda w, x, y: np.array([0.25, 0.75]) @ cp.logistic(-y * cp.hstack([x @ w, w @ x])),
+    "minus twice": lambda w, x, y: -1 * (-cp.logistic(-y * (x @ w))),
+    "and nothing": lambda w, x, y: cp.logistic(-y * (x @ w)) + 0 * cp.square(w[0]),
+    "and a number": lambda w, x, y: cp.logistic(-y * (x @ w)) + 5,
+    "and the record": lambda w, x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(x),
+    "there and back": lambda w, x, y: cp.logistic(1 - y * (x @ w) - 1),
+}
+HINGE: Ways = {
+    "atom": lambda w, x, y: dp.huber_hinge(1 - y * (x @ w), 0.5),
+    "halves": lambda w, x, y: 0.5 * dp.huber_hinge(1 - y * (x @ w), 0.5) + dp.huber_hinge(1 - y * (w @ x), 0.5) / 2,
+    "scaled": lambda w, x, y: 0.5 * cp.huber(cp.pos(1.5 - y * (x @ w)), 1.0),
+    "zero first": lambda w, x, y: 0.5 * cp.huber(cp.maximum(0, 1.5 - y * (x @ w)), 1.0),
+    "in other units": lambda w, x, y: 0.125 * cp.huber(cp.pos(3 - 2 * y * (x @ w)), 2.0),
+    "negative part": lambda w, x, y: 0.5 * cp.huber(cp.neg(y * (x @ w) - 1.5), 1.0),
+    "of a sum": lambda w, x, y: cp.sum(cp.multiply(0.25, dp.huber_hinge(cp.hstack([1 - y * (x @ w)] * 4), 0.5))),
+}
+HUBER: Ways = {
+    "atom": lambda w, x, y: cp.huber(x @ w - y, 0.5),
+    "turned": lambda w, x, y: cp.huber(y - x @ w, 0.5),
+    "halves": lambda w, x, y: 0.5 * cp.huber(x @ w - y, 0.5) + 0.5 * cp.huber(y - w @ x, 0.5),
+    "scaled": lambda w, x, y: cp.huber(4 * (x @ w - y), 2) / 16,
+    "absolute": lambda w, x, y: cp.huber(cp.abs(x @ w - y), 0.5),
+    "of a norm": lambda w, x, y: cp.huber(cp.norm1(cp.hstack([x @ w - y])), 0.5),
+}
+SOFTMAX: Ways = {
+    "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
+    "margins": lambda W, x, y: cp.log_sum_exp(cp.hstack([x @ W[:, j] - x @ W[:, y] for j in range(C)])),
+    "less its own": lambda W, x, y: cp.log_sum_exp(x @ W) - x @ W[:, y],
+    "chosen": lambda W, x, y: cp.log_sum_exp(x @ W) - cp.sum(cp.multiply(np.eye(C)[y], x @ W)),
+    "transposed": lambda W, x, y: cp.log_sum_exp(W.T @ x) - (W.T @ x)[y],
+    "twice": lambda W, x, y: (2 * cp.log_sum_exp(x @ W) - 2 * (x @ W)[y]) / 2,
+    "halves": lambda W, x, y: 0.5 * cp.log_sum_exp(x @ W - x @ W[:, y]) + 0.5 * (cp.log_sum_exp(x @ W) - x @ W[:, y]),
+    "centred": lambda W, x, y: cp.log_sum_exp(x @ (W @ (np.eye(C) - 1 / C))) - x @ W @ (np.eye(C) - 1 / C)[:, y],
+}
+SOFT_HINGE: Ways = {
+    "atom": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y) - x @ W[:, y]), 0.5),
+    "outside": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y)) - x @ W[:, y], 0.5),
+    "halves": lambda W, x, y: dp.huber_hinge(1 + soft(W, x, y) / 2 + soft(W, x, y) / 2 - x @ W[:, y], 0.5),
+}
+LARGEST: Ways = {
+    "atom": lambda W, x, y: cp.max(x @ W - x @ W[:, y] + 1 - np.eye(C)[y]),
+    "outside": lambda W, x, y: cp.max(x @ W + 1 - np.eye(C)[y]) - x @ W[:, y],
+    "maximum": lambda W, x, y: cp.maximum(*[x @ W[:, j] + (j != y) for j in range(C)]) - x @ W[:, y],
+    "least": lambda W, x, y: -cp.minimum(*[-(x @ W[:, j]) - (j != y) for j in range(C)]) - x @ W[:, y],
+}
+
+
+def others(W: cp.Variable, x: Any, y: int) -> Any:
+    return cp.hstack([x @ W[:, j] for j in range(C) if j != y])
+
+
+def soft(W: cp.Variable, x: Any, y: int) -> Any:
+    return cp.log_sum_exp(others(W, x, y))
+
+
+SIGNS = dp.Choice([-1, 1])
+FAMILIES = {
+    "logistic": (LOGISTIC, (D,), SIGNS),
+    "hinge": (HINGE, (D,), SIGNS),
+    "huber": (HUBER, (D,), dp.Box(-1, 1)),
+    "softmax": (SOFTMAX, (D, C), dp.Choice(list(range(C)))),
+    "soft hinge": (SOFT_HINGE, (D, C), dp.Choice(list(range(C)))),
+    "largest": (LARGEST, (D, C), dp.Choice(list(range(C)))),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_way_to_write_a_loss_changes_no_constant(family: str) -> None:
+    ways, shape, label = FAMILIES[family]
+    known: Constants | None = None
+    for way, loss in ways.items():
+        variable = cp.Variable(shape, name="w")
+        found = constants(learner(lambda x, y, f=loss, w=variable: f(w, x, y), [variable], x=dp.Ball(D), y=label))
+        known = known or found
+        try:
+            check(known, found)
+        except AssertionError as error:
+            raise AssertionError(f"{family}, {way}: {error}") from error
+
+
+def squares(loss: Callable[[cp.Variable, Any], Any], shift: Any = 0.0) -> dp.Template:
+    w = cp.Variable(D, name="w")
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(D)),
+        loss=lambda x: loss(w - shift, x),
+        regularizer=0.05 * cp.sum_squares(w - shift),
+        constraints=[cp.norm(w - shift) <= 1],
+    )
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: cp.norm(x - w) ** 2,
+        lambda w, x: cp.square(cp.norm(w - x, 2)),
+        lambda w, x: cp.quad_form(x - w, np.eye(D)),
+        lambda w, x: 2 * cp.quad_over_lin(x - w, 2),
+        lambda w, x: 0.5 * cp.sum_squares(w - x) + cp.sum_squares(x - w) / 2,
+        lambda w, x: cp.sum_squares(np.array([[0.6, 0.8], [-0.8, 0.6]]) @ (x - w)),
+    ],
+)
+def test_another_way_to_write_a_square_changes_no_constant(loss: Any) -> None:
+    check(constants(squares(lambda w, x: cp.sum_squares(x - w))), constants(squares(loss)))
+
+
+def test_squares_entry_by_entry_are_as_sensitive_as_their_sum() -> None:
+    # Under Gaussian noise the entries, whose gradients lie in a box and not in a ball, may need less.
+    whole = constants(squares(lambda w, x: cp.sum_squares(x - w)))
+    apart = constants(squares(lambda w, x: cp.square(x[0] - w[0]) + cp.square(x[1] - w[1])))
+    check(apart, constants(squares(lambda w, x: cp.sum(cp.square(x - w)))))
+    for name in ("G", "G_adj", "J", "gamma, replace-one", "gamma, add-remove"):
+        assert whole[name] == pytest.approx(apart[name], rel=1e-9)
+
+
+@given(share=st.floats(0.01, 0.99), index=st.integers(0, len(FAMILIES) - 1))
+@settings(max_examples=10)
+def test_splitting_a_term_changes_no_constant(share: float, index: int) -> None:
+    ways, shape, label = list(FAMILIES.values())[index]
+    w = cp.Variable(shape, name="w")
+
+    def split(x: Any, y: Any) -> Any:
+        return share * ways["atom"](w, x, y) + (1 - share) * ways["atom"](w, x, y)
+
+    whole = learner(lambda x, y: ways["atom"](w, x, y), [w], x=dp.Ball(D), y=label)
+    check(constants(whole), constants(learner(split, [w], x=dp.Ball(D), y=label)))
+
+
+# Names and orders.
+
+POOL: dict[str, Callable[[cp.Variable, Any], Any]] = {
+    "logistic": lambda w, x: cp.logistic(-x @ w),
+    "hinge": lambda w, x: dp.huber_hinge(1 + x @ w, 0.5),
+    "huber": lambda w, x: 0.2 * cp.huber(x @ w - 1, 1),
+    "small": lambda w, x: 0.1 * cp.logistic(x[0] * w[0]),
+}
+
+
+@pytest.mark.parametrize("names", list(itertools.combinations(POOL, 2)))
+def test_the_order_of_labels_changes_no_constant(names: tuple[str, str]) -> None:
+    first, second = (mixed(order) for order in (names, names[::-1]))
+    check(constants(first), constants(second))
+
+
+def mixed(names: Sequence[str], extra: Loss | None = None) -> dp.Template:
+    """A loss of its own for each label."""
+    w = cp.Variable(D, name="w")
+    losses = {**POOL, "extra": extra or (lambda w, x: 0)}
+    return learner(lambda x, y: losses[y](w, x), [w], x=dp.Ball(D), y=dp.Choice(list(names)))
+
+
+@pytest.mark.parametrize("name", POOL)
+@pytest.mark.parametrize("nothing", [lambda w, x: 0, lambda w, x: 0 * (x @ w), lambda w, x: cp.sum_squares(x)])
+def test_a_label_without_a_loss_changes_no_constant(name: str, nothing: Loss) -> None:
+    known = constants(mixed([name]))
+    check(known, constants(mixed([name, "extra"], nothing)))
+    check(known, constants(mixed(["extra", name], nothing)))
+
+
+@given(order=st.permutations(range(3)))
+@settings(max_examples=6)
+def test_the_order_of_coordinates_changes_no_constant(order: list[int]) -> None:
+    lower, upper = np.array([-1.0, 0.0, -0.2]), np.array([1.0, 3.0, 0.5])
+
+    def template(order: list[int]) -> dp.Template:
+        w = cp.Variable(3, name="w")
+        first = order.index(0)
+        return learner(
+            lambda x, y: cp.logistic(-y * (x @ w)) + 0.1 * cp.huber(w[first] * x[first] - 1),
+            [w],
+            x=dp.Box(lower[order], upper[order]),
+            y=SIGNS,
+        )
+
+    check(constants(template([0, 1, 2])), constants(template(order)))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(C))))
+def test_the_order_of_classes_changes_no_constant(order: tuple[int, ...]) -> None:
+    weights = np.array([1.0, 0.5, 2.0])
+
+    def template(order: tuple[int, ...]) -> dp.Template:
+        W = cp.Variable((D, C), name="W")
+        scores = lambda x: cp.hstack([(1 + 0.3 * j) * (x @ W[:, order[j]]) for j in range(C)])  # noqa: E731
+        return learner(
+            lambda x, y: weights[y] * (cp.log_sum_exp(scores(x)) - scores(x)[y]),
+            [W],
+            x=dp.Ball(D),
+            y=dp.Choice([0, 1, 2]),
+        )
+
+    check(constants(template((0, 1, 2))), constants(template(order)))
+
+
+@pytest.mark.parametrize("order", [("u", "s", "x"), ("s", "x", "u")])
+def test_the_order_of_fields_and_of_variables_changes_no_constant(order: tuple[str, ...]) -> None:
+    domains = {"x": dp.Ball(D), "u": dp.Box(-1, 2), "s": dp.Box(0, 1.5)}
+
+    def template(order: tuple[str, ...], names: str) -> dp.Template:
+        variables = {name: cp.Variable(D if name == "w" else (), name=name) for name in names}
+        w, b = variables["w"], variables["b"]
+        loss = lambda x, u, s: s * cp.logistic(x @ w + u * b) + 0.2 * cp.huber(u * w[0] - s)  # noqa: E731
+        return learner(loss, [w, b], **{name: domains[name] for name in order})
+
+    check(constants(template(("x", "u", "s"), "wb")), constants(template(order, "bw")))
+
+
+# Geometry.
+
+
+@given(angle=st.floats(0.01, 3))
+@settings(max_examples=5)
+def test_rotating_a_ball_changes_no_constant(angle: float) -> None:
+    turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+
+    def linear(turn: Any) -> dp.Template:
+        W = cp.Variable((D, C), name="W")
+        loss = lambda x, y: cp.log_sum_exp((turn @ x) @ W) - (turn @ x) @ W[:, y]  # noqa: E731
+        return learner(loss, [W], x=dp.Ball(D), y=dp.Choice(list(range(C))))
+
+    def quadratic(turn: Any) -> dp.Template:
+        P, Q = (cp.Variable((D, D), name=name, PSD=True) for name in "PQ")
+        z = lambda x: turn @ x  # noqa: E731
+        return learner(lambda x: dp.huber_hinge(1 + z(x) @ P @ z(x) - z(x) @ Q @ z(x), 0.5), [P, Q], x=dp.Ball(D))
+
+    for make in (linear, quadratic):
+        check(constants(make(np.eye(D))), constants(make(turn)))
+
+
+FORMS: list[Callable[[cp.Variable, Any], Any]] = [
+    lambda P, x: x @ P @ x,
+    lambda P, x: x @ P.T @ x,
+    lambda P, x: cp.trace(P @ cp.outer(x, x)),
+    lambda P, x: cp.sum(cp.multiply(P, cp.outer(x, x))),
+    lambda P, x: P[0, 0] * x[0] ** 2 + P[1, 1] * x[1] ** 2 + 2 * P[0, 1] * x[0] * x[1],
+]
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+def test_another_way_to_write_a_quadratic_form_changes_no_constant(form: Any) -> None:
+    def template(form: Any) -> dp.Template:
+        P, Q = (cp.Variable((D, D), name=name, PSD=True) for name in "PQ")
+        return learner(lambda x: dp.huber_hinge(1 + form(P, x) - form(Q, x), 0.5), [P, Q], x=dp.Ball(D))
+
+    check(constants(template(FORMS[0])), constants(template(form)))
+
+
+@given(scale=st.floats(1e-6, 1e6), family=st.sampled_from(["logistic", "hinge", "huber", "softmax"]))
+@settings(max_examples=10)
+def test_constants_scale_with_loss_and_regularizer(scale: float, family: str) -> None:
+    ways, shape, label = FAMILIES[family]
+    w = cp.Variable(shape, name="w")
+    fields = {"x": dp.Ball(D), "y": label}
+    first = learner(lambda x, y: ways["atom"](w, x, y), [w], **fields)
+    second = learner(lambda x, y: scale * ways["atom"](w, x, y), [w], weight=scale, **fields)
+    check(constants(first), constants(second), scale)
+
+
+SETS: dict[str, Callable[[cp.Variable, Any], list[Any]]] = {
+    "ball": lambda w, t: [cp.norm(w - t) <= 1],
+    "box": lambda w, t: [w - t >= -0.5, w - t <= 1],
+    "cone in a ball": lambda w, t: [cp.norm(w - t) <= 1, w >= t],
+    "strip and bound": lambda w, t: [cp.abs(w[0] - t[0]) <= 1, cp.abs(w[1] - t[1]) <= 0.5],
+}
+BOUNDED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "square": lambda w, x, y: cp.square(x @ w - y),
+    "logistic": lambda w, x, y: cp.logistic(x @ w),
+    "exponential": lambda w, x, y: cp.exp(x @ w) - y * (x @ w),
+}
+
+
+def translated(loss: Any, feasible: Any, shift: Any) -> dp.Template:
+    w = cp.Variable(D, name="w")
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(D), y=dp.Box(-1, 1)),
+        loss=lambda x, y: loss(w - shift, x, y),
+        regularizer=0.05 * cp.sum_squares(w - shift),
+        constraints=feasible(w, shift),
+    )
+
+
+@pytest.mark.parametrize("feasible", SETS)
+@pytest.mark.parametrize("loss", BOUNDED)
+def test_translation_changes_no_constant(loss: str, feasible: str) -> None:
+    known = constants(translated(BOUNDED[loss], SETS[feasible], np.zeros(D)))
+    for shift, accuracy in (([3.0, -2.0], 1e-9), ([1e5, 7.0], 1e-9), ([1e6, -1e6], 1e-7)):
+        check(known, constants(translated(BOUNDED[loss], SETS[feasible], np.array(shift))), accuracy=accuracy)
+
+
+@given(shift=st.lists(st.floats(-100, 100), min_size=3, max_size=3), spectral=st.booleans())
+@settings(max_examples=5)
+def test_translation_of_matrices_changes_no_constant(shift: list[float], spectral: bool) -> None:
+    def template(a: float, b: float, c: float) -> dp.Template:
+        P = cp.Variable((D, D), name="P", symmetric=True)
+        center = a * np.eye(D) if spectral else np.array([[a, b], [b, c]])
+        within = [P >> center, P << center + 2 * np.eye(D)] if spectral else [cp.norm(P - center, "fro") <= 1]
+        return dp.Template(
+            record=dp.Record(x=dp.Ball(D)),
+            loss=lambda x: cp.square(1 + x @ (P - center) @ x),
+            regularizer=0.05 * cp.sum_squares(P - center),
+            constraints=within,
+        )
+
+    check(constants(template(0, 0, 0)), constants(template(*shift)))
+
+
+def test_the_example_that_was_bounded_about_0() -> None:
+    ball = SETS["ball"]
+    ridge = lambda w, x, y: cp.square(x @ w - y) / 2  # noqa: E731
+    assert constants(translated(ridge, ball, np.array([3.0, -2.0])))["G_adj"] == pytest.approx(4)
