@@ -108,6 +108,9 @@ class Template:
             scalar(name, self._call(loss, values)) for name, values in zip(names, record.combinations, strict=True)
         ]
         public = scalar("regularizer", regularizer)
+        if not isinstance(constraints, Iterable):
+            raise TemplateError(f"Template: constraints must be a list of constraints, not {type(constraints).__name__}.")
+        constraints = list(constraints)
         for constraint in constraints:
             if not isinstance(constraint, cp.Constraint):
                 raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
@@ -194,7 +197,7 @@ def scalar(what: str, value: Any) -> cp.Expression:
         raise TemplateError(f"Template: the {what} is None; does the function return its expression?")
     try:
         expression = cp.Expression.cast_to_const(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"Template: the {what} is not a CVXPY expression ({error}).") from error
     if not isinstance(expression, cp.Expression):
         raise TemplateError(f"Template: the {what} is not a CVXPY expression but {type(value).__name__}.")
