@@ -109,7 +109,9 @@ class Template:
         ]
         public = scalar("regularizer", regularizer)
         if not isinstance(constraints, Iterable):
-            raise TemplateError(f"Template: constraints must be a list of constraints, not {type(constraints).__name__}.")
+            raise TemplateError(
+                f"Template: constraints must be a list of constraints, not {type(constraints).__name__}."
+            )
         constraints = list(constraints)
         for constraint in constraints:
             if not isinstance(constraint, cp.Constraint):
