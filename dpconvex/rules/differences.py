@@ -185,7 +185,12 @@ def vertex_pairs(first: Facts, second: Facts, symmetry: Symmetry, known: dict[Ha
     both = first.gradients.enumerated(second.gradients)
     if both is None:
         return None
-    key = (symmetry.key(*both), first.logistic is not None)
+    key = (
+        symmetry.key(*both),
+        first.gradients.rounding,
+        second.gradients.rounding,
+        first.logistic is not None,
+    )
     if key not in known:
         squares = first.gradients.squared_distances(second.gradients)
         assert squares is not None
