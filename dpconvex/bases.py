@@ -7,6 +7,7 @@ the record that is not a polynomial (a norm, an exponential) becomes a base of i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Base:
         """Largest absolute value of each scalar."""
         return np.maximum(np.abs(self.lower), np.abs(self.upper))
 
-    @property
+    @cached_property
     def squared(self) -> tuple[float, float]:
         """Range of the squared Euclidean norm."""
         crosses = (self.lower <= 0) & (self.upper >= 0)
@@ -62,13 +63,13 @@ class Base:
         low, high = interval_sums(np.zeros(self.size, dtype=np.int64), *ends, 1)
         return float(low[0]), min(float(high[0]), self._square)
 
-    @property
+    @cached_property
     def _square(self) -> float:
         """The square of the bound on the norm, rounded up."""
         norm = np.array([self.norm])
         return float(interval_product((norm, norm), (norm, norm))[1][0])
 
-    @property
+    @cached_property
     def paired(self) -> tuple[float, float]:
         """Range of the inner product of two values of the base."""
         both = self.lower, self.upper

@@ -171,7 +171,8 @@ class Analysis:
         for k, first in enumerate(self.losses):
             for second in self.losses[k:]:
                 both = first.gradients.enumerated(second.gradients)
-                key = None if both is None else self.symmetry.key(*both)
+                rounding = first.gradients.rounding, second.gradients.rounding
+                key = None if both is None else (self.symmetry.key(*both), *rounding)
                 if key is None or key not in seen:
                     seen.add(key)
                     bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))

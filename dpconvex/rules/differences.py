@@ -251,7 +251,7 @@ class Tallies:
         both = left.enumerated(right)
         if both is None:
             return None
-        kind = (self.symmetry.key(*both), apart)
+        kind = (self.symmetry.key(*both), left.rounding, right.rounding, apart)
         if kind not in self._kinds:
             squares = left.squared_distances(right)
             assert squares is not None

@@ -61,7 +61,15 @@ class Gradients:
         masses = combinations([term.masses for term in self.terms], self._enumerable)
         if masses is None:
             return np.array([grown * self.gram.term_slack(self.terms)])
-        return grown * self.gram.slack(masses)
+        slack = grown * self.gram.slack(masses)
+        # One number for all, rounded up, so that losses that are alike but for the order of generators agree on it.
+        mantissa, exponent = np.frexp(slack.max())
+        return np.where(slack > 0, np.ldexp(np.ceil(16 * mantissa) / 16, exponent), 0.0)
+
+    @property
+    def rounding(self) -> tuple[float, int]:
+        """What losses with equal vertices share only if they have equal slacks."""
+        return float(self.slacks.max()), int(np.count_nonzero(self.slacks))
 
     @cached_property
     def squares(self) -> Array | None:

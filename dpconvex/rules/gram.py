@@ -41,6 +41,8 @@ MERGED_BITS = 40
 # Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
 ROUNDING = 2.0**-44
 EPSILON = 2.0**-52
+# Rounding of a norm that is worth the time to avoid, relative to the norm.
+CANCELLED = 1e-11
 # An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
 RESIDUE = 1e-14
 
@@ -284,8 +286,11 @@ class Gram:
         result = ((vectors @ self.upper) * vectors).sum(axis=1)
         result += ROUNDING * ((size @ np.abs(self.upper)) * size).sum(axis=1)
         result = np.minimum(result, self.summed_squares(vectors))
-        if len(self.forms) > 1 and len(vectors) <= LARGEST_EXACT_SET:
-            for k, vector in enumerate(vectors):
+        if len(vectors) <= LARGEST_EXACT_SET:
+            several = sum(not form.fixed for form in self.forms) > 1
+            cancelled = ((size @ self.rounding) * size).sum(axis=1) > CANCELLED * result
+            for k in np.flatnonzero(cancelled | several):
+                vector = vectors[k]
                 result[k] = min(result[k], form_range(self._form(vector), self.monomial, self.bases, same=True).high)
         return np.maximum(result, 0.0)
 

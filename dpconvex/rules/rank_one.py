@@ -38,7 +38,7 @@ ROOT_ACCURACY = 1e-11
 # A direction that the noise does not cover sticks out by far more than this.
 COVERED = 1e-12
 # Rounding of gradients, relative to their bound, above which terms are taken to cancel.
-CANCELLED = 1e-11
+CANCELLED = 1e-10
 # Features with more positions than this are not examined for a quadratic form.
 LARGEST_SIDE = 200
 
