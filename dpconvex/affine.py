@@ -302,6 +302,8 @@ def trace(expander: Expander, expression: Any) -> Polynomial:
 @rule(binary.multiply)
 def multiply(expander: Expander, expression: Any) -> Polynomial:
     """Multiply entry by entry; at most one side contains variables."""
+    if times_zero(expression):
+        return Polynomial.constant(np.zeros(expression.shape))
     left, right = (broadcast(expander.expand(argument), expression.shape) for argument in expression.args)
     return left.times(right)
 
@@ -309,11 +311,19 @@ def multiply(expander: Expander, expression: Any) -> Polynomial:
 @rule(binary.MulExpression)
 def matmul(expander: Expander, expression: Any) -> Polynomial:
     """Matrix product; at most one side contains variables."""
+    if times_zero(expression):
+        return Polynomial.constant(np.zeros(expression.shape))
     left, right = (expander.expand(argument) for argument in expression.args)
     if not left.shape or not right.shape:
         return broadcast(left, expression.shape).times(broadcast(right, expression.shape))
     refuse_stacks(expression)
     return left.matmul(right, expression.shape)
+
+
+def times_zero(expression: Any) -> bool:
+    """Whether a factor is the constant 0: CVXPY calls such a product affine, although the other factor need not be."""
+    numbers = [argument.value for argument in expression.args if isinstance(argument, cp.Constant)]
+    return not all(np.any(value.data if sp.issparse(value) else value) for value in numbers)
 
 
 def refuse_stacks(expression: Any) -> None:

@@ -187,9 +187,6 @@ ATOMS: dict[type, Build] = table(
     (declared, (DeclaredAtom,)),
 )
 
-# Products, and how many of their arguments (from the first) make them vanish where one of these does.
-PRODUCTS: dict[type, int] = {binary.multiply: 2, binary.MulExpression: 2, binary.DivExpression: 1}
-
 # Options of atoms that may be expressions.
 OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
 
@@ -263,10 +260,6 @@ class Reader:
         # The repetition of a number stays one: rules look for single factors.
         if type(node) not in (Promote, broadcast_to) and all(isinstance(a, cp.Constant) for a in arguments):
             return self._constant(node.numeric([argument.value for argument in arguments]), node)
-        if type(node) in PRODUCTS and any(is_zero(argument) for argument in arguments[: PRODUCTS[type(node)]]):
-            other = arguments[0] if is_zero(arguments[-1]) else arguments[-1]
-            if not other.is_affine():  # CVXPY calls such a product affine, and its other factor is not
-                return sealed(frozen(np.zeros(node.shape)))
         for name, what in OPTIONS.items():
             option = getattr(node, name, None)
             if isinstance(option, cp.Expression) and any(id(field) in self.fields for field in option.parameters()):
@@ -360,13 +353,6 @@ def sealed(value: Any) -> cp.Constant:
     if isinstance(result.value, np.ndarray):
         result.value.setflags(write=False)
     return result
-
-
-def is_zero(argument: Any) -> bool:
-    """Whether an argument is a constant without an entry other than 0."""
-    return isinstance(argument, cp.Constant) and not np.any(
-        argument.value.data if sp.issparse(argument.value) else argument.value
-    )
 
 
 def number(option: Any) -> float:

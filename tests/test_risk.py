@@ -336,7 +336,7 @@ def test_slopes_of_a_regularizer_on_a_ball() -> None:
     w = cp.Variable(3, name="w")
     regularizer = 0.3 * cp.sum_squares(w - 1) + 0.2 * cp.norm1(w)
     template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w), regularizer)
-    form = analyse(template).form
+    form, regularizer = analyse(template).form, template.regularizer
     assert math.isinf(slope_of(regularizer, form))
     bound = slope_of(regularizer, form, 2.0)
     stiffness, kinked = bregman_bounds(regularizer, form)
