@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpconvex.backends.composite import Composite
 from dpconvex.backends.exactness import Iterate, at_point, floor, step
+from dpconvex.backends.newton import descend_by_slopes
 from dpconvex.backends.panoc import quasi_newton
 from dpconvex.backends.quasi_newton import descend
 
@@ -57,8 +58,14 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     if composite.is_smooth:
         if max_steps == 0:
             return best
-        allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
-        return at_point(composite, *descend(composite, start, value, gradient, 0.9 * mu * allowance, max_steps))
+        for method in (descend, descend, descend_by_slopes):
+            # What rounding takes from the tolerance depends on where the point is, so it is asked anew.
+            allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
+            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, max_steps)
+            best = at_point(composite, *found)
+            if best.distance_bound <= tolerance:
+                break
+        return best
     best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
     if best.distance_bound <= tolerance or max_steps == 0:
         return best

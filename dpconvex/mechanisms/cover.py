@@ -40,7 +40,7 @@ LARGEST_EPSILON = 0.1
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 1.5
+ABOVE_FLOOR = 10.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
