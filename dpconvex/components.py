@@ -170,7 +170,7 @@ class Components:
         """
         try:
             values = np.asarray(x, dtype=float)
-            records = values.reshape(len(values), -1)
+            records = values.reshape(len(values), int(np.prod(values.shape[1:])))
         except (TypeError, ValueError) as error:
             raise DomainError(f"assign: the features are not an array of numbers ({error}).") from error
         if records.shape[1] != self.centers.shape[2]:

@@ -174,6 +174,8 @@ def count_mistakes(release: Release, template: Template, checked: Checked, featu
     truth, start, wrong = names[batch.group], 0, 0
     for block in blocks(batch.fields[features], BLOCK):
         x = dense(block)
+        if not len(x):  # a learner's predict need not know what to do with nothing
+            continue
         wrong += mistakes(release, x, truth[start : start + len(x)])
         start += len(x)
     return wrong

@@ -139,7 +139,8 @@ def run_certified(
         As for `solve`.
     """
     assert certificate.cover is not None
-    batch = template.record.validate(data, clip=clip)
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
     analysis = analyse(template)
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, rng)
