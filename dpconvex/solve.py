@@ -18,6 +18,7 @@ from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.form import LossForm
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
+from dpconvex.mechanisms.counting import bound_on_count, for_count
 from dpconvex.mechanisms.cover import Cover, perturb
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.noise import seeded_generator, system_generator
@@ -142,6 +143,12 @@ def run_certified(
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
     analysis = analyse(template)
+    if certificate.cover.counting:
+        # From a stream of its own: what is drawn for tests does not depend on whether records were counted.
+        stream = None if seed is None else seeded_generator(seed).spawn(1)[0]
+        bound = bound_on_count(certificate.cover, batch.size, stream)
+        certificate = for_count(mechanism, analysis, certificate, bound)
+    assert certificate.cover is not None
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, rng)
     theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))

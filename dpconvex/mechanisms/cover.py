@@ -23,7 +23,16 @@ from dpconvex.certificate import Certificate, CoverNoise
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.rounding import SURPLUS, answer_radius, largest_floor, projection_error
+from dpconvex.mechanisms.rounding import (
+    COUNTED,
+    LARGEST_EPSILON,
+    SHARE,
+    TAIL,
+    answer_radius,
+    covered_count,
+    largest_floor,
+    projection_error,
+)
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 from dpconvex.sets import UNIT
@@ -33,10 +42,6 @@ __all__ = ["TAIL", "Cover", "calibrate_cover", "noise_cap", "perturb", "smallest
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
-TAIL = 2.0**-100
-# The cover never needs more of epsilon than this, however large the promise.
-LARGEST_EPSILON = 0.1
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
@@ -63,7 +68,8 @@ class Cover:
     Parameters
     ----------
     share : float
-        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.
+        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.  Under
+        add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
         constants: as small as makes the cover negligible next to the mechanism's noise, but above what rounding allows to
@@ -75,7 +81,7 @@ class Cover:
         If a number is out of range.
     """
 
-    share: float = 0.01
+    share: float = SHARE
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -121,42 +127,37 @@ class Cover:
             If the tolerance lies below what rounding allows.
         """
         rest, spent = self.split(privacy)
+        counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
         bare = mechanism.certify(analysis, rest, size)
-        cap, dimension = noise_cap(mechanism, bare), analysis.form.space.dim
-        tolerance = self._tolerance(analysis, bare, cap, spent)
-        distance = drawing_error(mechanism, analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
-        tail = (1 + math.exp(min(privacy.epsilon, 700.0))) * TAIL
-        noise = calibrate_cover(spent, distance, dimension, cap, tail)
-        step = Derivation(
-            "cover of the residual",
-            "",
-            {
-                "epsilon": noise.epsilon,
-                "delta": noise.delta,
-                "tau": noise.distance,
-                "grid step": noise.step,
-                "sensitivity in steps": noise.sensitivity,
-                "scale in steps": noise.scale,
-                "cap on the noise": cap,
-            },
-            COVER_SOURCE[noise.noise],
-        )
+        records = covered_count(privacy, size, counting)
+        if bare.perturbed == "gradients":  # the mechanism pays for rounding itself, and knew no share
+            records = min(records, covered_count(rest, size))
+        cap = noise_cap(mechanism, bare)
+        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
+        tolerance = self._tolerance(analysis, bare, cap, own, records)
+        tail = tail_cost(privacy)
+        noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
+        noise = replace(noise, counting=counting)
         claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
         return replace(
             bare,
             privacy=privacy,
             tolerance=tolerance,
             cover=noise,
-            derivation=Derivation("covered release", "", claims, SOURCE, (bare.derivation, step)),
+            derivation=Derivation(
+                "covered release", "", claims, SOURCE, (bare.derivation, *counting_steps(noise), covering_step(noise))
+            ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
 
-    def _tolerance(self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy) -> float:
+    def _tolerance(
+        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, records: float
+    ) -> float:
         """Choose the distance that solvers must certify, from public numbers."""
         if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
             return certificate.tolerance
         paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
-        least = ABOVE_FLOOR * largest_floor(analysis, certificate, 0.0 if paid else cap)
+        least = ABOVE_FLOOR * largest_floor(analysis, certificate, 0.0 if paid else cap, records)
         asked = certificate.tolerance if paid else self.tolerance
         if asked is None:
             unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
@@ -173,6 +174,49 @@ class Cover:
 def left(total: float, part: float) -> float:
     """Return what a part leaves of a total, rounded down."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def tail_cost(privacy: Privacy) -> float:
+    """Return the part of delta that pays for noise which is longer than its bound: the mechanism's, and that of a count."""
+    events = 2 if privacy.adjacency == "add-remove" else 1
+    return events * (1 + math.exp(min(privacy.epsilon, 700.0))) * TAIL
+
+
+def covering(
+    mechanism: Mechanism,
+    analysis: Analysis,
+    certificate: Certificate,
+    spent: Privacy,
+    cap: float,
+    tail: float,
+    records: float,
+) -> CoverNoise:
+    """Calibrate the cover for the tolerance of a certificate."""
+    left_behind = 0.0 if certificate.perturbed == "output" else certificate.tolerance
+    distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
+    return replace(calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail), records=records)
+
+
+def covering_step(noise: CoverNoise) -> Derivation:
+    """Return the step of a derivation that says what the cover costs, and what for."""
+    values = {
+        "epsilon": noise.epsilon,
+        "delta": noise.delta,
+        "tau": noise.distance,
+        "grid step": noise.step,
+        "sensitivity in steps": noise.sensitivity,
+        "scale in steps": noise.scale,
+        "cap on the noise": noise.noise_cap,
+    }
+    return Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
+
+
+def counting_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
+    """Return the step that says what a noisy number of records costs, if there is one."""
+    if not noise.counting:
+        return ()
+    values = {"epsilon": noise.counting, "tau holds for records": noise.records}
+    return (Derivation("noisy number of records", "", values, COVER_SOURCE[LAPLACE]),)
 
 
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
@@ -194,7 +238,9 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     return LOG_CONCAVE * certificate.expected_noise
 
 
-def drawing_error(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float) -> float:
+def drawing_error(
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float | None = None
+) -> float:
     """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
 
     What rounding does to noise is proportional to its norm; a mechanism for which that is not enough says so with a method
@@ -206,7 +252,7 @@ def drawing_error(mechanism: Mechanism, analysis: Analysis, certificate: Certifi
     if certificate.perturbed == "objective":
         return (relative * cap + more) / certificate.strong_convexity
     if certificate.perturbed == "output":
-        reach = answer_radius(analysis, certificate, 0.0) + cap
+        reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + projection_error(analysis.form, reach)
     return 0.0
 
@@ -324,10 +370,11 @@ def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tup
         drawn,
         f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     ]
-    if certificate.privacy.adjacency == "add-remove":
+    if noise.counting:
         said.append(
-            f"There are at most {SURPLUS} times as many records as the nominal number; more of them may make a fit fail for "
-            "rounding, which would be seen."
+            f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the "
+            "release says how large; the noise of that number exceeds its bound with a probability below 2^-100, which "
+            f"{counted}."
         )
     return tuple(said)
 

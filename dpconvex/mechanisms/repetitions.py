@@ -237,4 +237,5 @@ def concentration(certificate: Certificate) -> float:
     cover = certificate.cover
     if cover is not None:
         rho += (cover.sensitivity / cover.scale) ** 2 / 2 if cover.noise == GAUSSIAN else cover.epsilon**2 / 2
+        rho += cover.counting**2 / 2
     return rho * (1 + SLACK)

@@ -8,6 +8,7 @@ part of the objective and a bound on the noise.
 
 from __future__ import annotations
 
+import math
 from weakref import WeakKeyDictionary
 
 import cvxpy as cp
@@ -26,18 +27,41 @@ from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
 from dpconvex.sums import public_norms
 
-__all__ = ["SURPLUS", "answer_radius", "largest_count", "largest_floor", "loss_drop", "projection_error"]
+__all__ = [
+    "COUNTED",
+    "LARGEST_EPSILON",
+    "SHARE",
+    "SURPLUS",
+    "TAIL",
+    "answer_radius",
+    "covered_count",
+    "largest_count",
+    "largest_floor",
+    "loss_drop",
+    "margin",
+    "projection_error",
+]
 
 Array = NDArray[np.float64]
 
-# Under add-remove the number of records is private; the floor holds for up to so many times the nominal one.
+# Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate
+# that is made before the number is known holds for as many.
 SURPLUS = 2
+# Probability with which a mechanism's noise, or that of a count, may exceed what a certificate is made for.
+TAIL = 2.0**-100
+# The cover's usual share of epsilon, and how much it takes at most, however large the promise.
+SHARE, LARGEST_EPSILON = 0.01, 0.1
+# The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
+# is rarely as long as the margin that bounds it.
+COUNTED, MARGINS = 0.25, 1.25
 
 _DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
 _STARTS: WeakKeyDictionary[Analysis, tuple[Array, Array | None]] = WeakKeyDictionary()
 
 
-def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+def largest_floor(
+    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
+) -> float:
     """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
 
     The terms are those that `dpconvex.backends.exactness` adds up at one answer, each at its largest.
@@ -49,6 +73,8 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
         With strong convexity mu > 0.
     noise_bound : float
         Bound on the norm of the linear term b.
+    records : float, optional
+        Largest number of records; by default `largest_count`.
 
     Returns
     -------
@@ -58,9 +84,9 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
-    records = largest_count(certificate.privacy, certificate.size)
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate)
-    radius = answer_radius(analysis, certificate, noise_bound)
+    radius = answer_radius(analysis, certificate, noise_bound, records)
     curved = certificate.size * largest_eigenvalue(analysis)
     stiffness = curved + certificate.added
     bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
@@ -90,7 +116,9 @@ def curvature_known(analysis: Analysis, certificate: Certificate) -> bool:
     return quadratic(smooth, form.space) is not None
 
 
-def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+def answer_radius(
+    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
+) -> float:
     """Bound the norm of the minimiser, over all data sets and all noise up to a bound.
 
     Let F be the objective, h its public part, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
@@ -98,7 +126,8 @@ def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: flo
     F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
     ``(mu/2) r^2 - (s + ||b||) r <= nW``.
     """
-    mu, records = certificate.strong_convexity, largest_count(certificate.privacy, certificate.size)
+    mu = certificate.strong_convexity
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
     start, slope = public_start(analysis, certificate)
     pull = slope + noise_bound
     steps = [(records * certificate.gradient_bound + pull) / mu]
@@ -129,8 +158,29 @@ def loss_drop(analysis: Analysis) -> float:
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
-    """Return the largest number of records that the bounds are meant for."""
+    """Return the largest number of records that bounds on the risk are meant for."""
     return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
+
+
+def covered_count(privacy: Privacy, size: int, counting: float | None = None) -> float:
+    """Return the number of records that a certificate is made for before their noisy number is known.
+
+    Parameters
+    ----------
+    privacy : Privacy
+    size : int
+    counting : float, optional
+        The epsilon of the noisy number; by default that of a cover with its usual share.
+    """
+    if privacy.adjacency != "add-remove":
+        return size
+    spent = counting if counting is not None else COUNTED * min(SHARE * privacy.epsilon, LARGEST_EPSILON)
+    return largest_count(privacy, size) + math.ceil(MARGINS * margin(spent))
+
+
+def margin(counting: float) -> float:
+    """Return what integer noise for a count, with a scale of 1/epsilon, exceeds with a probability below 2^-100."""
+    return math.ceil(-math.log(TAIL) / counting * (1 + 1e-9))
 
 
 def nearest_to_zero(form: LossForm) -> Array:
