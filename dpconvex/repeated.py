@@ -20,8 +20,9 @@ from dpconvex.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
-from dpconvex.mechanisms.cover import GAUSSIAN, LAPLACE, left, perturb, smallest_delta
+from dpconvex.mechanisms.cover import left
 from dpconvex.mechanisms.gaussian import gaussian_delta
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
 from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy

@@ -16,12 +16,11 @@ from scipy.stats import chi2, norm
 
 from dpconvex.certificate import Certificate, number
 from dpconvex.errors import TemplateError
-from dpconvex.mechanisms.cover import TAIL
 from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.mechanisms.repetitions import RUNS
-from dpconvex.mechanisms.rounding import answer_radius
+from dpconvex.mechanisms.rounding import TAIL, answer_radius
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.differences import row_dimension
 from dpconvex.rules.slopes import bregman_bounds, slope_of

@@ -19,11 +19,15 @@ from dpconvex.form import LossForm
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
 from dpconvex.mechanisms.counting import bound_on_count, for_count
-from dpconvex.mechanisms.cover import Cover, perturb
+from dpconvex.mechanisms.cover import Cover
+from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.output import smooth_analysis
+from dpconvex.mechanisms.regularizers import bend_of, bends
+from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy
 from dpconvex.problem import Problem
+from dpconvex.quadratics import Bend
 from dpconvex.record import Batch
 from dpconvex.release import Release
 from dpconvex.rules.analysis import Analysis
@@ -247,7 +251,16 @@ class DataEngine:
             hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
             projector=projector(form),
+            bend=self._bend(strong_convexity, linear, added),
         )
+
+    def _bend(self, strong_convexity: float, linear: Array | None, added: float) -> Bend:
+        """Bound the curvature of the regularizer wherever the minimiser can be."""
+        form, noise = self.analysis.form, 0.0 if linear is None else float(np.linalg.norm(linear))
+        radius, bound = 0.0, self.analysis.gradient_bound
+        if bends(form):
+            radius = minimiser_norm(self.analysis, strong_convexity, bound, self.size, added, self.batch.size, noise)
+        return bend_of(form, radius * (1 + 1e-6))
 
     @cached_property
     def _plain(self) -> Problem:

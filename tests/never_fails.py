@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,10 @@ from sklearn import datasets as bundled
 import dpconvex as dp
 from dpconvex import loaders
 from dpconvex.backends.first_order import FirstOrder
+from dpconvex.mechanisms.choice import Automatic
+from dpconvex.noise import seeded_generator
 from dpconvex.record import Record
+from dpconvex.solve import run_certified
 
 Array = NDArray[np.float64]
 Table = tuple[Array, NDArray[np.int64]]
@@ -26,7 +29,7 @@ LEARNERS = sorted(
 )
 # Regularizations, from hardly any to more than the data.
 STRENGTHS = (1e-8, 1e-6, 1e-4, 1e-2, 1.0)
-SIZES = (1, 2, 3, 8, 30, 100, 400, 1500)
+SIZES = (0, 1, 2, 3, 8, 30, 100, 400, 1500)
 MECHANISMS: tuple[Any, ...] = (
     None,
     dp.ObjectivePerturbation(),
@@ -166,23 +169,36 @@ def learners(rng: np.random.Generator) -> Iterator[tuple[str, dp.Template]]:
                     continue
 
 
-def attempt(tally: Tally, label: str, template: dp.Template, rng: np.random.Generator, fits: int) -> None:
+def attempt(
+    tally: Tally,
+    label: str,
+    template: dp.Template,
+    rng: np.random.Generator,
+    fits: int,
+    sizes: Sequence[int] = SIZES,
+    mechanisms: Sequence[Any] = MECHANISMS,
+) -> None:
     """Fit a learner so many times, on data and with promises drawn at random."""
     sources = DATA | shared()
     for _ in range(fits):
-        source, size = str(rng.choice(list(sources))), int(rng.choice(SIZES))
+        source, size = str(rng.choice(list(sources))), int(rng.choice(sizes))
         epsilon = float(10 ** rng.uniform(-2, 2))
         privacy = dp.Privacy(epsilon, float(rng.choice([0.0, 1e-6])), str(rng.choice(["replace-one", "add-remove"])))
-        mechanism, seed = MECHANISMS[rng.integers(len(MECHANISMS))], int(rng.integers(2**31))
-        nominal = int(rng.choice(SIZES)) if privacy.adjacency == "add-remove" else size
+        mechanism, seed = mechanisms[rng.integers(len(mechanisms))], int(rng.integers(2**31))
+        # None are a number of records like others where the number is protected, and there only.
+        protected = privacy.adjacency == "add-remove"
+        size = size if protected else max(size, 1)
+        nominal = max(int(rng.choice(sizes)), 1) if protected else size
+        chosen = mechanism or Automatic()
         try:
-            dp.verify(template, privacy, nominal, mechanism)
+            certificate = dp.verify(template, privacy, nominal, chosen)
         except dp.DPConvexError:
             tally.refused += 1
             continue
-        table = sources[source](size, 8)
+        data = fitting(template.record, sources[source](size, 8))
         try:
-            dp.solve(template, fitting(template.record, table), privacy, mechanism, size=nominal, seed=seed)
+            rng = seeded_generator(seed)
+            run_certified(template, data, certificate, chosen, FirstOrder(), rng, seed=seed)
             tally.released += 1
         except dp.DPConvexError as error:
             tally.failed.append(f"{label}, {source} n={size} ({nominal}), {privacy}, {mechanism}, seed {seed}: {error}")

@@ -58,10 +58,12 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     if composite.is_smooth:
         if max_steps == 0:
             return best
+        last = composite.evaluations + max_steps
         for method in (descend, descend, descend_by_slopes):
             # What rounding takes from the tolerance depends on where the point is, so it is asked anew.
             allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
-            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, max_steps)
+            left = max(last - composite.evaluations, 0)  # a step costs at least one pass over the records
+            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, left)
             best = at_point(composite, *found)
             if best.distance_bound <= tolerance:
                 break

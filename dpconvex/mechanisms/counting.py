@@ -18,15 +18,15 @@ from dpconvex.errors import DomainError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.cover import (
     ABOVE_FLOOR,
-    LAPLACE,
+    check_smoothness,
     counting_steps,
     covering,
     covering_step,
     noise_cap,
-    perturb,
     tail_cost,
 )
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
+from dpconvex.mechanisms.grid import LAPLACE, perturb
 from dpconvex.mechanisms.rounding import largest_floor, margin
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
@@ -95,12 +95,13 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
 def enlarged(
     mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float, made_for: float
 ) -> Certificate:
-    """Return a certificate with a tolerance that is reached for so many records, and with noise that pays for it where it does."""
+    """Return a certificate with a tolerance that is reached for so many records, paid by the noise where it is to be."""
     before = certificate.tolerance
     if certificate.perturbed == "gradients":
         more = 2 * (gradient_rounding(analysis, records) - gradient_rounding(analysis, made_for))
         return scaled(certificate, certificate.sensitivity, more, before, "sensitivity")
     paid = certificate.perturbed == "output"
+    check_smoothness(analysis, certificate, noise_cap(mechanism, certificate), records)
     cap = 0.0 if paid else noise_cap(mechanism, certificate)
     tolerance = max(before, ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records))
     if not paid or tolerance == before:
@@ -117,9 +118,8 @@ def enlarged(
 def scaled(certificate: Certificate, reach: float, more: float, tolerance: float, name: str) -> Certificate:
     """Return a certificate whose noise, proportional to a sensitivity, is for one that is larger by so much."""
     ratio = (reach + more) / reach * (1 + 1e-12)
-    changes = {"noise_scale": certificate.noise_scale * ratio, "tolerance": tolerance}
-    if certificate.mean_noise is not None:
-        changes["mean_noise"] = certificate.mean_noise * ratio
+    mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
+    louder = replace(certificate, noise_scale=certificate.noise_scale * ratio, mean_noise=mean, tolerance=tolerance)
     if name == "sensitivity":
-        return replace(certificate, sensitivity=reach * ratio, **changes)
-    return replace(certificate, settings={**certificate.settings, name: reach * ratio}, **changes)
+        return replace(louder, sensitivity=reach * ratio)
+    return replace(louder, settings={**louder.settings, name: reach * ratio})

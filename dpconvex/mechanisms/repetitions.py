@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from dpconvex.certificate import Certificate
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.mechanisms.cover import GAUSSIAN, TAIL
+from dpconvex.mechanisms.grid import GAUSSIAN
+from dpconvex.mechanisms.rounding import TAIL
 from dpconvex.privacy import Privacy
 
 __all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]

@@ -15,12 +15,11 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.absolute import split_absolute
 from dpconvex.certificate import Certificate
 from dpconvex.form import LossForm
+from dpconvex.mechanisms.regularizers import bend_of
 from dpconvex.polynomial import Polynomial
 from dpconvex.privacy import Privacy
-from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Walker
@@ -39,6 +38,7 @@ __all__ = [
     "largest_floor",
     "loss_drop",
     "margin",
+    "minimiser_norm",
     "projection_error",
 ]
 
@@ -85,19 +85,20 @@ def largest_floor(
     if mu <= 0:
         return float(np.inf)
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
-    start, slope = public_start(analysis, certificate)
+    start, slope = public_start(analysis, certificate.size, certificate.added)
     radius = answer_radius(analysis, certificate, noise_bound, records)
-    curved = certificate.size * largest_eigenvalue(analysis)
+    bend = bend_of(analysis.form, radius)
+    curved = certificate.size * (largest_eigenvalue(analysis) + bend.rest)
     stiffness = curved + certificate.added
-    bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
+    loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
-    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, bend, radius, public)
+    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
     if analysis.form.feasible.is_space:
         return float(error / mu)
-    lipschitz = max(records * bend + stiffness, mu)
-    if not curvature_known(analysis, certificate):
+    lipschitz = max(records * loss_bend + stiffness, mu)
+    if not curvature_known(certificate):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
@@ -105,15 +106,9 @@ def largest_floor(
     return float(error / mu + proximal * (1 + 2 * condition))
 
 
-def curvature_known(analysis: Analysis, certificate: Certificate) -> bool:
+def curvature_known(certificate: Certificate) -> bool:
     """Say whether backends will know a bound on the curvature of the smooth part, and can certify a point from one gradient."""
-    if certificate.perturbed != "objective" or not np.isfinite(certificate.hessian_bound):
-        return False
-    form = analysis.form
-    smooth, absolute = split_absolute(form.template.regularizer, form.space)
-    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-        smooth = form.template.regularizer
-    return quadratic(smooth, form.space) is not None
+    return certificate.perturbed == "objective" and bool(np.isfinite(certificate.hessian_bound))
 
 
 def answer_radius(
@@ -126,11 +121,18 @@ def answer_radius(
     F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
     ``(mu/2) r^2 - (s + ||b||) r <= nW``.
     """
-    mu = certificate.strong_convexity
     records = largest_count(certificate.privacy, certificate.size) if records is None else records
-    start, slope = public_start(analysis, certificate)
-    pull = slope + noise_bound
-    steps = [(records * certificate.gradient_bound + pull) / mu]
+    mu, bound = certificate.strong_convexity, certificate.gradient_bound
+    return minimiser_norm(analysis, mu, bound, certificate.size, certificate.added, records, noise_bound)
+
+
+def minimiser_norm(
+    analysis: Analysis, mu: float, gradient_bound: float, size: float, added: float, records: float, noise: float
+) -> float:
+    """Do the work of `answer_radius`, from plain numbers."""
+    start, slope = public_start(analysis, size, added)
+    pull = slope + noise
+    steps = [(records * gradient_bound + pull) / mu]
     drop = loss_drop(analysis)
     if np.isfinite(drop):
         steps.append((pull + float(np.sqrt(pull**2 + 2 * mu * records * drop))) / mu)
@@ -189,15 +191,15 @@ def nearest_to_zero(form: LossForm) -> Array:
     return form.feasible.project(zero) if form.feasible.has_projection else zero
 
 
-def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, float]:
+def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
-    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and the bounds are rough guesses.
+    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
     """
     start, gradient = start_and_slope(analysis)
     if gradient is None:
         return start, 0.0
-    norm = float(np.linalg.norm(certificate.size * gradient + certificate.added * start))
+    norm = float(np.linalg.norm(size * gradient + added * start))
     return start, norm if np.isfinite(norm) else 0.0
 
 
