@@ -46,8 +46,13 @@ def bound_on_count(cover: CoverNoise, count: int, rng: np.random.Generator | Non
     rng : numpy.random.Generator, optional
         For tests, as for `perturb`.
     """
-    scale = math.nextafter(1 / cover.counting, math.inf)
-    noise = replace(
+    noisy = perturb(np.array([float(count)]), noise_of_count(cover), rng)
+    return float(noisy[0]) + margin(cover.counting)
+
+
+def noise_of_count(cover: CoverNoise) -> CoverNoise:
+    """Return the integer noise of the number of records, which one of them moves by one."""
+    return replace(
         cover,
         noise=LAPLACE,
         epsilon=cover.counting,
@@ -56,9 +61,8 @@ def bound_on_count(cover: CoverNoise, count: int, rng: np.random.Generator | Non
         step=1.0,
         dimension=1,
         sensitivity=1.0,
-        scale=scale,
+        scale=math.nextafter(1 / cover.counting, math.inf),
     )
-    return float(perturb(np.array([float(count)]), noise, rng)[0]) + margin(cover.counting)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
