@@ -17,17 +17,17 @@ from dpconvex.certificate import Certificate, CoverNoise
 from dpconvex.errors import DomainError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.cover import (
-    ABOVE_FLOOR,
     check_smoothness,
     counting_steps,
     covering,
     covering_step,
+    least_tolerance,
     noise_cap,
     tail_cost,
 )
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
 from dpconvex.mechanisms.grid import LAPLACE, perturb
-from dpconvex.mechanisms.rounding import largest_floor, margin
+from dpconvex.mechanisms.rounding import margin
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 
@@ -86,7 +86,7 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     assert cover is not None
     if records <= cover.records:
         return certificate
-    larger = enlarged(mechanism, analysis, certificate, records, cover.records)
+    larger = enlarged(mechanism, analysis, certificate, cover, records)
     spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
     cap = noise_cap(mechanism, larger)
     noise = covering(mechanism, analysis, larger, spent, cap, tail_cost(certificate.privacy), records)
@@ -97,17 +97,17 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
 
 
 def enlarged(
-    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float, made_for: float
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cover: CoverNoise, records: float
 ) -> Certificate:
     """Return a certificate with a tolerance that is reached for so many records, paid by the noise where it is to be."""
     before = certificate.tolerance
     if certificate.perturbed == "gradients":
-        more = 2 * (gradient_rounding(analysis, records) - gradient_rounding(analysis, made_for))
+        more = 2 * (gradient_rounding(analysis, records) - gradient_rounding(analysis, cover.records))
         return scaled(certificate, certificate.sensitivity, more, before, "sensitivity")
     paid = certificate.perturbed == "output"
     check_smoothness(analysis, certificate, noise_cap(mechanism, certificate), records)
     cap = 0.0 if paid else noise_cap(mechanism, certificate)
-    tolerance = max(before, ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records))
+    tolerance = max(before, least_tolerance(analysis, certificate, cap, records, margin(cover.counting)))
     if not paid or tolerance == before:
         return replace(certificate, tolerance=tolerance)
     reach = certificate.settings.get("distance_of_answers")

@@ -28,18 +28,21 @@ from dpconvex.mechanisms.rounding import (
     answer_radius,
     covered_count,
     largest_floor,
+    margin,
     projection_error,
 )
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 from dpconvex.sets import UNIT
 
-__all__ = ["ABOVE_FLOOR", "Cover", "calibrate_cover", "covering", "noise_cap"]
+__all__ = ["ABOVE_FLOOR", "ABOVE_RARE_FLOOR", "Cover", "calibrate_cover", "covering", "least_tolerance", "noise_cap"]
 
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
 ABOVE_FLOOR = 10.0
+# The same for numbers of records that a noisy number of them all but excludes.
+ABOVE_RARE_FLOOR = 2.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
@@ -126,7 +129,8 @@ class Cover:
         cap = noise_cap(mechanism, bare)
         check_smoothness(analysis, bare, cap, records)
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
-        tolerance = self._tolerance(analysis, bare, cap, own, records)
+        spare = margin(counting) if counting else 0.0
+        tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
         tail = tail_cost(privacy)
         noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
         noise = replace(noise, counting=counting)
@@ -143,13 +147,13 @@ class Cover:
         )
 
     def _tolerance(
-        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, records: float
+        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, count: tuple[float, float]
     ) -> float:
         """Choose the distance that solvers must certify, from public numbers."""
         if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
             return certificate.tolerance
         paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
-        least = ABOVE_FLOOR * largest_floor(analysis, certificate, 0.0 if paid else cap, records)
+        least = least_tolerance(analysis, certificate, 0.0 if paid else cap, *count)
         asked = certificate.tolerance if paid else self.tolerance
         if asked is None:
             unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
@@ -166,6 +170,24 @@ class Cover:
 def left(total: float, part: float) -> float:
     """Return what a part leaves of a total, rounded down."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
+    """Return a distance that solvers reach with ease, whatever the data.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    certificate : Certificate
+    cap : float
+        Bound on the norm of the linear term b.
+    records : float
+        There are at most so many records.
+    spare : float
+        There are hardly ever more than `records` less this.
+    """
+    usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
+    return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:

@@ -53,7 +53,7 @@ TAIL = 2.0**-100
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
 # is rarely as long as the margin that bounds it.
-COUNTED, MARGINS = 0.25, 1.25
+COUNTED, MARGINS = 0.25, 1.1
 
 _DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
 _STARTS: WeakKeyDictionary[Analysis, tuple[Array, Array | None]] = WeakKeyDictionary()
