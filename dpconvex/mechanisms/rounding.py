@@ -217,8 +217,11 @@ def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
         fresh[name].value = value
     # A copy: the user's own variables keep the values that they have.
     copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
-    with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
-        slopes = form.template.regularizer.tree_copy(copies).grad
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
+            slopes = form.template.regularizer.tree_copy(copies).grad
+    except NotImplementedError:  # CVXPY differentiates no largest absolute value
+        return start, None
     gradient = np.zeros(form.space.dim)
     for name, block in form.space.blocks.items():
         slope = slopes.get(fresh[name], 0.0)
