@@ -1,6 +1,7 @@
-"""From a point to one that is certified: by quasi-Newton steps, and by accelerated proximal gradients where these get stuck.
+"""From a point to one that is certified: by quasi-Newton steps, and where these get stuck by others.
 
-The latter is Nesterov's method with the momentum of A. Beck and M. Teboulle (SIAM J. Imaging Sci. 2009), restarted
+Where K is all of space these are Newton steps that look at gradients alone (`newton`), else accelerated proximal gradients:
+Nesterov's method with the momentum of A. Beck and M. Teboulle (SIAM J. Imaging Sci. 2009), restarted
 whenever the step points against the momentum (B. O'Donoghue, E. Candes, Found. Comput. Math. 2015, section 3.2), so that
 it adapts to the strong convexity it meets.  All may use whatever they like of the data: what they find is certified.
 """
@@ -63,7 +64,8 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
             # What rounding takes from the tolerance depends on where the point is, so it is asked anew.
             allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
             left = max(last - composite.evaluations, 0)  # a step costs at least one pass over the records
-            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, left)
+            steps = left if method is descend_by_slopes else (left + 1) // 2
+            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, steps)
             best = at_point(composite, *found)
             if best.distance_bound <= tolerance:
                 break
