@@ -60,9 +60,9 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
         if max_steps == 0:
             return best
         last = composite.evaluations + max_steps
-        for method in (descend, descend, descend_by_slopes):
+        for method, least in ((descend, 0.1), (descend, 0.01), (descend_by_slopes, 0.001)):
             # What rounding takes from the tolerance depends on where the point is, so it is asked anew.
-            allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
+            allowance = max(tolerance - floor(composite, best), least * tolerance)
             left = max(last - composite.evaluations, 0)  # a step costs at least one pass over the records
             steps = left if method is descend_by_slopes else (left + 1) // 2
             found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, steps)
