@@ -65,7 +65,9 @@ class BatchedLoss:
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
-        form = None if engine == "device" or (engine is None and on_accelerator(batch)) else leaf_form(template, space)
+        # Without records there are no blocks; the device has no groups then, and adds up nothing.
+        device = engine == "device" or batch.size == 0 or (engine is None and on_accelerator(batch))
+        form = None if device else leaf_form(template, space)
         self.engine = "device" if form is None else "blocks"
         self._engine: BlockEngine | DeviceEngine = self._device if form is None else BlockEngine(form, batch)
 

@@ -40,6 +40,10 @@ class CoverNoise:
         In steps.
     noise_cap : float
         Bound on the norm of the mechanism's own noise that `distance` accounts for.
+    counting : float
+        Where the number of records is protected: the epsilon, on top of the cover's own, that a noisy number of them costs.
+    records : float
+        Number of records for which `distance` can be certified, whatever they are.
     """
 
     noise: str
@@ -51,6 +55,8 @@ class CoverNoise:
     sensitivity: float
     scale: float
     noise_cap: float
+    counting: float = 0.0
+    records: float = math.inf
 
     @property
     def size(self) -> float:
@@ -308,6 +314,9 @@ class Certificate:
         if self.cover is not None:
             spent = self.cover.epsilon
             yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the cover of the computed answer's distance tau"
+            if self.cover.counting:
+                spent = self.cover.counting
+                yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  a noisy number of records, which tau depends on"
         if self.clustering is not None:
             spent = self.clustering.epsilon
             yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the component labels: noisy k-means"

@@ -90,7 +90,8 @@ def cluster(
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
     columns = {name: data[name] for name in part.fields if name in data}
-    records = Records(part, part.validate(columns, clip=clip), noise.step, features, group)
+    batch = part.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
+    records = Records(part, batch, noise.step, features, group)
     return released(method, noise, records, privacy, rng, seed, classes_of(part, group))
 
 
@@ -125,7 +126,7 @@ class Records:
         start = 0
         for block in blocks(self.column, rows):
             values = dense(block)
-            steps = in_steps(values.reshape(len(values), -1), self.middle, self.step)
+            steps = in_steps(values.reshape(len(values), len(self.middle)), self.middle, self.step)
             yield steps, self.codes[start : start + len(steps)]
             start += len(steps)
 
@@ -145,7 +146,8 @@ class Records:
 
     def assigned(self, components: Components) -> Codes:
         """Return the component of each record, shape (n,)."""
-        return np.concatenate([components.of(steps, codes) for steps, codes in self.blocks()])
+        none = np.zeros(0, dtype=np.int64)
+        return np.concatenate([none, *(components.of(steps, codes) for steps, codes in self.blocks())])
 
 
 def released(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dpconvex.columns import frozen
 from dpconvex.errors import TemplateError
 from dpconvex.feasible import FeasibleSet
+from dpconvex.quadratics import Bend
 from dpconvex.record import Batch
 from dpconvex.space import Space
 from dpconvex.sums import Lengths
@@ -84,6 +85,7 @@ class Problem:
     hessian_bound: float | None = None
     lengths: Lengths | None = None
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
+    bend: Bend | None = None
 
     def __post_init__(self) -> None:
         linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)

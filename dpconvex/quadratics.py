@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.constraints import affine_map, split
 from dpconvex.space import Space
 
-__all__ = ["Quadratic", "quadratic"]
+__all__ = ["Bend", "Quadratic", "quadratic"]
 
 Array = NDArray[np.float64]
 
@@ -43,6 +43,28 @@ class Quadratic:
     def hessian_product(self, direction: Array) -> Array:
         """Multiply a direction with the Hessian."""
         return np.asarray(self.hessian @ direction)
+
+
+@dataclass(frozen=True)
+class Bend:
+    """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number.
+
+    Attributes
+    ----------
+    quadratic : float
+        Of its squares: the largest sum of the absolute values of a row of their Hessian.
+    rest : float
+        Of what is left, in the operator norm; infinite if there is no bound.
+    radius : float
+        They hold at points of K of at most this norm.
+    reason : str
+        Why there is no bound.
+    """
+
+    quadratic: float
+    rest: float
+    radius: float
+    reason: str = ""
 
 
 def quadratic(expression: cp.Expression, space: Space) -> Quadratic | None:

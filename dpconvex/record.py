@@ -310,7 +310,7 @@ class Checked(Mapping[str, Any]):
 
     def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
         self.record, self.data, self.clip = record, data, clip
-        self.batch = record.validate(data, clip=clip)
+        self.batch = record.validate(data, clip=clip, empty=True)
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]
@@ -390,7 +390,7 @@ class Record:
             object.__setattr__(copied, name, MappingProxyType(shown) if isinstance(value, MappingProxyType) else shown)
         return copied
 
-    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Batch:
+    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
 
         Parameters
@@ -401,6 +401,8 @@ class Record:
             block of them is copied and checked whenever it is read.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
+        empty : bool
+            Accept data without records.  Where the number of records is protected, none of them is a number like others.
 
         Returns
         -------
@@ -409,24 +411,32 @@ class Record:
         Raises
         ------
         DomainError
-            Missing or extra fields, differing lengths, no records, NaN or infinity, a value outside its domain.
+            Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain; no records, unless they
+            are allowed to be missing.
         """
-        if isinstance(data, Checked) and data.record is self and data.clip == clip:
-            return data.batch
+        known = isinstance(data, Checked) and data.record is self and data.clip == clip
+        batch = data.batch if known and isinstance(data, Checked) else self._batch(data, clip)
+        if batch.size == 0 and not empty:
+            raise DomainError("the data are empty: there is no record to learn from.")
+        return batch
+
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+        """Do the work of `validate`, whatever the number of records."""
         if not isinstance(clip, bool | np.bool_):
             raise TemplateError(f"clip must be True or False, not {clip!r}.")
         names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
-        arrays = {name: check_column(name, domain, data[name], clip) for name, domain in self.continuous.items()}
+        arrays = {
+            name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
+            for name, domain in self.continuous.items()
+        }
         codes = {name: choice.codes(name, data[name]) for name, choice in self.discrete.items()}
         lengths = {name: records_of(array) for name, array in {**arrays, **codes}.items()}
         if len(set(lengths.values())) != 1:
             raise DomainError(f"the fields have different numbers of records: {lengths}.")
         size = next(iter(lengths.values()))
-        if size == 0:
-            raise DomainError("the data are empty: there is no record to learn from.")
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
@@ -452,6 +462,12 @@ def table(data: Any) -> Any:
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
     return data
+
+
+def with_axes(column: Any, shape: tuple[int, ...]) -> Any:
+    """Return a column; an empty list or array of one axis, which is what no records look like, gets the axes of a field."""
+    plain = isinstance(column, list | tuple | np.ndarray)
+    return np.zeros((0, *shape)) if plain and len(column) == 0 and np.ndim(column) == 1 else column
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:

@@ -20,8 +20,9 @@ from dpconvex.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
-from dpconvex.mechanisms.cover import GAUSSIAN, LAPLACE, left, perturb, smallest_delta
+from dpconvex.mechanisms.cover import left
 from dpconvex.mechanisms.gaussian import gaussian_delta
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
 from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, computable, pay
@@ -175,6 +176,8 @@ def count_mistakes(release: Release, template: Template, checked: Checked, featu
     truth, start, wrong = names[batch.group], 0, 0
     for block in blocks(batch.fields[features], BLOCK):
         x = dense(block)
+        if not len(x):  # a learner's predict need not know what to do with nothing
+            continue
         wrong += mistakes(release, x, truth[start : start + len(x)])
         start += len(x)
     return wrong

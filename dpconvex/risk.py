@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import chi2, norm
 
-from dpconvex.certificate import Certificate, number
+from dpconvex.certificate import TAIL, Certificate, number
 from dpconvex.errors import TemplateError
-from dpconvex.mechanisms.cover import TAIL
 from dpconvex.mechanisms.matrix_noise import best_structure
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
 from dpconvex.mechanisms.output import smooth_analysis

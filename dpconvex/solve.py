@@ -19,11 +19,16 @@ from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.form import LossForm
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.choice import Automatic
-from dpconvex.mechanisms.cover import Cover, perturb
+from dpconvex.mechanisms.counting import bound_on_count, for_count
+from dpconvex.mechanisms.cover import Cover
+from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.output import smooth_analysis
+from dpconvex.mechanisms.regularizers import bend_of, bends
+from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.problem import Problem
+from dpconvex.quadratics import Bend
 from dpconvex.record import Batch
 from dpconvex.release import Release
 from dpconvex.rules.analysis import Analysis
@@ -139,13 +144,20 @@ def run_certified(
         As for `solve`.
     """
     assert certificate.cover is not None
-    batch = template.record.validate(data, clip=clip)
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
     if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
         raise DomainError(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
     analysis = analyse(template)
+    if certificate.cover.counting:
+        # From a stream of its own: what is drawn for tests does not depend on whether records were counted.
+        stream = None if seed is None else seeded_generator(seed).spawn(1)[0]
+        bound = bound_on_count(certificate.cover, batch.size, stream)
+        certificate = for_count(mechanism, analysis, certificate, bound)
+    assert certificate.cover is not None
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, rng)
     theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))
@@ -247,7 +259,16 @@ class DataEngine:
             hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
             projector=projector(form),
+            bend=self._bend(strong_convexity, linear, added),
         )
+
+    def _bend(self, strong_convexity: float, linear: Array | None, added: float) -> Bend:
+        """Bound the curvature of the regularizer wherever the minimiser can be."""
+        form, noise = self.analysis.form, 0.0 if linear is None else float(np.linalg.norm(linear))
+        radius, bound = 0.0, self.analysis.gradient_bound
+        if bends(form):
+            radius = minimiser_norm(self.analysis, strong_convexity, bound, self.size, added, self.batch.size, noise)
+        return bend_of(form, radius * (1 + 1e-6))
 
     @cached_property
     def _plain(self) -> Problem:

@@ -122,12 +122,13 @@ def tune(
         verify(template, privacy, share, mechanism)
     pay(budget, privacy, "tune")
     rng = system_generator() if seed is None else seeded_generator(seed)
-    held_out = next(iter(named.values())).record.validate(columns, clip=clip)
+    protected = privacy.adjacency == "add-remove"
+    held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
     part = parts(counted, len(named) + 1, privacy.adjacency, rng)
     releases = []
     for k, template in enumerate(named.values()):
         mine = {name: column[part == k] for name, column in columns.items()}
-        nominal = share if privacy.adjacency == "add-remove" else None
+        nominal = share if protected else None
         stream = None if seed is None else seed + k
         releases.append(solve(template, mine, privacy, mechanism, backend, size=nominal, clip=clip, seed=stream))
     rows = np.flatnonzero(part == len(named))

@@ -11,7 +11,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex import repeated
-from dpconvex.mechanisms.cover import smallest_delta
+from dpconvex.mechanisms.grid import smallest_delta
 from dpconvex.repeated import gaussian_score, laplace_score, planned, tune_repeated
 from dpconvex.tuning import mistakes
 

@@ -373,6 +373,6 @@ def test_what_has_no_bound_is_refused() -> None:
     steep = dp.Template(
         dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w) - cp.sum(cp.log(w)), [cp.norm(w) <= 1]
     )
-    certificate = dp.verify(steep, dp.Privacy(1.0), 100)
+    certificate = dp.verify(steep, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.01))
     with pytest.raises(dp.TemplateError, match="unbounded"):
         dp.risk_bound(steep, certificate)

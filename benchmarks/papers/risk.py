@@ -25,7 +25,7 @@ import dpconvex as dp
 from benchmarks import RESULTS
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.chaudhuri import published_calibration
-from dpconvex.mechanisms.cover import perturb
+from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.published import PublishedPerturbation
 from dpconvex.mechanisms.published_risk import (
     chaudhuri_lemma_3,

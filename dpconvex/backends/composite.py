@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.absolute import AbsoluteValues
 from dpconvex.errors import NotConverged
 from dpconvex.problem import Problem
+from dpconvex.quadratics import Bend
 from dpconvex.sets import UNIT
 from dpconvex.sums import Lengths, public_norms
 
@@ -61,14 +62,27 @@ class Composite:
         return self.problem.feasible.is_space and self.absolute is None
 
     @cached_property
+    def bend(self) -> Bend:
+        """Bounds on the curvature of the regularizer; a problem that brings none knows only that of squares."""
+        if self.problem.bend is not None:
+            return self.problem.bend
+        regularizer = self.problem.loss.quadratic(smooth=self.absolute is not None)
+        if regularizer is None:
+            return Bend(0.0, np.inf, 0.0)
+        return Bend(float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0)), 0.0, np.inf)
+
+    @cached_property
     def curvature(self) -> float:
-        """Proved Lipschitz constant of the gradient of f on K; infinite if there is none."""
-        problem, loss = self.problem, self.problem.loss
-        regularizer = loss.quadratic(smooth=self.absolute is not None)
-        if problem.hessian_bound is None or regularizer is None:
+        """Proved Lipschitz constant of the gradient of f where `bend` holds; infinite if there is none."""
+        problem = self.problem
+        if problem.hessian_bound is None or not np.isfinite(self.bend.rest):
             return np.inf
         public = self.stiffness + problem.added
         return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
+
+    def curvature_at(self, theta: Array) -> float:
+        """Return the same for the segment from a point of K to the minimiser."""
+        return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
 
     @cached_property
     def has_kinks(self) -> bool:
@@ -139,10 +153,12 @@ class Composite:
     @cached_property
     def stiffness(self) -> float:
         """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
-        regularizer = self.problem.loss.quadratic(smooth=self.absolute is not None)
-        if regularizer is None:
-            return self.problem.strong_convexity
-        return self.problem.size * float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0))
+        bend = self.bend
+        return (
+            self.problem.size * (bend.quadratic + bend.rest)
+            if np.isfinite(bend.rest)
+            else self.problem.strong_convexity
+        )
 
     @cached_property
     def lengths(self) -> Lengths:

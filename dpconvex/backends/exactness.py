@@ -104,14 +104,19 @@ def step(
         lipschitz *= 2.0
     residual = slope - gradient + lipschitz * move
     bound = float(np.linalg.norm(residual)) / mu + 2 * composite.gradient_error(theta, slope) / mu
-    bound += composite.proximal_error(point - gradient / lipschitz) * spread(composite, lipschitz)
+    if not composite.is_smooth:
+        bound += composite.proximal_error(point - gradient / lipschitz) * spread(composite, theta, lipschitz)
     plain = at_point(composite, theta, reached, slope, lipschitz)
     return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
 
 
-def spread(composite: Composite, lipschitz: float) -> float:
-    """How far the certified distance of a step moves with its end: ``1 + (L + L_f)/mu``, L_f estimated by L if unknown."""
-    curvature = composite.curvature if np.isfinite(composite.curvature) else lipschitz
+def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
+    """How far the certified distance of a step moves with its end: ``1 + (L + L_f)/mu``.
+
+    Every release has a proved L_f (`dpconvex.mechanisms.cover` refuses what has none).  For other problems, which promise
+    nothing, it is estimated by L.
+    """
+    curvature = composite.curvature_at(theta) if np.isfinite(composite.curvature) else lipschitz
     return 1 + (lipschitz + curvature) / composite.problem.strong_convexity
 
 
@@ -132,7 +137,7 @@ def at_point(
     if composite.is_smooth:
         bound = float(np.linalg.norm(gradient)) / mu + error
     else:
-        condition = float(np.sqrt(composite.curvature / mu))
+        condition = float(np.sqrt(composite.curvature_at(theta) / mu))
         if np.isfinite(condition):
             point = theta - gradient / (condition * mu)
             move = theta - composite.proximal(point, 1.0 / (condition * mu))
@@ -149,8 +154,8 @@ def floor(composite: Composite, iterate: Iterate) -> float:
     if composite.is_smooth:
         return errors
     point = iterate.theta - iterate.gradient / iterate.lipschitz
-    lowest = 2 * errors + composite.proximal_error(point) * spread(composite, iterate.lipschitz)
-    condition = float(np.sqrt(composite.curvature / mu))
+    lowest = 2 * errors + composite.proximal_error(point) * spread(composite, iterate.theta, iterate.lipschitz)
+    condition = float(np.sqrt(composite.curvature_at(iterate.theta) / mu))
     if np.isfinite(condition):
         point = iterate.theta - iterate.gradient / (condition * mu)
         lowest = min(lowest, errors + composite.proximal_error(point) * (1 + 2 * condition))

@@ -1,6 +1,7 @@
-"""From a point to one that is certified: by quasi-Newton steps, and by accelerated proximal gradients where these get stuck.
+"""From a point to one that is certified: by quasi-Newton steps, and where these get stuck by others.
 
-The latter is Nesterov's method with the momentum of A. Beck and M. Teboulle (SIAM J. Imaging Sci. 2009), restarted
+Where K is all of space these are Newton steps that look at gradients alone (`newton`), else accelerated proximal gradients:
+Nesterov's method with the momentum of A. Beck and M. Teboulle (SIAM J. Imaging Sci. 2009), restarted
 whenever the step points against the momentum (B. O'Donoghue, E. Candes, Found. Comput. Math. 2015, section 3.2), so that
 it adapts to the strong convexity it meets.  All may use whatever they like of the data: what they find is certified.
 """
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.backends.composite import Composite
 from dpconvex.backends.exactness import Iterate, at_point, floor, step
+from dpconvex.backends.newton import descend_by_slopes
 from dpconvex.backends.panoc import quasi_newton
 from dpconvex.backends.quasi_newton import descend
 
@@ -57,8 +59,17 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     if composite.is_smooth:
         if max_steps == 0:
             return best
-        allowance = max(tolerance - floor(composite, best), 0.1 * tolerance)
-        return at_point(composite, *descend(composite, start, value, gradient, 0.9 * mu * allowance, max_steps))
+        last = composite.evaluations + max_steps
+        for method, least in ((descend, 0.1), (descend, 0.01), (descend_by_slopes, 0.001)):
+            # What rounding takes from the tolerance depends on where the point is, so it is asked anew.
+            allowance = max(tolerance - floor(composite, best), least * tolerance)
+            left = max(last - composite.evaluations, 0)  # a step costs at least one pass over the records
+            steps = left if method is descend_by_slopes else (left + 1) // 2
+            found = method(composite, best.theta, best.value, best.gradient, 0.9 * mu * allowance, steps)
+            best = at_point(composite, *found)
+            if best.distance_bound <= tolerance:
+                break
+        return best
     best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
     if best.distance_bound <= tolerance or max_steps == 0:
         return best

@@ -11,42 +11,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 from scipy.stats import chi, gamma
 
 from dpconvex.certificate import TAIL, Certificate, CoverNoise, tail_of
 from dpconvex.derivation import Derivation
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.rounding import SURPLUS, answer_radius, largest_floor, projection_error
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, largest_rho
+from dpconvex.mechanisms.regularizers import bend_of
+from dpconvex.mechanisms.rounding import (
+    COUNTED,
+    LARGEST_EPSILON,
+    SHARE,
+    answer_radius,
+    covered_count,
+    largest_floor,
+    margin,
+    projection_error,
+)
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis
 from dpconvex.sets import UNIT
 
-__all__ = ["TAIL", "Cover", "calibrate_cover", "noise_cap", "perturb", "smallest_delta"]
+__all__ = ["ABOVE_FLOOR", "ABOVE_RARE_FLOOR", "Cover", "calibrate_cover", "covering", "least_tolerance", "noise_cap"]
 
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-# The cover never needs more of epsilon than this, however large the promise.
-LARGEST_EPSILON = 0.1
 # Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
-ABOVE_FLOOR = 1.5
+ABOVE_FLOOR = 10.0
+# The same for numbers of records that a noisy number of them all but excludes.
+ABOVE_RARE_FLOOR = 2.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
 SLACK = 1 + 1e-12
-# Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
-LARGEST_INTEGER = 2**62
 
-LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
     LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
@@ -61,7 +61,8 @@ class Cover:
     Parameters
     ----------
     share : float
-        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.
+        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.  Under
+        add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
         constants: as small as makes the cover negligible next to the mechanism's noise, but above what rounding allows to
@@ -73,7 +74,7 @@ class Cover:
         If a number is out of range.
     """
 
-    share: float = 0.01
+    share: float = SHARE
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
@@ -119,42 +120,39 @@ class Cover:
             If the tolerance lies below what rounding allows.
         """
         rest, spent = self.split(privacy)
+        counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
         bare = mechanism.certify(analysis, rest, size)
-        cap, dimension = noise_cap(mechanism, bare), analysis.form.space.dim
-        tolerance = self._tolerance(analysis, bare, cap, spent)
-        distance = drawing_error(mechanism, analysis, bare, cap) + (0.0 if bare.perturbed == "output" else tolerance)
-        tail = tail_of(privacy.epsilon)
-        noise = calibrate_cover(spent, distance, dimension, cap, tail)
-        step = Derivation(
-            "cover of the residual",
-            "",
-            {
-                "epsilon": noise.epsilon,
-                "delta": noise.delta,
-                "tau": noise.distance,
-                "grid step": noise.step,
-                "sensitivity in steps": noise.sensitivity,
-                "scale in steps": noise.scale,
-                "cap on the noise": cap,
-            },
-            COVER_SOURCE[noise.noise],
-        )
+        records = covered_count(privacy, size, counting)
+        if bare.perturbed == "gradients":  # the mechanism pays for rounding itself, and knew no share
+            records = min(records, covered_count(rest, size))
+        cap = noise_cap(mechanism, bare)
+        check_smoothness(analysis, bare, cap, records)
+        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
+        spare = margin(counting) if counting else 0.0
+        tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
+        tail = tail_cost(privacy)
+        noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
+        noise = replace(noise, counting=counting)
         claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
         return replace(
             bare,
             privacy=privacy,
             tolerance=tolerance,
             cover=noise,
-            derivation=Derivation("covered release", "", claims, SOURCE, (bare.derivation, step)),
+            derivation=Derivation(
+                "covered release", "", claims, SOURCE, (bare.derivation, *counting_steps(noise), covering_step(noise))
+            ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
 
-    def _tolerance(self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy) -> float:
+    def _tolerance(
+        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, count: tuple[float, float]
+    ) -> float:
         """Choose the distance that solvers must certify, from public numbers."""
         if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
             return certificate.tolerance
         paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
-        least = ABOVE_FLOOR * largest_floor(analysis, certificate, 0.0 if paid else cap)
+        least = least_tolerance(analysis, certificate, 0.0 if paid else cap, *count)
         asked = certificate.tolerance if paid else self.tolerance
         if asked is None:
             unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
@@ -171,6 +169,90 @@ class Cover:
 def left(total: float, part: float) -> float:
     """Return what a part leaves of a total, rounded down."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
+    """Return a distance that solvers reach with ease, whatever the data.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    certificate : Certificate
+    cap : float
+        Bound on the norm of the linear term b.
+    records : float
+        There are at most so many records.
+    spare : float
+        There are hardly ever more than `records` less this.
+    """
+    usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
+    return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
+
+
+def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
+    """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that.
+
+    Raises
+    ------
+    NotPrivate
+        If nothing bounds the curvature of the regularizer's smooth part where answers can be.
+    """
+    if certificate.perturbed == "gradients":
+        return
+    form = analysis.form
+    radius = answer_radius(analysis, certificate, 0.0 if certificate.perturbed == "output" else cap, records)
+    bend = bend_of(form, radius * (1 + 1e-6))
+    if not math.isfinite(bend.rest):
+        raise NotPrivate(
+            "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
+            f"impossible to certify, depending on the data: {bend.reason}",
+            form.template.regularizer,
+            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write absolute values as "
+            "cp.norm1 of variables that are free or have bounds alone, or use NoisyGradientDescent",
+        )
+
+
+def tail_cost(privacy: Privacy) -> float:
+    """Return the part of delta that pays for noise which is longer than its bound: the mechanism's, and that of a count."""
+    events = 2 if privacy.adjacency == "add-remove" else 1
+    return events * tail_of(privacy.epsilon)
+
+
+def covering(
+    mechanism: Mechanism,
+    analysis: Analysis,
+    certificate: Certificate,
+    spent: Privacy,
+    cap: float,
+    tail: float,
+    records: float,
+) -> CoverNoise:
+    """Calibrate the cover for the tolerance of a certificate."""
+    left_behind = 0.0 if certificate.perturbed == "output" else certificate.tolerance
+    distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
+    return replace(calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail), records=records)
+
+
+def covering_step(noise: CoverNoise) -> Derivation:
+    """Return the step of a derivation that says what the cover costs, and what for."""
+    values = {
+        "epsilon": noise.epsilon,
+        "delta": noise.delta,
+        "tau": noise.distance,
+        "grid step": noise.step,
+        "sensitivity in steps": noise.sensitivity,
+        "scale in steps": noise.scale,
+        "cap on the noise": noise.noise_cap,
+    }
+    return Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
+
+
+def counting_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
+    """Return the step that says what a noisy number of records costs, if there is one."""
+    if not noise.counting:
+        return ()
+    values = {"epsilon": noise.counting, "tau holds for records": noise.records}
+    return (Derivation("noisy number of records", "", values, COVER_SOURCE[LAPLACE]),)
 
 
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
@@ -192,7 +274,9 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     return LOG_CONCAVE * certificate.expected_noise
 
 
-def drawing_error(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float) -> float:
+def drawing_error(
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float | None = None
+) -> float:
     """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
 
     What rounding does to noise is proportional to its norm; a mechanism for which that is not enough says so with a method
@@ -204,7 +288,7 @@ def drawing_error(mechanism: Mechanism, analysis: Analysis, certificate: Certifi
     if certificate.perturbed == "objective":
         return (relative * cap + more) / certificate.strong_convexity
     if certificate.perturbed == "output":
-        reach = answer_radius(analysis, certificate, 0.0) + cap
+        reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + projection_error(analysis.form, reach)
     return 0.0
 
@@ -261,44 +345,6 @@ def calibrate_cover(
     return min(laplace, gaussian, key=lambda noise: noise.size)
 
 
-def smallest_delta(rho: float, epsilon: float) -> float:
-    """Return a delta for which rho-zero-concentrated privacy implies (epsilon, delta).
-
-    For every alpha > 1, ``delta = exp((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)`` will do (C. Canonne,
-    G. Kamath, T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; proof in docs/release.md).  The
-    best alpha is searched for, and any other would be valid too.
-
-    Parameters
-    ----------
-    rho : float
-        Half the squared ratio of sensitivity and standard deviation, for Gaussian noise, discrete or not.
-    epsilon : float
-
-    Returns
-    -------
-    float
-    """
-
-    def log_delta(log_order: float) -> float:
-        order = 1 + math.exp(log_order)
-        return (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - log_order
-
-    middle = math.log(max(epsilon, 1e-300) / rho) if rho > 0 else 0.0
-    best = minimize_scalar(log_delta, bounds=(min(middle, 0.0) - 20, max(middle, 0.0) + 5), method="bounded")
-    return float(min(math.exp(min(best.fun, 0.0)) * (1 + 1e-9), 1.0))
-
-
-@lru_cache(maxsize=256)
-def largest_rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
-    low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
-    low -= math.log(max(-math.log(delta), 1.0))
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if smallest_delta(math.exp(middle), epsilon) <= delta else (low, middle)
-    return math.exp(low)
-
-
 def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tuple[str, ...]:
     """Say what the proof about the released numbers takes for granted."""
     counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
@@ -322,89 +368,10 @@ def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tup
         drawn,
         f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     ]
-    if certificate.privacy.adjacency == "add-remove":
+    if noise.counting:
         said.append(
-            f"There are at most {SURPLUS} times as many records as the nominal number; more of them may make a fit fail for "
-            "rounding, which would be seen."
+            f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the "
+            "release says how large; the noise of that number exceeds its bound with a probability below 2^-100, which "
+            f"{counted}."
         )
     return tuple(said)
-
-
-def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
-    """Round an answer to the grid and add the cover.
-
-    Parameters
-    ----------
-    theta : ndarray, shape (dim,)
-        Within ``noise.distance`` of the exact answer.
-    noise : CoverNoise
-    rng : numpy.random.Generator, optional
-        For tests: draws from it instead of OpenDP.  The result is then not private.
-
-    Returns
-    -------
-    ndarray, shape (dim,)
-        Multiples of ``noise.step``.
-
-    Raises
-    ------
-    DPConvexError
-        If the answer is not finite, or OpenDP does not confirm the privacy of its own noise.
-    """
-    theta = np.asarray(theta, dtype=float)
-    if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
-        raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
-    # Dividing by a power of two is exact, so the only rounding is the one to the grid.
-    with np.errstate(over="ignore"):
-        steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
-    drawn = (
-        steps + seeded(noise, rng) if rng is not None else np.array(measurement(noise)(steps.tolist()), dtype=np.int64)
-    )
-    # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
-    return np.asarray(drawn.astype(float) * noise.step)
-
-
-def measurement(noise: CoverNoise) -> Any:
-    """Return OpenDP's mechanism on vectors of integers, after asking it what it costs."""
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian, make_laplace
-    from opendp.metrics import l1_distance, l2_distance
-    from opendp.mod import enable_features
-
-    enable_features("contrib")
-    domain = vector_domain(atom_domain(T="i64"))
-    if noise.noise == LAPLACE:
-        found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
-        within = found.map(int(noise.sensitivity)) <= noise.epsilon
-    else:
-        found = make_gaussian(domain, l2_distance(T="f64"), scale=noise.scale)
-        within = smallest_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
-    if not within:
-        raise DPConvexError("cover: OpenDP does not confirm the privacy of the calibrated noise; nothing is released.")
-    return found
-
-
-def seeded(noise: CoverNoise, rng: np.random.Generator) -> Integers:
-    """Draw the same law from a generator, for releases that are not private.
-
-    The difference of two geometric variables has the discrete Laplace law; the discrete Gaussian is drawn from it by rejection
-    (Canonne, Kamath & Steinke 2020, section 5).
-    """
-    if noise.noise == LAPLACE:
-        return two_sided(noise.scale, noise.dimension, rng)
-    width = math.floor(noise.scale) + 1
-    result = np.zeros(noise.dimension, dtype=np.int64)
-    missing = np.arange(noise.dimension)
-    while len(missing):
-        draw = two_sided(width, len(missing), rng)
-        excess = np.abs(draw) - noise.scale**2 / width
-        accepted = rng.random(len(missing)) < np.exp(-((excess / noise.scale) ** 2) / 2)
-        result[missing[accepted]] = draw[accepted]
-        missing = missing[~accepted]
-    return result
-
-
-def two_sided(scale: float, count: int, rng: np.random.Generator) -> Integers:
-    """Draw integers k with probability proportional to exp(-|k|/scale), shape (count,)."""
-    stop = -math.expm1(-1 / scale)
-    return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -24,7 +24,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.gaussian import gaussian_sigma, mean_norm
 from dpconvex.mechanisms.modulus import check_options
-from dpconvex.mechanisms.rounding import largest_count
+from dpconvex.mechanisms.rounding import covered_count
 from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.noise import gaussian, in_subspace
 from dpconvex.privacy import Privacy
@@ -105,7 +105,7 @@ class NoisyGradientDescent:
             If no bound on the regularizer's gradient is found and no step size is given.
         """
         check_conditions(analysis, privacy)
-        rounding = gradient_rounding(analysis, privacy, size)
+        rounding = gradient_rounding(analysis, covered_count(privacy, size))
         sensitivity = sensitivity_of(analysis, privacy) + 2 * rounding
         p = analysis.form.noise_dimension
         once = gaussian_sigma(privacy.epsilon, privacy.delta, sensitivity)
@@ -186,9 +186,8 @@ def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
         )
 
 
-def gradient_rounding(analysis: Analysis, privacy: Privacy, size: int) -> float:
-    """Bound how far the computed sum of gradients can be from the exact one, at points of K."""
-    records = largest_count(privacy, size)
+def gradient_rounding(analysis: Analysis, records: float) -> float:
+    """Bound how far the computed sum of so many gradients can be from the exact one, at points of K."""
     bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
     radius = analysis.form.feasible.norm_bound
     return analysis.form.lengths.gradient_error(records, analysis.gradient_bound, bend, radius, 0.0)

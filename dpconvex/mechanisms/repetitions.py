@@ -23,9 +23,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.certificate import Certificate
+from dpconvex.certificate import TAIL, Certificate
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.mechanisms.cover import GAUSSIAN, TAIL
+from dpconvex.mechanisms.grid import GAUSSIAN
 from dpconvex.privacy import Privacy
 
 __all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
@@ -237,4 +237,5 @@ def concentration(certificate: Certificate) -> float:
     cover = certificate.cover
     if cover is not None:
         rho += (cover.sensitivity / cover.scale) ** 2 / 2 if cover.noise == GAUSSIAN else cover.epsilon**2 / 2
+        rho += cover.counting**2 / 2
     return rho * (1 + SLACK)

@@ -8,36 +8,57 @@ part of the objective and a bound on the noise.
 
 from __future__ import annotations
 
+import math
 from weakref import WeakKeyDictionary
 
 import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.absolute import split_absolute
-from dpconvex.certificate import Certificate
+from dpconvex.certificate import TAIL, Certificate
 from dpconvex.form import LossForm
+from dpconvex.mechanisms.regularizers import bend_of
 from dpconvex.polynomial import Polynomial
 from dpconvex.privacy import Privacy
-from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Walker
 from dpconvex.sets import UNIT
 from dpconvex.sums import public_norms
 
-__all__ = ["SURPLUS", "answer_radius", "largest_count", "largest_floor", "loss_drop", "projection_error"]
+__all__ = [
+    "COUNTED",
+    "LARGEST_EPSILON",
+    "SHARE",
+    "SURPLUS",
+    "answer_radius",
+    "covered_count",
+    "largest_count",
+    "largest_floor",
+    "loss_drop",
+    "margin",
+    "minimiser_norm",
+    "projection_error",
+]
 
 Array = NDArray[np.float64]
 
-# Under add-remove the number of records is private; the floor holds for up to so many times the nominal one.
+# Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate
+# that is made before the number is known holds for as many.
 SURPLUS = 2
+# The cover's usual share of epsilon, and how much it takes at most, however large the promise.
+SHARE, LARGEST_EPSILON = 0.01, 0.1
+# The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
+# is rarely as long as the margin that bounds it.
+COUNTED, MARGINS = 0.25, 1.1
 
 _DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
 _STARTS: WeakKeyDictionary[Analysis, tuple[Array, Array | None]] = WeakKeyDictionary()
 
 
-def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+def largest_floor(
+    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
+) -> float:
     """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
 
     The terms are those that `dpconvex.backends.exactness` adds up at one answer, each at its largest.
@@ -49,6 +70,8 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
         With strong convexity mu > 0.
     noise_bound : float
         Bound on the norm of the linear term b.
+    records : float, optional
+        Largest number of records; by default `largest_count`.
 
     Returns
     -------
@@ -58,20 +81,21 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     mu = certificate.strong_convexity
     if mu <= 0:
         return float(np.inf)
-    records = largest_count(certificate.privacy, certificate.size)
-    start, slope = public_start(analysis, certificate)
-    radius = answer_radius(analysis, certificate, noise_bound)
-    curved = certificate.size * largest_eigenvalue(analysis)
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
+    start, slope = public_start(analysis, certificate.size, certificate.added)
+    radius = answer_radius(analysis, certificate, noise_bound, records)
+    bend = bend_of(analysis.form, radius)
+    curved = certificate.size * (largest_eigenvalue(analysis) + bend.rest)
     stiffness = curved + certificate.added
-    bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
+    loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
-    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, bend, radius, public)
+    error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
     if analysis.form.feasible.is_space:
         return float(error / mu)
-    lipschitz = max(records * bend + stiffness, mu)
-    if not curvature_known(analysis, certificate):
+    lipschitz = max(records * loss_bend + stiffness, mu)
+    if not curvature_known(certificate):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
@@ -79,18 +103,14 @@ def largest_floor(analysis: Analysis, certificate: Certificate, noise_bound: flo
     return float(error / mu + proximal * (1 + 2 * condition))
 
 
-def curvature_known(analysis: Analysis, certificate: Certificate) -> bool:
+def curvature_known(certificate: Certificate) -> bool:
     """Say whether backends will know a bound on the curvature of the smooth part, and can certify a point from one gradient."""
-    if certificate.perturbed != "objective" or not np.isfinite(certificate.hessian_bound):
-        return False
-    form = analysis.form
-    smooth, absolute = split_absolute(form.template.regularizer, form.space)
-    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-        smooth = form.template.regularizer
-    return quadratic(smooth, form.space) is not None
+    return certificate.perturbed == "objective" and bool(np.isfinite(certificate.hessian_bound))
 
 
-def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: float) -> float:
+def answer_radius(
+    analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
+) -> float:
     """Bound the norm of the minimiser, over all data sets and all noise up to a bound.
 
     Let F be the objective, h its public part, theta_0 the point of K next to 0, s the slope of h there, and r the distance of
@@ -98,10 +118,18 @@ def answer_radius(analysis: Analysis, certificate: Certificate, noise_bound: flo
     F is not larger at the minimiser than at theta_0, where no loss is more than W above its least value, so
     ``(mu/2) r^2 - (s + ||b||) r <= nW``.
     """
-    mu, records = certificate.strong_convexity, largest_count(certificate.privacy, certificate.size)
-    start, slope = public_start(analysis, certificate)
-    pull = slope + noise_bound
-    steps = [(records * certificate.gradient_bound + pull) / mu]
+    records = largest_count(certificate.privacy, certificate.size) if records is None else records
+    mu, bound = certificate.strong_convexity, certificate.gradient_bound
+    return minimiser_norm(analysis, mu, bound, certificate.size, certificate.added, records, noise_bound)
+
+
+def minimiser_norm(
+    analysis: Analysis, mu: float, gradient_bound: float, size: float, added: float, records: float, noise: float
+) -> float:
+    """Do the work of `answer_radius`, from plain numbers."""
+    start, slope = public_start(analysis, size, added)
+    pull = slope + noise
+    steps = [(records * gradient_bound + pull) / mu]
     drop = loss_drop(analysis)
     if np.isfinite(drop):
         steps.append((pull + float(np.sqrt(pull**2 + 2 * mu * records * drop))) / mu)
@@ -129,8 +157,29 @@ def loss_drop(analysis: Analysis) -> float:
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
-    """Return the largest number of records that the bounds are meant for."""
+    """Return the largest number of records that bounds on the risk are meant for."""
     return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
+
+
+def covered_count(privacy: Privacy, size: int, counting: float | None = None) -> float:
+    """Return the number of records that a certificate is made for before their noisy number is known.
+
+    Parameters
+    ----------
+    privacy : Privacy
+    size : int
+    counting : float, optional
+        The epsilon of the noisy number; by default that of a cover with its usual share.
+    """
+    if privacy.adjacency != "add-remove":
+        return size
+    spent = counting if counting is not None else COUNTED * min(SHARE * privacy.epsilon, LARGEST_EPSILON)
+    return largest_count(privacy, size) + math.ceil(MARGINS * margin(spent))
+
+
+def margin(counting: float) -> float:
+    """Return what integer noise for a count, with a scale of 1/epsilon, exceeds with a probability below 2^-100."""
+    return math.ceil(-math.log(TAIL) / counting * (1 + 1e-9))
 
 
 def nearest_to_zero(form: LossForm) -> Array:
@@ -139,15 +188,15 @@ def nearest_to_zero(form: LossForm) -> Array:
     return form.feasible.project(zero) if form.feasible.has_projection else zero
 
 
-def public_start(analysis: Analysis, certificate: Certificate) -> tuple[Array, float]:
+def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
-    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and the bounds are rough guesses.
+    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
     """
     start, gradient = start_and_slope(analysis)
     if gradient is None:
         return start, 0.0
-    norm = float(np.linalg.norm(certificate.size * gradient + certificate.added * start))
+    norm = float(np.linalg.norm(size * gradient + added * start))
     return start, norm if np.isfinite(norm) else 0.0
 
 
@@ -165,8 +214,11 @@ def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
         fresh[name].value = value
     # A copy: the user's own variables keep the values that they have.
     copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
-    with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
-        slopes = form.template.regularizer.tree_copy(copies).grad
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
+            slopes = form.template.regularizer.tree_copy(copies).grad
+    except NotImplementedError:  # CVXPY differentiates no largest absolute value
+        return start, None
     gradient = np.zeros(form.space.dim)
     for name, block in form.space.blocks.items():
         slope = slopes.get(fresh[name], 0.0)

@@ -1,0 +1,133 @@
+"""Where the number of records is protected, none of them is a number like others: a fit on them is released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.backends import solve
+from dpconvex.columns import Chunks
+from dpconvex.estimators import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
+
+PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
+DELTA = dp.Privacy(2.0, 1e-6, "add-remove")
+NOTHING: dict[str, Any] = {"x": np.zeros((0, 3)), "y": np.zeros(0, dtype=int)}
+GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 0.1)}
+
+
+def learner() -> dp.Template:
+    return dp.load("logistic_regression", features=3)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((0, 3)),
+        np.zeros((0, 3), dtype=np.float32),
+        [],
+        np.array([]),
+        sp.csr_array((0, 3)),
+        sp.coo_matrix((0, 3)),
+        Chunks([]),
+        Chunks([np.zeros((0, 3))]),
+    ],
+    ids=["array", "single precision", "list", "one axis", "csr", "coo", "no chunks", "an empty chunk"],
+)
+@pytest.mark.parametrize("y", [np.zeros(0, dtype=int), [], np.array([], dtype=object)], ids=["int", "list", "objects"])
+def test_columns_without_records_are_fitted(x: Any, y: Any) -> None:
+    release = dp.solve(learner(), {"x": x, "y": y}, PROTECTED, size=30)
+    assert np.isfinite(release["w"]).all()
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        None,
+        dp.ObjectivePerturbation("gaussian"),
+        dp.OutputPerturbation(),
+        dp.OutputPerturbation("gaussian"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("backend", ["first-order", "conic"])
+def test_every_mechanism_fits_nothing(mechanism: Any, backend: str) -> None:
+    assert dp.solve(learner(), NOTHING, DELTA, mechanism, backend, size=30).certificate is not None
+
+
+def test_a_fit_on_nothing_is_the_minimiser_of_noise_and_regularizer() -> None:
+    seen: list[Any] = []
+
+    class Spy:
+        def solve(self, problem: Any, tolerance: float) -> Any:
+            seen.append(problem)
+            return solve(problem, None, tolerance)
+
+    release = dp.solve(learner(), NOTHING, PROTECTED, dp.ObjectivePerturbation(), Spy(), size=30, seed=1)
+    (problem,) = seen
+    weight = problem.size * 0.01 + problem.added
+    assert release["w"] == pytest.approx(-problem.linear / weight, abs=1e-3)
+
+
+def test_noisy_gradient_descent_on_nothing() -> None:
+    w = cp.Variable(3, name="w")
+    bounded = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.pos(1 - x @ w), 0, constraints=[cp.norm(w, 2) <= 5])
+    release = dp.solve(bounded, {"x": NOTHING["x"]}, DELTA, dp.NoisyGradientDescent(steps=5), size=30)
+    assert np.linalg.norm(release["w"]) <= 5
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 12])
+def test_tuning_releases_whatever_the_number_of_records(size: int) -> None:
+    rng = np.random.default_rng(size)
+    data = {"x": rng.uniform(-0.5, 0.5, (size, 3)), "y": rng.choice([-1, 1], size)}
+    five = {str(k): learner() for k in range(5)}
+    for _ in range(3):
+        assert dp.tune(five, data, PROTECTED, size=30).choice in five
+    assert dp.tune_repeated(GRID, data, PROTECTED, size=30, repetitions=dp.Repetitions(mean=2)).choice in GRID
+    assert len(list(dp.sweep(learner(), data, [PROTECTED, DELTA], size=30))) == 2
+
+
+def test_sparse_records_are_tuned_in_parts_without_any() -> None:
+    data = {"x": sp.csr_array(np.array([[0.5, 0.0, 0.0]])), "y": [1]}
+    for _ in range(4):
+        assert dp.tune(GRID, data, PROTECTED, size=30).choice in GRID
+
+
+def test_mixtures_and_clusters_of_nothing() -> None:
+    mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
+    for x in (np.zeros((0, 2)), [], Chunks([])):
+        data = {"x": x, "y": []}
+        assert dp.cluster(mixture, data, PROTECTED, components=2).count == 2
+        assert dp.solve_mixture(mixture, data, dp.Privacy(4.0, adjacency="add-remove"), size=50).release is not None
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression, KernelSVC, LargeMarginGaussianMixture])
+def test_estimators_fit_nothing(estimator: Any) -> None:
+    fitted = estimator(adjacency="add-remove", size=30, classes=(-1, 1)).fit(np.zeros((0, 3)), [])
+    assert fitted.predict(np.zeros((2, 3))).shape == (2,)
+
+
+CALLS: dict[str, Callable[[], Any]] = {
+    "solve": lambda: dp.solve(learner(), NOTHING, dp.Privacy(1.0)),
+    "sweep": lambda: list(dp.sweep(learner(), NOTHING, dp.Privacy(1.0))),
+    "tune_repeated": lambda: dp.tune_repeated(GRID, NOTHING, dp.Privacy(1.0)),
+    "minimize": lambda: dp.minimize(learner(), NOTHING),
+    "validate": lambda: learner().record.validate(NOTHING),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_where_the_number_is_public_none_are_an_error(call: str) -> None:
+    with pytest.raises(dp.DomainError, match="no record to learn from"):
+        CALLS[call]()
+
+
+@pytest.mark.parametrize("x", [np.zeros((0, 4)), np.zeros((0, 3, 1)), np.zeros((1, 0))])
+def test_columns_of_another_shape_are_refused_with_or_without_records(x: Any) -> None:
+    with pytest.raises(dp.DomainError):
+        dp.solve(learner(), {"x": x, "y": [0] * len(x)}, PROTECTED, size=30)
