@@ -211,8 +211,9 @@ def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatc
     monkeypatch.setattr(Polynomial, "matmul", lambda *arguments: calls.append(1) or original(*arguments))
     for classes in (3, 9):
         for competitors in ("summed", "soft"):
+            template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors)
             calls.clear()
-            LossForm(dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors))
+            LossForm(template)
             assert len(calls) == 4
 
 
