@@ -158,7 +158,7 @@ TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
         "123",
         object(),
     ],
-    ids=repr,
+    ids=lambda column: type(column).__name__,
 )
 def test_what_is_no_number_is_not_guessed(column: Any) -> None:
     for clip in (False, True):
