@@ -70,6 +70,7 @@ LAYERS = [
     {"repeated"},
     {"adversary"},
     {"falsify"},
+    {"audit"},
     {"features"},
     {"gallery"},
     {"estimators"},
