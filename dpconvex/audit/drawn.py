@@ -1,4 +1,4 @@
-"""The noise as it is drawn: a mechanism runs on a problem without losses, and the size of its noise is compared with the claim."""
+"""The noise as it is drawn: a mechanism runs on a problem without losses, and its noise is compared with the claim."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
     lost = right[rank:]
     if rank < analysis.form.noise_dimension or len(lost) > 1:
         raise TemplateError(
-            f"audit: matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions has no density "
-            "in closed form; audit ObjectivePerturbation('gamma') or a problem with fewer features."
+            f"audit: matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions has no "
+            "density in closed form; audit ObjectivePerturbation('gamma') or a problem with fewer features."
         )
     inverse = right[:rank].T @ (left[:, :rank].T / values[:rank, None])
     constant = multigammaln(order, rows) - multigammaln(freedom / 2, rows) - rows * columns / 2 * np.log(np.pi)

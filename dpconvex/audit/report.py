@@ -50,6 +50,8 @@ class Attack:
         Parameters at which the loss of privacy is large.
     estimate : float or None
         Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound.
+    needed : float or None
+        For Gaussian noise on the objective, the share of it that the worst case needs.
     masses : Masses or None
         The two laws of the answer, for the whole profile.
     notes : tuple of str
@@ -68,6 +70,7 @@ class Attack:
     curvature: float = 0.0
     answer: Mapping[str, Array] = field(default_factory=dict)
     estimate: float | None = None
+    needed: float | None = None
     masses: Masses | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
@@ -96,10 +99,9 @@ class Attack:
         if not math.isnan(self.found_epsilon):
             share = f"{self.found_epsilon / self.epsilon:.4f}" if self.epsilon > 0 else ""
             yield f"{self.part}: {self.what}", f"{self.epsilon:.6g}", f"{self.found_epsilon:.6g}", share
-        if self.delta > 0 or not (math.isnan(self.found_delta) or self.found_delta == 0):
-            if not math.isnan(self.found_delta):
-                share = f"{self.found_delta / self.delta:.4f}" if self.delta > 0 else ""
-                yield f"{self.part}: delta", f"{self.delta:.6g}", f"{self.found_delta:.6g}", share
+        if self.found_delta > 0 or (self.delta > 0 and not math.isnan(self.found_delta)):
+            share = f"{self.found_delta / self.delta:.4f}" if self.delta > 0 else ""
+            yield f"{self.part}: delta", f"{self.delta:.6g}", f"{self.found_delta:.6g}", share
 
     def places(self) -> Iterator[tuple[str, str]]:
         """Yield (name, where the worst case lies)."""
@@ -114,6 +116,11 @@ class Attack:
         yield "by", self.how
         if self.estimate is not None:
             yield "estimate of delta", f"{self.estimate:.4g}"
+        if self.needed is not None:
+            yield (
+                "noise that this case needs",
+                f"{self.needed:.3g} of the claimed, which is {1 / self.needed:.3g} times as much",
+            )
         for note in self.notes:
             yield "note", note
 
@@ -203,6 +210,7 @@ class Audit:
             "how",
             "curvature",
             "estimate",
+            "needed",
             "ratio",
             "holds",
         )
