@@ -24,9 +24,10 @@ def of(name: str, **options: Any) -> Analysis:
 
 
 def vertices(item: Difference) -> dict[float, int]:
-    assert item.lengths is not None
-    assert item.counts is not None
-    return {round(float(length), 5): int(count) for length, count in zip(item.lengths, item.counts, strict=True)}
+    (hull,) = item.hulls
+    assert hull.lengths is not None
+    assert hull.counts is not None
+    return {round(float(length), 5): int(count) for length, count in zip(hull.lengths, hull.counts, strict=True)}
 
 
 def values(template: dp.Template, parameters: dict[str, Any], data: dict[str, Any]) -> np.ndarray:

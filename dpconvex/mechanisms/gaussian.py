@@ -110,7 +110,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     return min(total * (1 + 1e-9), 1.0)
 
 
-def logistic_delta(epsilon: float, shift: float, ratio: float) -> float:
+def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0) -> float:
     """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
 
     Parameters
@@ -118,15 +118,17 @@ def logistic_delta(epsilon: float, shift: float, ratio: float) -> float:
     epsilon : float
         Positive.
     shift : float
-        a: length of the longest gradient over the standard deviation.
+        a: length of the gradient at a slope of 1, over the standard deviation.
     ratio : float
         q: (length times length over mu) of a slope of 1; the curvature at slope s is ``q s (1 - s)``.
+    high : float
+        Largest slope, at most 1.
 
     Returns
     -------
     float
         A bound on ``E[(1 - exp(epsilon - L(t)))_+]`` with t standard normal and
-        ``L(t) = max over s in [0, 1] of s a t + s^2 a^2 / 2 + log(1 + q s (1 - s))``.
+        ``L(t) = max over s in [0, high] of s a t + s^2 a^2 / 2 + log(1 + q s (1 - s))``.
 
     Notes
     -----
@@ -134,8 +136,8 @@ def logistic_delta(epsilon: float, shift: float, ratio: float) -> float:
     """
     bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
     count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
-    slack = bend / (8 * count**2)
-    s = np.linspace(0.0, 1.0, count + 1)
+    slack = bend * high**2 / (8 * count**2)
+    s = np.linspace(0.0, high, count + 1)
     base = (s * shift) ** 2 / 2 + np.log1p(ratio * s * (1 - s)) + slack
 
     def loss(t: Array) -> Array:
@@ -157,9 +159,13 @@ def logistic_delta(epsilon: float, shift: float, ratio: float) -> float:
     slope = np.diff(values) / np.diff(points)
     offset = values[:-1] - slope * points[:-1]
     survival = ndtr(-points)
-    shifted = ndtr(-(points[:-1] + slope)) - ndtr(-(points[1:] + slope))
-    cells = (survival[:-1] - survival[1:]) - np.exp(epsilon - offset + slope**2 / 2) * shifted
-    total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + 1e-14 * mass
+    # The factor is large where the shifted masses are small: they are multiplied as logarithms.
+    left, right = log_ndtr(-(points[:-1] + slope)), log_ndtr(-(points[1:] + slope))
+    factor = epsilon - offset + slope**2 / 2
+    kept = np.exp(factor + left) * -np.expm1(np.minimum(right - left, 0.0))
+    cells = (survival[:-1] - survival[1:]) - kept
+    rounding = 1e-14 + 1e-15 * float(np.abs(factor).max())
+    total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + rounding * mass
     return min(total * (1 + 1e-9), 1.0)
 
 
@@ -186,7 +192,8 @@ def smallest_scale(
     """
 
     def excess(log_scale: float) -> float:
-        return math.log(max(delta_of(math.exp(log_scale)), 1e-300)) - math.log(delta)
+        found = delta_of(math.exp(log_scale))
+        return math.log(max(found, 1e-300) if found <= 1 else 1.0) - math.log(delta)  # what is no number proves nothing
 
     high = math.log(start)
     while excess(high) > 0:

@@ -26,7 +26,7 @@ from dpconvex.mechanisms.steps import sensitivity_of
 from dpconvex.noise import gamma_direction, gaussian, in_subspace
 from dpconvex.privacy import Privacy
 from dpconvex.rules.analysis import Analysis, Moduli
-from dpconvex.rules.differences import Difference, differences
+from dpconvex.rules.differences import Hull, differences
 
 __all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta"]
 
@@ -295,34 +295,36 @@ def objective_delta(
     depends on the parameters and so on b, and ``<b, Delta>`` is no Gaussian.  But it is at most ``sigma t ||Delta||`` with t the
     norm of b/sigma in the subspace of the differences of the two records (*chi*).  And the loss is convex in Delta, so it is
     largest at a vertex of the polytope of differences; for ``epsilon >= J`` the deltas of the vertices add up (*vertices*).
-    For softmax losses the curvature is opposed to ``||Delta||^2`` and is counted less what it takes away.
+    J is that of the first record's loss, and records are taken in both orders.  For softmax and logistic losses the curvature is
+    opposed to ``||Delta||^2`` and is counted less what it takes away.
     """
-    curvature = analysis.log_det(moduli)[0]
+    curvatures = analysis.log_dets(moduli)
     worst, paid, how = 0.0, 0.0, ""
     for item in differences(analysis, adjacency):
-        jacobian = curvature
-        if item.spreads is not None:
-            jacobian = min(curvature, max(spread.excess(moduli.least, sigma) for spread in item.spreads))
-        delta, bound = difference_delta(item, epsilon, jacobian, moduli.least, sigma)
-        if delta >= worst:
-            worst, paid, how = delta, jacobian, bound
+        curvature = float(curvatures[list(item.firsts)].max())
+        bounds = [hull_delta(hull, item.dimension, epsilon, curvature, moduli.least, sigma) for hull in item.hulls]
+        found = min(bounds, key=lambda bound: bound[0])
+        if found[0] >= worst:
+            worst, paid, how = found
     return worst, paid, how
 
 
-def difference_delta(item: Difference, epsilon: float, jacobian: float, mu: float, sigma: float) -> tuple[float, str]:
-    """Bound the delta of one kind of difference; the smallest bound that holds, and its name."""
+def hull_delta(
+    hull: Hull, dimension: int, epsilon: float, curvature: float, mu: float, sigma: float
+) -> tuple[float, float, str]:
+    """Bound the delta of the differences in one polytope: the smallest bound that holds, what it pays for curvature, its name."""
+    jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
     left = epsilon - jacobian
     best, how = 1.0, "no bound"
-    if left >= 0 and item.dimension > 0:
-        best, how = chi_delta(left, item.dimension, item.length / sigma), f"chi law in {item.dimension} dimensions"
-    if item.lengths is not None and item.counts is not None and (left >= 0 or len(item.lengths) == 0):
-        total = float((item.counts * gaussian_delta(max(left, 0.0), item.lengths / sigma)).sum())
-        number = int(item.counts.sum())
-        if item.logistic is not None:
-            radius, scale = item.logistic
-            total += logistic_delta(epsilon, scale * radius / sigma, scale * radius**2 / mu)
+    if left >= 0 and dimension > 0:
+        best, how = chi_delta(left, dimension, hull.length / sigma), f"chi law in {dimension} dimensions"
+    if hull.lengths is not None and hull.counts is not None and (left >= 0 or len(hull.lengths) == 0):
+        total = float((hull.counts * gaussian_delta(max(left, 0.0), hull.lengths / sigma)).sum())
+        number, ray = int(hull.counts.sum()), hull.ray
+        if ray is not None:
+            shift = ray.scale * ray.radius / sigma
+            total += logistic_delta(epsilon, shift, ray.scale * ray.radius**2 / mu, ray.high)
             number += 1
         if total < best:
-            joint = " (one joint with curvature)" if item.logistic is not None else ""
-            best, how = total, f"{number} vertices{joint}"
-    return min(best * (1 + 1e-12), 1.0), how
+            best, how = total, f"{number} vertices{' (one joint with curvature)' if ray is not None else ''}"
+    return min(best * (1 + 1e-12), 1.0), jacobian, how

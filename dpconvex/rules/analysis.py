@@ -234,8 +234,12 @@ class Analysis:
 
         M is the constant curvature of the rest of the objective, bounded below variable by variable.
         """
-        values = self._log_dets(moduli.ratios)(moduli.least)
+        values = self.log_dets(moduli)
         return float(values.max()), self.losses[first_largest(values)]
+
+    def log_dets(self, moduli: Moduli) -> Array:
+        """Bound ``sup log det(I + M^(-1/2) H M^(-1/2))`` for each of the losses, shape (losses,)."""
+        return self._log_dets(moduli.ratios)(moduli.least)
 
     def _log_dets(self, ratios: tuple[float, ...] = ()) -> LogDeterminants:
         """Return the bounds for all losses, in coordinates where every variable has the smallest modulus."""

@@ -8,7 +8,7 @@ lengths of the vertices, and the span of the rows of the two records.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from dpconvex.rules.abstract import Piece, Term
 from dpconvex.rules.analysis import Analysis, LossBounds
 from dpconvex.rules.curvature import rank_bound, trace_bound
+from dpconvex.rules.gradients import Gradients
 from dpconvex.rules.gram import Gram
 from dpconvex.rules.joint import LogisticJoint, SoftmaxJoint
+from dpconvex.rules.opposed import Opposed, Segment, Spread
 from dpconvex.rules.symmetry import Symmetry
 
-__all__ = ["Difference", "Spread", "differences", "row_dimension"]
+__all__ = ["Difference", "Hull", "Ray", "differences", "row_dimension"]
 
 Array = NDArray[np.float64]
 
@@ -36,94 +38,124 @@ _KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKey
 _DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
 
 
-@dataclass(frozen=True, eq=False)
-class Spread:
-    """A loss whose gradient shrinks where it curves: ``scale`` times a log-sum-exp with vertices of bounded spread.
+@dataclass(frozen=True)
+class Ray:
+    """The gradients of one logistic record: ``scale s a`` with ``||a|| <= radius`` and ``0 <= s <= high``.
 
-    For a convex combination ``g = scale E v`` and any w, ``||g - w||^2 = E ||scale v - w||^2 - scale^2 Var``, and the Hessian is
-    ``scale Cov(v)`` with trace ``scale Var``.
-
-    Attributes
-    ----------
-    scale : float
-    variance : float
-        Largest trace of the covariance.
-    rank : int
-        Largest rank of the covariance.
+    They are treated together, with the curvature at each s (`dpconvex.mechanisms.gaussian.logistic_delta`).
     """
 
+    radius: float
     scale: float
-    variance: float
-    rank: int
-
-    def excess(self, mu: float, sigma: float) -> float:
-        """Bound ``log det(I + H/mu) - scale^2 Var / (2 sigma^2)`` over all parameters: curvature less what it takes away.
-
-        Never negative.  It is 0, and curvature is free, if ``scale mu >= 2 sigma^2``.
-        """
-        gain, loss = self.scale / mu, (self.scale / sigma) ** 2 / 2
-        if loss >= gain:
-            return 0.0
-        best = self.variance
-        if loss > 0:
-            best = min(best, self.rank * (1 / loss - 1 / gain))
-        return float(self.rank * np.log1p(gain * best / self.rank) - loss * best) * SLACK
+    high: float
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
-    """Differences ``g_z - g_z'`` of two records, or one record's gradient if z' is none.
+class Hull:
+    """A polytope that holds the differences of two given records, and what is known along it.
 
     Attributes
     ----------
     length : float
-        Bound on the norm of every difference.
-    dimension : int
-        Bound on the dimension of the subspace that all differences of two given records lie in.
+        Bound on the norm of every vertex.
     lengths, counts : ndarray or None
         Lengths of the vertices other than 0, and how many have each; None if there are too many, or no polytope.
-    spreads : tuple of Spread or None
-        For each of the two losses, if gradient and curvature are known to be opposed for both; else None.
-    logistic : tuple of (float, float) or None
-        (radius, scale) if the first record's loss is logistic.  Its own vertex is then not among the `lengths`: it is to be
-        treated apart (`dpconvex.mechanisms.gaussian.logistic_delta`).
+    opposed : Opposed or None
+        If the first record's gradient and curvature are known to be opposed along it.
+    ray : Ray or None
+        The first record's own gradients, if they are to be treated apart: they are not among the `lengths` then.
     """
 
     length: float
-    dimension: int
     lengths: Array | None
     counts: Array | None
-    spreads: tuple[Spread, ...] | None
-    logistic: tuple[float, float] | None = None
+    opposed: Opposed | None
+    ray: Ray | None = None
 
     @property
-    def signature(self) -> object:
-        """A key that differences with equal bounds share, up to rounding."""
-        spreads = (
-            None
-            if self.spreads is None
-            else tuple(sorted((f"{s.scale:.9e} {s.variance:.9e} {s.rank}") for s in self.spreads))
-        )
+    def signature(self) -> tuple[Hashable, ...]:
+        """A key that hulls with equal bounds share, up to rounding."""
         vertices = None
         if self.lengths is not None and self.counts is not None:
             vertices = (self.lengths.tobytes(), self.counts.tobytes())
-        return f"{self.length:.9e}", self.dimension, vertices, spreads, self.logistic
+        return f"{self.length:.9e}", vertices, None if self.opposed is None else self.opposed.signature, self.ray
+
+    def merged(self, other: Hull) -> Hull:
+        """Return what holds for this and for another of the same signature."""
+        opposed = self.opposed
+        if opposed is not None and other.opposed is not None:
+            opposed = opposed.merged(other.opposed)
+        return replace(self, length=max(self.length, other.length), opposed=opposed)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none.
+
+    The first record's curvature counts, the second's does not.
+
+    Attributes
+    ----------
+    dimension : int
+        Bound on the dimension of the subspace that all differences of two given records lie in.
+    hulls : tuple of Hull
+        Each holds all of them; whichever gives the smallest bound counts.
+    firsts : tuple of int
+        The losses that the first record may have.
+    """
+
+    dimension: int
+    hulls: tuple[Hull, ...]
+    firsts: tuple[int, ...]
+
+    @property
+    def length(self) -> float:
+        """Bound on the norm of every difference."""
+        return min(hull.length for hull in self.hulls)
+
+    @property
+    def signature(self) -> tuple[Hashable, ...]:
+        """A key that differences with equal bounds share, up to rounding."""
+        return self.dimension, tuple(hull.signature for hull in self.hulls)
+
+    def merged(self, other: Difference) -> Difference:
+        """Return what holds for this and for another of the same signature."""
+        hulls = tuple(a.merged(b) for a, b in zip(self.hulls, other.hulls, strict=True))
+        return Difference(self.dimension, hulls, tuple(sorted({*self.firsts, *other.firsts})))
 
 
 class Facts:
-    """What is needed of one loss, computed once."""
+    """What is needed of one loss, computed once.
 
-    def __init__(self, loss: LossBounds, gram: Gram) -> None:
-        self.gradients = loss.gradients
-        self.squares = loss.gradients.squares
+    Attributes
+    ----------
+    gradients : Gradients
+        In the hull of their vertices.
+    outward : Gradients
+        In a larger hull for logistic losses: of 0 and the steepest gradient.
+    narrow : bool
+        Whether that one really is larger.
+    """
+
+    def __init__(self, number: int, loss: LossBounds, gram: Gram) -> None:
+        self.number = number
         self.dimension = dimension_of(loss.scalar.terms, gram)
-        self.length = loss.gradients.bound
-        self.spread = spread_of(loss, gram)
-        self.logistic = logistic_of(loss)
+        self.gradients = self.outward = loss.gradients
+        self.opposed = self.opposed_outward = spread_of(loss, gram)
+        self.ray: Ray | None = None
+        self.narrow = False
+        segment = segment_of(loss)
+        if segment is not None and loss.scalar.logit is not None:
+            self.opposed, self.narrow = segment, segment.low > 0
+            self.opposed_outward = replace(segment, low=0.0)
+            self.ray = Ray(segment.radius * SLACK, segment.scale, segment.high)
+            if self.narrow:
+                top = segment.scale * segment.high * loss.scalar.logit[0]
+                self.outward = Gradients((Term(np.stack([0 * top, top])),), gram)
 
 
 def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
-    """Return all kinds of differences between neighbours, each once.
+    """Return all kinds of differences between neighbours, each once: for replacements, in both orders.
 
     Parameters
     ----------
@@ -133,69 +165,102 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     known = _KNOWN.setdefault(analysis, {})
     if adjacency not in known:
         gram, p = analysis.gram, analysis.form.noise_dimension
-        facts = [Facts(loss, gram) for loss in analysis.losses]
-        found: dict[object, Difference] = {}
+        facts = [Facts(number, loss, gram) for number, loss in enumerate(analysis.losses)]
+        found: dict[Hashable, Difference] = {}
         if adjacency == "add-remove":
             items = [alone(fact, p) for fact in facts]
         else:
-            alike: dict[Hashable, Vertices] = {}
-            items = [
-                pair(first, second, p, analysis.symmetry, alike)
-                for k, first in enumerate(facts)
-                for j, second in enumerate(facts)
-                # The other order has the same vertices, unless the first record is to be treated apart.
-                if k <= j or first.logistic is not None
-            ]
+            tallies = Tallies(analysis.symmetry)
+            items = [pair(first, second, p, tallies) for first in facts for second in facts]
         for item in items:
-            found.setdefault(item.signature, item)
-        known[adjacency] = tuple(found.values())
+            same = found.get(item.signature)
+            found[item.signature] = item if same is None else same.merged(item)
+        # The order does not depend on that of the labels.
+        known[adjacency] = tuple(found[key] for key in sorted(found, key=repr))
     return known[adjacency]
 
 
 def alone(fact: Facts, p: int) -> Difference:
-    """One record appears."""
-    lengths = counts = None
-    if fact.squares is not None:
-        lengths, counts = tally(fact.squares[:0] if fact.logistic is not None else fact.squares)
-    spreads = None if fact.spread is None else (fact.spread,)
-    return Difference(fact.length * SLACK, min(fact.dimension, p), lengths, counts, spreads, fact.logistic)
+    """One record appears.  In the other order, where it disappears, its curvature helps, and lengths are the same."""
+    hulls = []
+    if fact.ray is not None:
+        hulls.append(Hull(fact.outward.bound * SLACK, np.empty(0), np.empty(0), fact.opposed_outward, fact.ray))
+    if fact.ray is None or fact.narrow:
+        squares = fact.gradients.squares
+        lengths, counts = (None, None) if squares is None else tally(squares)
+        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed))
+    return Difference(min(fact.dimension, p), tuple(hulls), (fact.number,))
 
 
-def pair(first: Facts, second: Facts, p: int, symmetry: Symmetry, known: dict[Hashable, Vertices]) -> Difference:
-    """One record takes another's place."""
-    lengths = counts = None
-    length = first.length + second.length
-    found = vertex_pairs(first, second, symmetry, known)
-    if found is not None:
-        longest, lengths, counts = found
-        length = min(length, longest)
-    else:
-        length = min(length, first.gradients.difference_bound(second.gradients))
-    spreads = None
-    if first.spread is not None and second.spread is not None:
-        spreads = (first.spread, second.spread)
-    dimension = min(first.dimension + second.dimension, p)
-    return Difference(length * SLACK, dimension, lengths, counts, spreads, first.logistic)
+def pair(first: Facts, second: Facts, p: int, tallies: Tallies) -> Difference:
+    """One record takes another's place, whose loss is the second."""
+    hulls = []
+    narrow = first.narrow or second.narrow
+    if narrow or first.ray is not None:
+        # Where the second record's vertex is 0, what is left is the first record alone.
+        apart = first.ray is not None and tallies.reaches_zero(second)
+        ray = first.ray if apart else None
+        found = tallies(first, second, outward=True, apart=apart)
+        longest = first.outward.bound + second.outward.bound
+        if found is not None:
+            hulls.append(Hull(min(longest, found[0]) * SLACK, found[1], found[2], first.opposed_outward, ray))
+    if narrow or not hulls:
+        found = tallies(first, second)
+        longest = first.gradients.bound + second.gradients.bound
+        longest = min(longest, first.gradients.difference_bound(second.gradients) if found is None else found[0])
+        lengths, counts = (None, None) if found is None else found[1:]
+        hulls.append(Hull(longest * SLACK, lengths, counts, first.opposed))
+    return Difference(min(first.dimension + second.dimension, p), tuple(hulls), (first.number,))
 
 
 Vertices = tuple[float, Array, Array]
 
 
-def vertex_pairs(first: Facts, second: Facts, symmetry: Symmetry, known: dict[Hashable, Vertices]) -> Vertices | None:
-    """Return the longest difference of two vertices, and all lengths with their counts, once for pairs that are alike."""
-    both = first.gradients.enumerated(second.gradients)
-    if both is None:
-        return None
-    key = (symmetry.key(*both), first.logistic is not None)
-    if key not in known:
-        squares = first.gradients.squared_distances(second.gradients)
-        assert squares is not None
-        longest = float(np.sqrt(max(float(squares.max()), 0.0)))
-        if first.logistic is not None:
-            # Where the second record's vertex is 0, what is left is the first record alone.
-            squares = squares[:, np.any(both[1] != 0, axis=1)]
-        known[key] = (longest, *tally(squares.ravel()))
-    return known[key]
+class Tallies:
+    """The lengths of all differences of two losses' vertices, counted once for pairs that are alike."""
+
+    def __init__(self, symmetry: Symmetry) -> None:
+        self.symmetry = symmetry
+        self._pairs: dict[tuple[int, int, bool, bool], Vertices | None] = {}
+        self._kinds: dict[Hashable, Vertices] = {}
+
+    def reaches_zero(self, fact: Facts) -> bool:
+        """Say whether 0 is a vertex of the larger hull."""
+        vertices = fact.outward.vertices
+        return vertices is None or not np.any(vertices != 0, axis=1).all()
+
+    def __call__(self, first: Facts, second: Facts, outward: bool = False, apart: bool = False) -> Vertices | None:
+        """Return the longest difference, and all lengths with their counts; None if they are too many.
+
+        Parameters
+        ----------
+        first, second : Facts
+        outward : bool
+            Of the larger hulls.
+        apart : bool
+            Leave out the differences from a second vertex that is 0.
+        """
+        if not apart and first.number > second.number:
+            first, second = second, first  # the other order has the same lengths
+        key = first.number, second.number, outward, apart
+        if key not in self._pairs:
+            sets = (first.outward, second.outward) if outward else (first.gradients, second.gradients)
+            self._pairs[key] = self._found(*sets, apart)
+        return self._pairs[key]
+
+    def _found(self, left: Gradients, right: Gradients, apart: bool) -> Vertices | None:
+        both = left.enumerated(right)
+        if both is None:
+            return None
+        kind = (self.symmetry.key(*both), apart)
+        if kind not in self._kinds:
+            squares = left.squared_distances(right)
+            assert squares is not None
+            longest = float(np.sqrt(max(float(squares.max()), 0.0)))
+            if apart:
+                squares = squares[:, np.any(both[1] != 0, axis=1)]
+            self._kinds[kind] = (longest, *tally(squares.ravel()))
+        return self._kinds[kind]
 
 
 def tally(squares: Array) -> tuple[Array, Array]:
@@ -232,19 +297,21 @@ def row_dimension(analysis: Analysis) -> int:
     return _DIMENSIONS[analysis]
 
 
-def spread_of(loss: LossBounds, gram: Gram) -> Spread | None:
-    """Return the spread of a logistic or softmax loss."""
-    if isinstance(loss.joint, LogisticJoint):
-        return Spread(loss.joint.scale, loss.joint.radius**2 / 4 * SLACK, 1)
+def spread_of(loss: LossBounds, gram: Gram) -> Opposed | None:
+    """Return the spread of a softmax loss."""
     if isinstance(loss.joint, SoftmaxJoint):
         piece = Piece((Term(loss.joint.vertices),), 0.0, 1.0)
         return Spread(loss.joint.scale, trace_bound(piece, gram) * SLACK, max(rank_bound(piece, gram), 1))
     return None
 
 
-def logistic_of(loss: LossBounds) -> tuple[float, float] | None:
-    """Return (radius, scale) of a logistic loss whose slopes reach down to 0."""
-    joint = loss.joint
-    if isinstance(joint, LogisticJoint) and joint.low == 0:
-        return joint.radius * SLACK, joint.scale
-    return None
+def segment_of(loss: LossBounds) -> Segment | None:
+    """Return the gradients of a logistic loss, between the vertices that they are bounded by."""
+    joint, logit = loss.joint, loss.scalar.logit
+    if not isinstance(joint, LogisticJoint) or logit is None or joint.scale * joint.radius == 0:
+        return None
+    row, (term,) = logit[0], loss.scalar.terms
+    # A factor that a field of the record multiplies makes the flattest gradient flatter than the slopes alone tell.
+    flattest = float((term.rows @ row).min() / (row @ row)) / joint.scale
+    low = min(max(flattest, 0.0), joint.low)
+    return Segment(joint.scale, joint.radius * SLACK, low, joint.high, low)

@@ -12,7 +12,8 @@ import pytest
 import dpconvex as dp
 from dpconvex.batched import BatchedLoss
 from dpconvex.rules.analysis import Analysis
-from dpconvex.rules.differences import Difference, differences, row_dimension, tally
+from dpconvex.rules.differences import Difference, Ray, differences, row_dimension, tally
+from dpconvex.rules.opposed import Segment, Spread
 from dpconvex.verify import analyse
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -23,9 +24,10 @@ def of(problem: str, **options: object) -> Analysis:
 
 
 def vertices(item: Difference) -> dict[float, int]:
-    assert item.lengths is not None
-    assert item.counts is not None
-    return {round(float(length), 5): int(count) for length, count in zip(item.lengths, item.counts, strict=True)}
+    (hull,) = item.hulls
+    assert hull.lengths is not None
+    assert hull.counts is not None
+    return {round(float(length), 5): int(count) for length, count in zip(hull.lengths, hull.counts, strict=True)}
 
 
 def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
@@ -34,18 +36,20 @@ def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
     assert (alone.dimension, vertices(alone)) == (1, {1.0: 1})
     (pair,) = differences(analysis, "replace-one")
     assert (pair.dimension, vertices(pair)) == (2, {1.0: 2, 2.0: 1})
-    assert alone.spreads is None  # gradient and curvature of a hinge are not opposed
+    assert alone.hulls[0].opposed is None  # gradient and curvature of a hinge are not opposed
 
 
 def test_the_logistic_vertex_is_treated_apart() -> None:
     analysis = of("logistic_regression", features=4, radius=2.0)
     (alone,) = differences(analysis, "add-remove")
-    assert alone.logistic == pytest.approx((2.0, 1.0))
+    (hull,) = alone.hulls
+    assert isinstance(hull.ray, Ray)
+    assert (hull.ray.radius, hull.ray.scale, hull.ray.high) == pytest.approx((2.0, 1.0, 1.0))
     assert vertices(alone) == {}
     (pair,) = differences(analysis, "replace-one")
     assert vertices(pair) == {2.0: 1, 4.0: 1}
-    assert alone.spreads is not None
-    assert alone.spreads[0].variance == pytest.approx(1.0)
+    assert isinstance(hull.opposed, Segment)
+    assert (hull.opposed.low, hull.opposed.high, hull.opposed.least) == (0.0, 1.0, 0.0)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
@@ -73,7 +77,7 @@ def test_summed_margins_span_a_zonotope(classes: int) -> None:
 
 def test_too_many_vertices_are_not_counted() -> None:
     (item,) = differences(of("large_margin_gaussian", features=1, classes=14, competitors="summed"), "add-remove")
-    assert item.lengths is None
+    assert item.hulls[0].lengths is None
     assert item.dimension == 13
 
 
@@ -112,8 +116,8 @@ def test_curvature_takes_away_from_length() -> None:
     # For softmax weights p over vertices v: |g - w|^2 = E|v - w|^2 - Var, and log det(I + Cov/mu) for the same p.
     analysis = of("softmax_regression", features=2, classes=4)
     (item,) = differences(analysis, "add-remove")
-    assert item.spreads is not None
-    (spread,) = item.spreads
+    spread = item.hulls[0].opposed
+    assert isinstance(spread, Spread)
     rng = np.random.default_rng(2)
     against = np.eye(4)[1:] - np.eye(4)[0]
     points = np.vstack([np.zeros(4), against])
@@ -141,7 +145,7 @@ def test_norms_have_no_vertices() -> None:
     theta = cp.Variable(2, name="theta")
     ball = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.norm(theta - x), cp.sum_squares(theta))
     (item,) = differences(analyse(ball), "add-remove")
-    assert item.lengths is None
+    assert item.hulls[0].lengths is None
     assert item.length == pytest.approx(1.0)
     assert item.dimension == 2
 
