@@ -252,7 +252,7 @@ def promises(draw: Any, features: int) -> Promise:
         kinds,
         draw(st.sampled_from([-1.0, -0.3, 0.999])),
         1.0,
-        draw(st.sampled_from([0.1, 0.5, 2.0, 10.0, 50.0])),
+        draw(st.sampled_from([0.1, 0.5, 2.0, 10.0, 50.0, 300.0])),
         draw(st.sampled_from([0.0, 0.0, -1.0, 5.0])),
         draw(st.sampled_from([0.0, 0.0, 0.7])),
         ends,
@@ -277,49 +277,68 @@ def log_noise(certificate: dp.Certificate, features: int) -> Callable[[Array], A
     return lambda b: np.asarray(constant - order * np.log1p((b**2).sum(axis=-1) / spread**2))
 
 
-def centers(promise: Promise, rng: np.random.Generator, count: int) -> list[Array]:
-    """Return places where answers may lie: where losses bend, at the ends of K, and beyond."""
-    found = [rng.uniform(-4, 4, promise.features), rng.normal(size=promise.features) * 10.0 ** rng.uniform(-1, 2)]
+def aims(
+    promise: Promise, certificate: dp.Certificate, pair: Any, rng: np.random.Generator, count: int
+) -> list[tuple[Array, float]]:
+    """Return rests of the data, as gradients and curvatures, with which the neighbours are told apart well.
+
+    Where the gradients differ by D and the curvatures by a factor e^J, the loss exceeds epsilon for noise along D that is not much
+    longer than necessary; the rest is chosen so that this noise leads there.
+    """
+    d = promise.features
+    points = rng.normal(size=(400, d)) * 10.0 ** rng.uniform(-2, 1.7, size=(400, 1))
     if promise.ends is not None:
-        found += [np.full(promise.features, end) for end in promise.ends]
-    else:
-        found += [np.full(promise.features, -12.0), np.full(promise.features, 12.0)]
-    while len(found) < count:
-        found.append(rng.uniform(-1, 1, promise.features) * 10.0 ** rng.uniform(-1, 1.5))
-    return found[:count]
+        points[:200] = rng.uniform(*promise.ends, size=(200, d))
+        points = np.clip(points, *promise.ends) * (1 - 1e-9)
+        if promise.disc:
+            points *= np.minimum(1, promise.ends[1] / np.linalg.norm(points, axis=1, keepdims=True)) * (1 - 1e-9)
+    curvature = float(rng.choice([0.0, 0.0, 0.0, promise.modulus]))
+    (g1, h1), (g2, h2) = (promise.slopes(record, np.zeros(d), curvature)(points) for record in pair)
+    difference = g1 - g2
+    jump = np.linalg.slogdet(h1)[1] - np.linalg.slogdet(h2)[1]
+    length = np.maximum(np.linalg.norm(difference, axis=1), 1e-12)
+    sigma, epsilon = certificate.noise_scale, certificate.noise_epsilon + certificate.jacobian_epsilon
+    wish, worth = np.zeros(len(points)), length / sigma + jump
+    if certificate.noise == "gaussian":
+        wish = np.clip((epsilon - jump) * sigma / length - length / (2 * sigma) + 0.4, -8, 8) * sigma
+        worth = -wish
+    if certificate.noise == "matrix":
+        wish = sigma * rng.choice([1.0, 3.0, 5.0], size=len(points))
+    best = np.argsort(-worth)[:count]
+    return [(-g1[k] - wish[k] * difference[k] / length[k], curvature) for k in best]
+
+
+def middle_of(promise: Promise, rest: Array, curvature: float) -> Array:
+    """Return the minimiser without records."""
+    pull = promise.modulus * promise.middle - rest
+    center = np.sign(pull) * np.maximum(np.abs(pull) - promise.absolute, 0) / (promise.modulus + curvature)
+    return center if promise.ends is None else np.clip(center, *promise.ends)
 
 
 def exact(
-    promise: Promise, certificate: dp.Certificate, pair: Any, center: Array, curvature: float, count: int
+    promise: Promise, certificate: dp.Certificate, pair: Any, rest: Array, curvature: float, count: int
 ) -> Masses:
-    """Return the exact laws of the answers for neighbours, with a rest of the data that puts the answers near the center."""
-    bent = promise.modulus + curvature
-    rest = -promise.public(center[None])[0][0] - curvature * center
+    """Return the exact laws of the answers for neighbours, with a rest of the data."""
+    center = middle_of(promise, rest, curvature)
     first, second = (promise.slopes(record, rest, curvature) for record in pair)
     scale = certificate.noise_scale
     tail = {"gaussian": 9.0, "gamma": 50.0, "matrix": 300.0}[certificate.noise]
-    reach = (tail * scale + 2 * certificate.gradient_bound) / bent
+    reach = (tail * scale + 2 * certificate.gradient_bound) / (promise.modulus + curvature)
     ends = promise.ends or (-np.inf, np.inf)
-    if promise.features == 1 and certificate.noise != "matrix":
-        points = grid(float(center[0]), reach, *ends, count, 0.05)
-        return line_masses(
-            points,
-            lambda t: first(t[:, None])[0][:, 0],
-            lambda t: second(t[:, None])[0][:, 0],
-            certificate.noise,
-            scale,
-        )
     law = log_noise(certificate, promise.features)
-    if promise.features == 1:  # densities alone: the ends of K have masses that are not compared
-        points = grid(float(center[0]), reach, *ends, count, 0.05)[:, None]
-        masses = []
+    if promise.features == 1:
+        points = grid(float(center[0]), reach, *ends, count, 0.05)
+        if certificate.noise != "matrix":
+            sides = [lambda t, side=side: side(t[:, None])[0][:, 0] for side in (first, second)]
+            return line_masses(points, *sides, certificate.noise, scale)
+        widths, masses = np.gradient(points), []  # densities alone: the ends of K have masses that are not compared
         for side in (first, second):
-            gradient, hessian = side(points)
-            masses.append(np.exp(law(-gradient)) * hessian[:, 0, 0] * np.gradient(points[:, 0]))
+            gradient, hessian = side(points[:, None])
+            masses.append(np.exp(law(-gradient)) * hessian[:, 0, 0] * widths)
         return Masses(*masses, error=1e-9)
     region = Disc(np.zeros(2), ends[1]) if promise.disc else Rectangle(np.full(2, ends[0]), np.full(2, ends[1]))
-    side = 40 if count <= 600 else 240
-    return plane_masses(region, first, second, law, center, np.full(2, reach), tail * scale, side)
+    cells = 40 if count <= 600 else 240
+    return plane_masses(region, first, second, law, center, np.full(2, reach), tail * scale, cells)
 
 
 def worst(
@@ -331,13 +350,12 @@ def worst(
     delta = certificate.delta - certificate.cover.delta
     best, place = 0.0, None
     for pair in promise.pairs(rng, most):
-        for center in centers(promise, rng, places):
-            curvature = float(rng.choice([0.0, 0.0, 0.0, promise.modulus]))
+        for rest, curvature in aims(promise, certificate, pair, rng, places):
             for count in (600, 6000):  # a second look, with fine cells, where the first is alarming
-                masses = exact(promise, certificate, pair, center, curvature, count)
+                masses = exact(promise, certificate, pair, rest, curvature, count)
                 found = masses.delta(epsilon) / delta if promise.noise == "gaussian" else masses.epsilon / epsilon
                 if found <= 1:
                     break
             if found > best:
-                best, place = found, (pair, center, curvature)
+                best, place = found, (pair, rest, curvature)
     return best, place

@@ -26,24 +26,24 @@ def check(promise: Promise, most: int, places: int) -> None:
 @settings(max_examples=70)
 @given(promises(1))
 def test_promises_on_the_line(promise: Promise) -> None:
-    check(promise, 12, 6)
+    check(promise, 24, 2)
 
 
 @settings(max_examples=30)
 @given(promises(2))
 def test_promises_in_the_plane(promise: Promise) -> None:
-    check(promise, 4, 4)
+    check(promise, 6, 2)
 
 
 @pytest.mark.slow
 @settings(max_examples=3500)
 @given(promises(1))
 def test_many_promises_on_the_line(promise: Promise) -> None:
-    check(promise, 24, 8)
+    check(promise, 40, 3)
 
 
 @pytest.mark.slow
 @settings(max_examples=1500)
 @given(promises(2))
 def test_many_promises_in_the_plane(promise: Promise) -> None:
-    check(promise, 6, 5)
+    check(promise, 10, 2)
