@@ -282,8 +282,8 @@ def aims(
 ) -> list[tuple[Array, float]]:
     """Return rests of the data, as gradients and curvatures, with which the neighbours are told apart well.
 
-    Where the gradients differ by D and the curvatures by a factor e^J, the loss exceeds epsilon for noise along D that is not much
-    longer than necessary; the rest is chosen so that this noise leads there.
+    Where the gradients differ by D and the curvatures by a factor e^J, the loss exceeds epsilon for noise along D that is not
+    much longer than necessary; the rest is chosen so that this noise leads there.
     """
     d = promise.features
     points = rng.normal(size=(400, d)) * 10.0 ** rng.uniform(-2, 1.7, size=(400, 1))
