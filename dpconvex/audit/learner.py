@@ -21,7 +21,7 @@ from dpconvex.lowering import double_precision, lower
 from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
 
-__all__ = ["Learner", "Records", "span"]
+__all__ = ["BATCH", "Learner", "Records", "orthonormal"]
 
 Array = NDArray[np.float64]
 
@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 RANK = 1e-9
 # Rounds of alternating projections, and the distance at which a point counts as reached.
 ROUNDS, CLOSE = 60, 1e-6
+# Candidates, and points for one candidate, that are evaluated at once.
+BATCH, CHUNK = 256, 2500
 
 _COMPILED: WeakKeyDictionary[Kind, Callable[..., Any]] = WeakKeyDictionary()
 
@@ -65,9 +67,30 @@ class Records:
         count, m, d = points.shape
         if self.kind is None:
             return np.zeros((count, m, d)), np.zeros((count, m, d, d))
+        program = derivatives(self.kind)
+        parts = []
         with double_precision():
-            gradient, hessian = derivatives(self.kind)(points, frame, self.group, self.fields)
-            return np.nan_to_num(np.asarray(gradient)), np.nan_to_num(np.asarray(hessian))
+            if count == 1 and m > 1:  # many points, one record
+                for block in padded(points[0], CHUNK):
+                    parts.append([np.asarray(part)[0] for part in program(block[None], frame, self.group, self.fields)])
+            else:
+                names = list(self.fields)
+                columns = [points, frame, self.group, *(self.fields[name] for name in names)]
+                for some in zip(*(padded(np.asarray(column), BATCH) for column in columns), strict=True):
+                    fields = dict(zip(names, some[3:], strict=True))
+                    parts.append([np.asarray(part) for part in program(*some[:3], fields)])
+        gradient, hessian = (np.concatenate([part[k] for part in parts]) for k in range(2))
+        if count == 1 and m > 1:
+            gradient, hessian = gradient[None, :m], hessian[None, :m]
+        return np.nan_to_num(gradient[:count]), np.nan_to_num(hessian[:count])
+
+
+def padded(array: Array, length: int) -> list[Array]:
+    """Cut an array into pieces of one length, the last filled up with copies: each shape is compiled anew."""
+    missing = -len(array) % length
+    if missing:
+        array = np.concatenate([array, np.broadcast_to(array[-1:], (missing, *array.shape[1:]))])
+    return [array[k : k + length] for k in range(0, len(array), length)]
 
 
 def derivatives(kind: Kind) -> Callable[..., Any]:
@@ -192,8 +215,14 @@ class Learner:
             return np.zeros((len(records), 0, self.dimension)), np.zeros((len(records), 0))
         with double_precision():
             read = programs_of(self.form).rows(records.kind)
-            rows, offsets = read(np.zeros(self.form.space.dim), records.group, dict(records.fields))
-        return np.asarray(rows) @ self.frame, np.asarray(offsets)
+            names, count = list(records.fields), len(records)
+            columns = [records.group, *(records.fields[name] for name in names)]
+            parts = [
+                read(np.zeros(self.form.space.dim), some[0], dict(zip(names, some[1:], strict=True)))
+                for some in zip(*(padded(np.asarray(column), BATCH) for column in columns), strict=True)
+            ]
+        rows, offsets = (np.concatenate([np.asarray(part[k]) for part in parts])[:count] for k in range(2))
+        return rows @ self.frame, offsets
 
     def named(self, records: Records, index: int) -> dict[str, Any] | None:
         """Return one record as a user writes it; None for no record."""
@@ -201,23 +230,6 @@ class Learner:
             return None
         chosen = self.form.template.record.combinations[int(records.kind.groups[records.group[index]])]
         return {**chosen, **{name: value[index] for name, value in records.fields.items()}}
-
-
-def span(rows: Array, matrix: Array, limit: int) -> Array:
-    """Return an orthonormal basis, shape (p, d), of the smallest space that holds some rows and that a matrix maps into itself.
-
-    If its dimension exceeds `limit`, the whole space is as good.
-    """
-    p = len(matrix)
-    found = orthonormal(rows)
-    while 0 < found.shape[1] < p:
-        larger = orthonormal(np.concatenate([found.T, (matrix @ found).T / max(float(np.abs(matrix).max()), 1e-300)]))
-        if larger.shape[1] == found.shape[1]:
-            break
-        found = larger
-    if found.shape[1] == 0:
-        return np.eye(p)[:, :1]
-    return found if found.shape[1] <= max(limit, 1) else np.eye(p)
 
 
 def orthonormal(rows: Array) -> Array:

@@ -124,15 +124,13 @@ class Objective:
         if self.noise == "gaussian":
             return self.integrated(search, found)
         attack = self.pointwise(search, found)
-        if search.dimension == self.learner.dimension <= 2 and self.noise == "gamma":
+        if not self.learner.free and search.dimension == self.learner.dimension <= 2 and self.noise == "gamma":
             attack = max(attack, self.integrated(search, found), key=lambda one: one.found_epsilon)
         return attack
 
     def pointwise(self, search: Search, found: Candidates) -> Attack:
         """Report the largest privacy loss at one answer."""
         worst = float(found.worth[0])
-        if search.dimension == self.learner.dimension <= 2 and self.noise == "gamma":
-            return self.report(search, found, "largest ratio of densities", worst, math.nan)
         return self.report(
             search, found, "largest ratio of densities", worst, 0.0 if worst <= self.epsilon else math.nan
         )
@@ -229,9 +227,6 @@ class Objective:
         if d == 1:
             lower, upper = self.ends()
             points = grid(float(center[0]), float(reach[0]), lower, upper, count, self.feature(one))
-            points = np.concatenate(
-                [points, np.full(max(2 * count - len(points), 0), points[-1])]
-            )  # few sizes: few programs
             return line_masses(
                 points,
                 lambda t: first(t[:, None])[0][:, 0],

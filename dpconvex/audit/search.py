@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 
 from dpconvex.adversary.programs import Kind
 from dpconvex.adversary.region import project_field, unit
-from dpconvex.audit.learner import Learner, Records, orthonormal
+from dpconvex.audit.learner import BATCH, Learner, Records, orthonormal
 from dpconvex.audit.noises import LogNoise
 
 __all__ = ["Candidates", "Goal", "Search", "climb", "kind_pairs", "solved"]
 
 Array = NDArray[np.float64]
 
-BATCH = 256
 # Logarithm of what a candidate is worth that contributes nothing.
 NOTHING = -1e6
 # Deviations of Gaussian noise beyond the least that makes the loss exceed epsilon.

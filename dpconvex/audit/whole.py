@@ -116,6 +116,8 @@ def audit(
     if repetitions is not None:
         return audit_repeated(candidates, privacy, chosen, int(size), repetitions, work, rng)
     tuned = not isinstance(template, Template)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise TemplateError(f"audit: size must be a positive integer, not {size!r}.")
     each = int(size) // (len(candidates) + 1) if tuned else int(size)
     if each < 1:
         raise TemplateError(f"audit: {size} records cannot be split into {len(candidates) + 1} parts.")
