@@ -30,6 +30,10 @@ Array = NDArray[np.float64]
 FAR = {"gaussian": 12.0, "gamma": 60.0}
 # Beyond this, K has no end.
 ENDLESS = 1e9
+# A sum over midpoints in the plane is off by no more than so many times what coarser ones differ by, and this share of itself.
+DOUBLED, MIDPOINTS = 2.0, 2e-3
+# How far the rest of the data is varied along the worst noise, in units of that.
+ALONG = (0.0, -0.1, 0.1, -0.25, 0.25, -0.5, 0.5)
 # Halvings of the interval that holds a share of the noise.
 BISECTIONS = 10
 
@@ -62,11 +66,16 @@ class Effort:
         """Return the default effort, multiplied."""
         one = cls()
 
-        def times(value: int) -> int:
-            return max(round(value * level), 1)
+        def times(value: int, least: int) -> int:
+            return max(round(value * level), least)
 
         return cls(
-            times(one.batches), times(one.rounds), times(one.finalists), times(one.trials), one.cells, times(one.points)
+            times(one.batches, 2),
+            times(one.rounds, 4),
+            times(one.finalists, 2),
+            times(one.trials, 6),
+            one.cells,
+            times(one.points, 5000),
         )
 
 
@@ -143,10 +152,10 @@ class Objective:
         shifts = self.shifts(found.take(slice(0, self.effort.finalists)))
         shift = shifts[0]
         for k in range(min(self.effort.finalists, len(found))):
-            one, here = found.take(slice(k, k + 1)), shifts[k]
-            mass = self.value(self.masses(one, here, 1200 if search.dimension == 1 else 40))
-            for _ in range(self.effort.trials):
-                moved, there = self.varied(search, one, here)
+            one, here, mass = found.take(slice(k, k + 1)), shifts[k], -1.0
+            longer = (here + step * one.noise[0] for step in ALONG)  # first along the worst noise, then at random
+            for trying in range(len(ALONG) + self.effort.trials):
+                moved, there = (one, next(longer)) if trying < len(ALONG) else self.varied(search, one, here)
                 trial = self.value(self.masses(moved, there, 1200 if search.dimension == 1 else 40))
                 if trial > mass:
                     one, here, mass = moved, there, trial
@@ -165,9 +174,11 @@ class Objective:
             how = "exact law on the line"
         else:
             count = self.effort.cells // 20
-            coarse = self.masses(best, shift, count // 2).delta(self.epsilon)
+            coarser = [self.masses(best, shift, cells).delta(self.epsilon) for cells in (count // 2, 2 * count // 3)]
             masses = self.masses(best, shift, count)
-            masses = replace(masses, slack=abs(masses.delta(self.epsilon) - coarse))
+            found = masses.delta(self.epsilon)
+            error = max(abs(found - coarse) for coarse in coarser)
+            masses = replace(masses, slack=DOUBLED * error + MIDPOINTS * found)
             how = "exact density in the plane"
         attack = self.report(
             search, best, how, masses.epsilon_at(self.delta), masses.delta(self.epsilon), masses, shift

@@ -122,7 +122,7 @@ CASES = {
     "Gaussian noise on the objective": Case(logistic, BOTH, GAUSSIAN, law(laws.GaussianLaw), tight=0.9),
     "matrix-shaped noise": Case(softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(laws.MatrixLaw), tight=0.92),
     "Gamma noise on the output": Case(
-        logistic, PURE, OUTPUT, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.97
+        logistic, ADDED, OUTPUT, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.97
     ),
     "Gaussian noise on the output": Case(
         logistic, BOTH, NORMAL, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.9
@@ -174,7 +174,8 @@ CASES = {
 
 
 def audited(case: Case) -> dp.Audit:
-    return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, effort=0.1, seed=3, **dict(case.options))
+    options = {"effort": 0.1} | dict(case.options)
+    return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, **options)
 
 
 @pytest.mark.parametrize("name", CASES)

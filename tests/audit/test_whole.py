@@ -23,7 +23,7 @@ GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian
 )
 def test_pure_objective_perturbation_spends_its_epsilon(problem: str, features: int, adjacency: str) -> None:
     template = dp.load(problem, features=features)
-    found = dp.audit(template, dp.Privacy(1.0, adjacency=adjacency), GAMMA, size=1000, effort=0.3, seed=1)
+    found = dp.audit(template, dp.Privacy(1.0, adjacency=adjacency), GAMMA, size=1000, effort=0.6, seed=1)
     assert found.holds, str(found)
     assert found["exact answer"].ratio >= 0.99, str(found)
 
