@@ -24,7 +24,7 @@ from dpconvex.errors import (
 
 if TYPE_CHECKING:
     from dpconvex.atoms import huber_hinge
-    from dpconvex.audit import Attack, Audit, audit
+    from dpconvex.audit import Audit, audit
     from dpconvex.backends.conic import Conic
     from dpconvex.certificate import Certificate
     from dpconvex.clustering import cluster
@@ -64,7 +64,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Atom",
-    "Attack",
     "Audit",
     "Ball",
     "Box",
@@ -124,7 +123,6 @@ __all__ = [
 # Public name -> the module that defines it.
 _HOMES = {
     "Atom": "declared",
-    "Attack": "audit",
     "Audit": "audit",
     "Ball": "record",
     "Box": "record",

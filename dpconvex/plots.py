@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import os
 
     from matplotlib.axes import Axes
-
-    from dpconvex.audit.report import Audit
 
 __all__ = ["draw_profile", "error_against_epsilon"]
 
@@ -132,7 +130,7 @@ def dress(axes: Axes, epsilons: np.ndarray) -> None:
         axes.spines[side].set_color(FAINT)
 
 
-def draw_profile(audit: Audit, path: str | os.PathLike[str]) -> None:
+def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
     """Draw what an audit claims and found, and save the picture.
 
     Where the law of the answer was computed, that is delta against epsilon, with the claim as a point; else the found share of
@@ -140,7 +138,7 @@ def draw_profile(audit: Audit, path: str | os.PathLike[str]) -> None:
 
     Parameters
     ----------
-    audit : Audit
+    audit : dpconvex.Audit
     path : str or path
         Its ending decides the format.
     """
