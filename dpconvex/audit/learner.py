@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dpconvex.adversary.programs import Kind, programs_of
 from dpconvex.adversary.region import Region
+from dpconvex.errors import TemplateError
 from dpconvex.lowering import double_precision, lower
 from dpconvex.quadratics import quadratic
 from dpconvex.rules.analysis import Analysis
@@ -123,6 +124,11 @@ class Learner:
         Modulus of the quadratic that the mechanism added.
     rng : numpy.random.Generator
 
+    Raises
+    ------
+    TemplateError
+        If K has no projection.
+
     Attributes
     ----------
     frame : ndarray, shape (dim, p)
@@ -137,6 +143,10 @@ class Learner:
 
     def __init__(self, analysis: Analysis, size: int, added: float, rng: np.random.Generator) -> None:
         self.form = form = analysis.form
+        if not form.feasible.has_projection:
+            raise TemplateError(
+                f"audit: it cannot be said which points lie in the feasible set: {form.feasible.reason}"
+            )
         self.analysis, self.size, self.added = analysis, size, added
         self.kinds = programs_of(form).kinds
         self.region = Region(form, rng)
