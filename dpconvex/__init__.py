@@ -24,6 +24,7 @@ from dpconvex.errors import (
 
 if TYPE_CHECKING:
     from dpconvex.atoms import huber_hinge
+    from dpconvex.audit import Audit, audit
     from dpconvex.backends.conic import Conic
     from dpconvex.certificate import Certificate
     from dpconvex.clustering import cluster
@@ -63,6 +64,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Atom",
+    "Audit",
     "Ball",
     "Box",
     "Budget",
@@ -99,6 +101,7 @@ __all__ = [
     "Template",
     "TemplateError",
     "__version__",
+    "audit",
     "cluster",
     "errors",
     "falsify",
@@ -120,6 +123,7 @@ __all__ = [
 # Public name -> the module that defines it.
 _HOMES = {
     "Atom": "declared",
+    "Audit": "audit",
     "Ball": "record",
     "Box": "record",
     "Budget": "privacy",
@@ -142,6 +146,7 @@ _HOMES = {
     "RiskBound": "risk",
     "Repetitions": "mechanisms.repetitions",
     "Template": "template",
+    "audit": "audit",
     "cluster": "clustering",
     "falsify": "falsify",
     "huber_hinge": "atoms",

@@ -35,6 +35,16 @@ REFUSED, MISTAKEN = 1, 2
 # Of a promise, for the components of a mixture.
 SHARE = 0.2
 
+# Mechanisms by name: the class, and its noise.
+MECHANISMS = {
+    "objective-gamma": ("ObjectivePerturbation", "gamma"),
+    "objective-gaussian": ("ObjectivePerturbation", "gaussian"),
+    "objective-matrix": ("ObjectivePerturbation", "matrix"),
+    "output-gamma": ("OutputPerturbation", "gamma"),
+    "output-gaussian": ("OutputPerturbation", "gaussian"),
+    "gradient-descent": ("NoisyGradientDescent", ""),
+}
+
 # What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
 SETTINGS = (
     "features",
@@ -91,6 +101,17 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--size", type=int, required=True, metavar="N", help="public number of records")
     sub.add_argument("--epsilon", type=float, required=True, metavar="E")
     add_promise(sub)
+
+    sub = add("audit", audit, "attack what a problem's certificate claims, without data")
+    add_problem(sub)
+    sub.add_argument("--size", type=int, required=True, metavar="N", help="public number of records")
+    sub.add_argument("--epsilon", type=float, required=True, metavar="E")
+    add_promise(sub)
+    sub.add_argument("--mechanism", choices=sorted(MECHANISMS), help="by default, the one that verify chooses")
+    sub.add_argument("--effort", type=float, default=1.0, metavar="X", help="how long to search; by default 1")
+    sub.add_argument("--runs", type=int, default=0, metavar="N", help="also fit the worst neighbours so often each")
+    sub.add_argument("--seed", type=int, help="of the search, to repeat it")
+    sub.add_argument("--picture", metavar="FILE", help="draw what was found, such as audit.png")
 
     sub = add("fit", fit, "fit a problem privately to a CSV file and save the release")
     add_problem(sub)
@@ -174,6 +195,22 @@ def verify(chosen: argparse.Namespace) -> None:
     prove = dp.verify_mixture if share else dp.verify
     certificate = prove(learner, promise, chosen.size, **share)
     print(json.dumps({"private": True, "certificate": certificate.to_dict()}) if chosen.json else certificate)
+
+
+def audit(chosen: argparse.Namespace) -> None:
+    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
+    learner = template(chosen.problem, assignments(chosen.set))
+    kind, noise = MECHANISMS.get(chosen.mechanism, (None, ""))
+    mechanism = None if kind is None else getattr(dp, kind)(*([noise] if noise else []))
+    share = labelling(learner, chosen.share)
+    options = {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
+    found = dp.audit(learner, promise, mechanism, **options, **share)
+    print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
+    if chosen.picture is not None:
+        found.plot(writable(chosen.picture))
+    if not found.holds:
+        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
 
 
 def fit(chosen: argparse.Namespace) -> None:

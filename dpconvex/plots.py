@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,9 +16,11 @@ except ImportError as missing:
     raise DPConvexError("pictures need Matplotlib: pip install 'dpconvex[plots]'.") from missing
 
 if TYPE_CHECKING:
+    import os
+
     from matplotlib.axes import Axes
 
-__all__ = ["error_against_epsilon"]
+__all__ = ["draw_profile", "error_against_epsilon"]
 
 PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
 
@@ -126,3 +128,40 @@ def dress(axes: Axes, epsilons: np.ndarray) -> None:
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(FAINT)
+
+
+def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
+    """Draw what an audit claims and found, and save the picture.
+
+    Where the law of the answer was computed, that is delta against epsilon, with the claim as a point; else the found share of
+    every claim, as bars.
+
+    Parameters
+    ----------
+    audit : dpconvex.Audit
+    path : str or path
+        Its ending decides the format.
+    """
+    figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    worst = audit.worst
+    if worst.masses is not None and worst.delta > 0:
+        epsilons = np.linspace(0.0, 1.5 * max(worst.epsilon, worst.found_epsilon), 200)
+        deltas = np.array([worst.masses.delta(epsilon) for epsilon in epsilons])
+        shown = deltas > 0
+        axes.semilogy(epsilons[shown], deltas[shown], color=PRIVATE, label="found, for the worst neighbours")
+        axes.plot([worst.epsilon], [worst.delta], "o", color=PLAIN, label="claimed")
+        axes.axvline(worst.epsilon, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.axhline(worst.delta, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="epsilon", ylabel="delta")
+        axes.legend(frameon=False)
+    else:
+        names = [attack.part for attack in audit.attacks]
+        axes.barh(names, [attack.ratio for attack in audit.attacks], color=PRIVATE)
+        axes.axvline(1.0, color=PLAIN, linestyle="--")
+        axes.invert_yaxis()
+        axes.set(xlabel="found / claimed")
+    figure.suptitle(
+        f"{audit.mechanism}\n{audit.privacy}: {'no claim was broken' if audit.holds else 'BROKEN'}", fontsize=9
+    )
+    figure.savefig(path)

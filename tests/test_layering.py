@@ -76,10 +76,11 @@ LAYERS = [
     {"repeated"},
     {"adversary"},
     {"falsify"},
+    {"plots"},
+    {"audit"},
     {"features"},
     {"gallery"},
     {"estimators"},
-    {"plots"},
     {"demo"},
     {"cli"},
 ]
@@ -262,7 +263,7 @@ def test_every_public_name_exists_and_is_listed() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Recrod'; public names: Atom, Ball"):
+    with pytest.raises(AttributeError, match="no attribute 'Recrod'; public names: Atom, Audit"):
         getattr(dpconvex, "Recrod")  # noqa: B009
     assert not hasattr(dpconvex, "__wrapped__")
 

@@ -1,0 +1,49 @@
+"""Whole promises of random learners: the exact delta, or the largest privacy loss, never exceeds what is certified."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from promises import Promise, promises, worst
+
+# What the certificate's own rounding may hide.
+ROUNDING = 1e-6
+
+
+def check(promise: Promise, most: int, places: int) -> None:
+    """Compare claimed with found."""
+    certificate = promise.certificate()
+    assume(certificate is not None)
+    assert certificate is not None
+    seed = int.from_bytes(hashlib.sha256(repr(promise.privacy).encode()).digest()[:4], "big")
+    found, place = worst(promise, certificate, np.random.default_rng(seed), most, places)
+    assert found <= 1 + ROUNDING, (found, place, [kind.name for kind in promise.kinds])
+
+
+@settings(max_examples=70)
+@given(promises(1))
+def test_promises_on_the_line(promise: Promise) -> None:
+    check(promise, 24, 2)
+
+
+@settings(max_examples=30)
+@given(promises(2))
+def test_promises_in_the_plane(promise: Promise) -> None:
+    check(promise, 6, 2)
+
+
+@pytest.mark.slow
+@settings(max_examples=3500)
+@given(promises(1))
+def test_many_promises_on_the_line(promise: Promise) -> None:
+    check(promise, 40, 3)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500)
+@given(promises(2))
+def test_many_promises_in_the_plane(promise: Promise) -> None:
+    check(promise, 10, 2)
