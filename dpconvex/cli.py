@@ -205,10 +205,11 @@ def audit(chosen: argparse.Namespace) -> None:
     mechanism = None if kind is None else getattr(dp, kind)(*([noise] if noise else []))
     share = labelling(learner, chosen.share)
     options = {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
     found = dp.audit(learner, promise, mechanism, **options, **share)
     print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
-    if chosen.picture is not None:
-        found.plot(writable(chosen.picture))
+    if picture is not None:
+        found.plot(picture)
     if not found.holds:
         raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
 

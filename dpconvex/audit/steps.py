@@ -15,7 +15,7 @@ from dpconvex.audit.objective import Effort, left_delta
 from dpconvex.audit.report import Attack
 from dpconvex.audit.search import Candidates, Goal, Search, climb, kind_pairs, lifted, solved
 from dpconvex.certificate import Certificate, CoverNoise
-from dpconvex.mechanisms.cover import LAPLACE
+from dpconvex.mechanisms.grid import LAPLACE
 from dpconvex.mechanisms.output import smooth_analysis
 from dpconvex.rules.analysis import Analysis
 

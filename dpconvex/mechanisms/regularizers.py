@@ -60,6 +60,8 @@ def parts(form: LossForm) -> tuple[float, tuple[Any, ...]]:
             smooth = form.template.regularizer
         hessian, rest = sp.csr_array((form.space.dim, form.space.dim)), []
         for factor, atom in split(smooth)[0]:
+            if factor == 0:
+                continue
             square = quadratic(factor * atom, form.space)
             if square is None:
                 rest.append(factor * atom)

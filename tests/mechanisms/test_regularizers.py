@@ -133,3 +133,13 @@ def test_absolute_values_with_a_proximal_map_do_not_count() -> None:
         form = analyse(template_of(lambda w: 0.1 * cp.norm1(w), constraints)).form
         assert not bends(form)
         assert bend_of(form, 1.0).quadratic == pytest.approx(0.1)
+
+
+def test_terms_with_the_factor_zero_ask_for_nothing() -> None:
+    w = cp.Variable(1, name="w")
+    template = dp.Template(
+        dp.Record(x=dp.Box(-np.ones(1), np.ones(1))),
+        lambda x: cp.logistic(x @ w),
+        cp.sum_squares(w) + 0.0 * cp.norm1(w),
+    )
+    assert dp.verify(template, dp.Privacy(1.0), 10, GAMMA).noise_scale > 0
