@@ -27,7 +27,7 @@ from dpconvex.record import Batch, Choice, Record
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, solve
 from dpconvex.template import Template
-from dpconvex.verify import verify
+from dpconvex.verify import check_solvable, verify
 
 __all__ = ["Mixture", "solve_mixture", "verify_mixture"]
 
@@ -153,6 +153,7 @@ def solve_mixture(
     plan = Plan(template, privacy, clustering, share, features, group, component)
     public = public_size(template, data, privacy, size)
     plan.certify(public, mechanism, cover)  # raises before anything is paid
+    check_solvable(template)
     solver = resolved(backend)
     rng = system_generator() if seed is None else seeded_generator(seed)
     if component in data:

@@ -32,7 +32,7 @@ from dpconvex.solve import public_size, resolved, run_certified
 from dpconvex.sweep import bar
 from dpconvex.template import Template
 from dpconvex.tuning import Tuning, check, mistakes, named_templates
-from dpconvex.verify import verify
+from dpconvex.verify import check_solvable, verify
 
 __all__ = ["tune_repeated"]
 
@@ -143,6 +143,8 @@ def tune_repeated(
             name: planned(template, privacy, chosen, public_size(template, data, privacy, size), fitter)
             for name, template in named.items()
         }
+    for template in named.values():
+        check_solvable(template)
     rng = system_generator() if seed is None else seeded_generator(seed)
     count = chosen.draw(rng)
     pay(budget, privacy, "tune_repeated")

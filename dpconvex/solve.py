@@ -34,7 +34,7 @@ from dpconvex.release import Release
 from dpconvex.rules.analysis import Analysis
 from dpconvex.smoothing import smooth_template
 from dpconvex.template import Template
-from dpconvex.verify import analyse, verify
+from dpconvex.verify import analyse, check_solvable, verify
 
 __all__ = ["minimize", "solve"]
 
@@ -101,6 +101,7 @@ def solve(
     chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, chosen, cover)
+    check_solvable(template)
     rng = system_generator() if seed is None else seeded_generator(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpconvex.constraints import Unrecognised, read_constraint
 from dpconvex.declared import DeclaredAtom
-from dpconvex.errors import MissingRule, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotConverged, TemplateError
 from dpconvex.form import LossForm, affine_leaves
 from dpconvex.sets import Piece
 from dpconvex.tape import record_tape
@@ -33,8 +33,13 @@ POINTS = 12
 MARGIN = 1e-7
 
 
-def check_translation(form: LossForm) -> None:
+def check_translation(form: LossForm) -> DPConvexError | None:
     """Evaluate every loss, the regularizer and every constraint both ways.
+
+    Returns
+    -------
+    DPConvexError or None
+        Why the program cannot be run, whatever the data: K has no projection, or an atom cannot be evaluated over a batch.
 
     Raises
     ------
@@ -45,12 +50,17 @@ def check_translation(form: LossForm) -> None:
     points = [Point(form, rng, scale) for scale in SCALES]
     names = [f"the loss for {values}" if values else "the loss" for values in form.template.record.combinations]
     trees = [*zip(names, form.template.losses, strict=True), ("the regularizer", form.template.regularizer)]
+    obstacle: DPConvexError | None = None
     for name, tree in trees:
         if not mentions_declared(tree):
-            for point in points:
-                compare(name, tree, point)
+            try:
+                for point in points:
+                    compare(name, tree, point)
+            except MissingRule as error:  # nothing is run that cannot be evaluated
+                obstacle = error
     for constraint in form.template.constraints:
         check_constraint(form, constraint, rng)
+    return obstacle if form.feasible.reason is None else NotConverged(f"{form.feasible.reason}.")
 
 
 class Point:
@@ -95,10 +105,7 @@ def compare(name: str, tree: cp.Expression, point: Point) -> None:
     expected = point.evaluation.value(tree)
     leaves = affine_leaves(tree)
     fields = tuple(form.template.record.parameters.values())
-    try:
-        tape, slots = record_tape(tree, form.space, fields, {id(leaf): number for number, leaf in enumerate(leaves)})
-    except MissingRule:  # nothing is run that cannot be evaluated
-        return
+    tape, slots = record_tape(tree, form.space, fields, {id(leaf): number for number, leaf in enumerate(leaves)})
     found = [slot_value(slot.content, leaves, point) for slot in slots]
     with np.errstate(all="ignore"):
         value = tape.run(found, np)

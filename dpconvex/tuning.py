@@ -23,7 +23,7 @@ from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.release import Release
 from dpconvex.solve import solve
 from dpconvex.template import Template
-from dpconvex.verify import verify
+from dpconvex.verify import check_solvable, verify
 
 __all__ = ["Tuning", "tune"]
 
@@ -120,6 +120,7 @@ def tune(
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
     for template in named.values():
         verify(template, privacy, share, mechanism)
+        check_solvable(template)
     pay(budget, privacy, "tune")
     rng = system_generator() if seed is None else seeded_generator(seed)
     protected = privacy.adjacency == "add-remove"

@@ -20,7 +20,7 @@ from dpconvex.rules.analysis import Analysis
 from dpconvex.template import Template
 from dpconvex.translation import check_translation
 
-__all__ = ["analyse", "is_private", "verify"]
+__all__ = ["analyse", "check_solvable", "is_private", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -40,8 +40,9 @@ def analyse(template: Template) -> Analysis:
     found = _ANALYSES.get(template)
     if found is None:
         form = LossForm(template)
-        check_translation(form)
+        obstacle = check_translation(form)
         found = Analysis(form)
+        found.obstacle = obstacle
         _ANALYSES[template] = found
     return found
 
@@ -93,6 +94,21 @@ def verify(
     analysis = analyse(template)
     with computable(privacy):
         return (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+
+
+def check_solvable(template: Template) -> None:
+    """Refuse, before anything is paid, a program that cannot be run, whatever the data.
+
+    Raises
+    ------
+    NotConverged
+        If nothing projects on K.
+    MissingRule
+        If an atom cannot be evaluated over a batch.
+    """
+    obstacle = analyse(template).obstacle
+    if obstacle is not None:
+        raise obstacle
 
 
 def is_private(

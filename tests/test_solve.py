@@ -384,3 +384,23 @@ def test_data_are_left_as_they_were() -> None:
     dp.solve(learner("large_margin_gaussian"), data, PROMISE, clip=True)
     for name, column in before.items():
         np.testing.assert_array_equal(data[name], column)
+
+
+UNSOLVABLE = {
+    "no projection on K": lambda w: dp.Template(
+        dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), [w >= 0, cp.sum(w) == 1]
+    ),
+    "an atom that is not run": lambda w: dp.Template(
+        dp.Record(x=dp.Ball(3)), lambda x: cp.normNuc(cp.diag(w) + cp.diag(x)), cp.sum_squares(w), [cp.norm(w) <= 1]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSOLVABLE)
+def test_what_cannot_be_run_is_refused_before_it_is_paid(case: str) -> None:
+    template = UNSOLVABLE[case](cp.Variable(3, name="w"))
+    budget, promise = dp.Budget(dp.Privacy(1.0, 1e-6)), dp.Privacy(1.0, 1e-6)
+    mechanism = dp.NoisyGradientDescent(steps=5) if "atom" in case else None
+    with pytest.raises((dp.NotConverged, dp.MissingRule)):
+        dp.solve(template, {"x": np.zeros((50, 3))}, promise, mechanism, budget=budget)
+    assert budget.spent.epsilon == 0

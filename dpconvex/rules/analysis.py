@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.derivation import Derivation
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.form import LossForm
 from dpconvex.polynomial import Polynomial
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
@@ -103,7 +103,11 @@ class Analysis:
     ----------
     losses : tuple of LossBounds
         One for each combination of discrete fields.
+    obstacle : DPConvexError or None
+        Why the program cannot be run, whatever the data, as far as is known.
     """
+
+    obstacle: DPConvexError | None = None
 
     def __init__(self, form: LossForm) -> None:
         self.form = form
