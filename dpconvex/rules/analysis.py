@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.form import LossForm
+from dpconvex.magnitudes import check_magnitudes, check_steepness
 from dpconvex.polynomial import Polynomial
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.rules.abstract import Kink, Scalar
@@ -111,6 +112,7 @@ class Analysis:
 
     def __init__(self, form: LossForm) -> None:
         self.form = form
+        check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
@@ -127,13 +129,13 @@ class Analysis:
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
+        # Rows whose squares overflow are refused before they are squared.
+        sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
+        check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
         bound = gradients.bound * (1 + ROUNDING_SLACK)
         curvature = self._curvature(scalar, self.gram)
-        if not np.isfinite([bound, curvature.eigenvalue, curvature.trace]).all():
-            raise NotPrivate(
-                "the loss is so steep that its constants overflow", loss, "scale the loss or the fields down"
-            )
+        check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
