@@ -264,3 +264,14 @@ def test_many_classes_are_not_many_steps(competitors, monkeypatch):
         assert dp.verify(template, dp.Privacy(1.0), 1000).epsilon == 1.0
         assert [rule for rule in written if rule.startswith("loss")] == ["loss for y = 0"]
         assert len(visited) <= 2 * 16 * classes  # the proof, and the floor of rounding
+
+
+@pytest.mark.parametrize("mechanism", [dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")], ids=repr)
+def test_losses_that_need_a_positive_argument_get_it_from_k(mechanism: Any) -> None:
+    u = cp.Variable(name="u")
+    template = dp.Template(
+        dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: x * u - cp.log(u), 0.05 * cp.square(u), [u >= 0.5, u <= 2]
+    )
+    assert dp.verify(template, dp.Privacy(1.0), 100, mechanism).noise_scale > 0
+    release = dp.solve(template, {"x": np.full(100, 0.5)}, dp.Privacy(1.0), mechanism)
+    assert 0.5 <= release["u"] <= 2

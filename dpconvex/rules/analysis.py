@@ -118,7 +118,7 @@ class Analysis:
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
-        walker = Walker(form.expander, rows, self._reach)
+        walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
 
@@ -148,7 +148,7 @@ class Analysis:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
         return self.ranges.offsets[id(polynomial)]
 
-    def _reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
+    def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges.values[id(polynomial)]
 
