@@ -92,8 +92,10 @@ def test_what_is_spent_adds_up(problem: str, adjacency: str) -> None:
         template = dp.load(problem, features=4)
         certificate = dp.verify(template, dp.Privacy(epsilon, adjacency=adjacency), 300, dp.ObjectivePerturbation())
         assert certificate.epsilon == epsilon
-        assert certificate.cover is not None
-        spent = certificate.noise_epsilon + certificate.jacobian_epsilon + certificate.cover.epsilon
+        cover = certificate.cover
+        assert cover is not None
+        assert (cover.counting > 0) == (adjacency == "add-remove")
+        spent = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting
         assert spent == pytest.approx(epsilon, rel=1e-9)
         assert certificate.noise_scale == pytest.approx(certificate.sensitivity / certificate.noise_epsilon, rel=1e-9)
         assert certificate.expected_noise == pytest.approx(certificate.noise_dimension * certificate.noise_scale)
