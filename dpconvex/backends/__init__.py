@@ -131,6 +131,8 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
         ) from error
     try:
+        if np.iscomplexobj(found.theta):
+            raise TypeError("its numbers are complex")
         point = np.array(found.theta, dtype=float, copy=True, subok=False)
     except Exception as error:
         raise NotConverged(

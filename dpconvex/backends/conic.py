@@ -144,8 +144,8 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str
         run(program, solver, dict(options))
     except Exception as error:
         raise TemplateError(
-            f"Conic: the solver {solver} fails with the options {written} even at minimising x^2 over x >= 1 ({error}). Give it "
-            "options that it knows, with values that they allow, or use another solver."
+            f"Conic: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
+            f"{dict(options)!r}. Give it options that it knows, with values that they allow, or use another solver."
         ) from error
 
 
