@@ -46,6 +46,8 @@ class LossForm:
         Coordinates of the parameters.
     feasible : FeasibleSet
         The set K: the template's constraints, and where its regularizer is defined.
+    constraints : tuple of cvxpy.Constraint
+        Both.
     bases : Bases
         The record's scalars and their bounds.
     leaves : tuple of list
@@ -69,8 +71,9 @@ class LossForm:
         self.expander = Expander(self.space, self.bases)
         self.leaves: tuple[list[cp.Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
+        self.constraints = (*template.constraints, *domains)
         if domains:
-            self.feasible = feasible_set(self.space, (*template.constraints, *domains))
+            self.feasible = feasible_set(self.space, self.constraints)
         for group in self.leaves:
             for leaf in group:
                 self.expander.expand_leaf(leaf)

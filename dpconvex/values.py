@@ -14,6 +14,8 @@ from cvxpy.constraints.psd import PSD
 from cvxpy.constraints.second_order import SOC
 from cvxpy.constraints.zero import Equality, Zero
 
+from dpconvex.errors import DPConvexError
+
 __all__ = ["Evaluation", "public_point"]
 
 
@@ -74,7 +76,7 @@ def numeric(node: Any, values: list[Any]) -> Any:
     try:
         with np.errstate(all="ignore"):
             return node.numeric(values)
-    except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError):
+    except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError, DPConvexError):
         return np.full(node.shape, np.nan)
 
 

@@ -322,8 +322,10 @@ def test_the_parts_of_a_certificate_add_up(problem: str, adjacency: str) -> None
         assert cover.delta == pytest.approx(0.01 * delta)
         root = certificate.derivation
         assert root.claims["epsilon"] == epsilon
-        mechanism, step = root.children
-        assert mechanism.claims["epsilon"] + step.claims["epsilon"] == pytest.approx(epsilon, rel=1e-12)
+        assert sum(step.claims["epsilon"] for step in root.children) == pytest.approx(epsilon, rel=1e-12)
+        _, *counted, step = root.children
+        assert [count.claims["epsilon"] for count in counted] == ([cover.counting] if cover.counting else [])
+        assert step.claims["epsilon"] == cover.epsilon
         assert step.claims["tau"] == cover.distance
 
 

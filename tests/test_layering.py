@@ -41,6 +41,7 @@ LAYERS = [
     {"domains"},
     {"subspace"},
     {"form"},
+    {"magnitudes"},
     {"rules"},
     {"ledger", "outputs", "privacy"},
     {"comparison", "certificate"},

@@ -74,7 +74,8 @@ def test_the_parts_add_up_to_the_promise(delta: float, adjacency: str) -> None:
     assert certificate.privacy == privacy
     assert noise.epsilon == 0.3
     assert noise.delta == pytest.approx(0.3 * delta, rel=1e-12)
-    parts = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + noise.epsilon
+    assert (cover.counting > 0) == (adjacency == "add-remove")
+    parts = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting + noise.epsilon
     assert parts == pytest.approx(1.0, rel=1e-9)
     # Each part by itself is what was proved for its share.
     fit = dp.verify(learner(), dp.Privacy(0.7, 0.7 * delta, adjacency), 4000)

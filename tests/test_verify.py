@@ -92,8 +92,10 @@ def test_what_is_spent_adds_up(problem: str, adjacency: str) -> None:
         template = dp.load(problem, features=4)
         certificate = dp.verify(template, dp.Privacy(epsilon, adjacency=adjacency), 300, dp.ObjectivePerturbation())
         assert certificate.epsilon == epsilon
-        assert certificate.cover is not None
-        spent = certificate.noise_epsilon + certificate.jacobian_epsilon + certificate.cover.epsilon
+        cover = certificate.cover
+        assert cover is not None
+        assert (cover.counting > 0) == (adjacency == "add-remove")
+        spent = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting
         assert spent == pytest.approx(epsilon, rel=1e-9)
         assert certificate.noise_scale == pytest.approx(certificate.sensitivity / certificate.noise_epsilon, rel=1e-9)
         assert certificate.expected_noise == pytest.approx(certificate.noise_dimension * certificate.noise_scale)
@@ -264,3 +266,14 @@ def test_many_classes_are_not_many_steps(competitors, monkeypatch):
         assert dp.verify(template, dp.Privacy(1.0), 1000).epsilon == 1.0
         assert [rule for rule in written if rule.startswith("loss")] == ["loss for y = 0"]
         assert len(visited) <= 2 * 16 * classes  # the proof, and the floor of rounding
+
+
+@pytest.mark.parametrize("mechanism", [dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")], ids=repr)
+def test_losses_that_need_a_positive_argument_get_it_from_k(mechanism: Any) -> None:
+    u = cp.Variable(name="u")
+    template = dp.Template(
+        dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: x * u - cp.log(u), 0.05 * cp.square(u), [u >= 0.5, u <= 2]
+    )
+    assert dp.verify(template, dp.Privacy(1.0), 100, mechanism).noise_scale > 0
+    release = dp.solve(template, {"x": np.full(100, 0.5)}, dp.Privacy(1.0), mechanism)
+    assert 0.5 <= release["u"] <= 2

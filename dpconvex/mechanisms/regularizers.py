@@ -80,7 +80,7 @@ def found(form: LossForm, radius: float) -> Bend:
         return Bend(stiff, math.inf, radius, "nothing bounds the answer")
     variables = form.template.variables
     everything = cp.hstack([cp.vec(variable, order="F") for variable in variables])
-    near = list(form.template.constraints)
+    near = list(form.constraints)
     if not form.feasible.norm_bound <= radius:
         near.append(cp.norm(everything, 2) <= radius)
     total: Any = reduce(lambda a, b: a + b, rest)

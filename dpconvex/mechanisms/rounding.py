@@ -145,7 +145,9 @@ def loss_drop(analysis: Analysis) -> float:
         def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
             low, high = analysis.offset_range(polynomial)
             move = np.sqrt(analysis.gram.squared_norms(rows)) * length if length else np.zeros(len(rows))
-            return [Interval(float(a), float(b)) for a, b in zip(low - move, high + move, strict=True)]
+            # The point lies in K, and every range over K holds for it.
+            ends = zip(low - move, high + move, analysis.reach(polynomial, rows), strict=True)
+            return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
 
         leaves = [leaf for group in form.leaves for leaf in group]
         rows = {id(leaf): row for leaf, row in zip(leaves, analysis.gram.rows, strict=True)}

@@ -46,7 +46,7 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
             {"dimension": float(analysis.form.noise_dimension), "of": float(analysis.form.space.dim)},
             "span of the coefficients of A_z over all records and labels",
         ),
-        Derivation("feasible set", analysis.form.feasible.describe(), {}, "closed and convex"),
+        Derivation("feasible set", analysis.form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
     )
 
 

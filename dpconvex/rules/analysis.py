@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.derivation import Derivation
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 from dpconvex.form import LossForm
+from dpconvex.magnitudes import check_magnitudes, check_steepness
 from dpconvex.polynomial import Polynomial
 from dpconvex.rules import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.rules.abstract import Kink, Scalar
@@ -111,12 +112,13 @@ class Analysis:
 
     def __init__(self, form: LossForm) -> None:
         self.form = form
+        check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
-        walker = Walker(form.expander, rows, self._reach)
+        walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
 
@@ -127,13 +129,13 @@ class Analysis:
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:
             raise MissingRule("the loss is concave", loss, "minimise a convex loss")
+        # Rows whose squares overflow are refused before they are squared.
+        sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
+        check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
         bound = gradients.bound * (1 + ROUNDING_SLACK)
         curvature = self._curvature(scalar, self.gram)
-        if not np.isfinite([bound, curvature.eigenvalue, curvature.trace]).all():
-            raise NotPrivate(
-                "the loss is so steep that its constants overflow", loss, "scale the loss or the fields down"
-            )
+        check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
@@ -146,7 +148,7 @@ class Analysis:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
         return self.ranges.offsets[id(polynomial)]
 
-    def _reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
+    def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges.values[id(polynomial)]
 

@@ -178,6 +178,10 @@ class Walker:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[id(expression)]
         values = self.reach(polynomial, rows)
+        if not all(value.low <= value.high for value in values):
+            raise NotPrivate(
+                "the range of a term overflows, so nothing bounds it", expression, "scale the fields or the loss down"
+            )
         entries = [Scalar(value, (Term(row[None, :]),)) for value, row in zip(values, rows, strict=True)]
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
         return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
@@ -186,6 +190,10 @@ class Walker:
 def summarise(rule: str, expression: cp.Expression, entries: Entries, source: str, children: tuple[Step, ...]) -> Step:
     """Return the step of one node, with the ranges worth telling."""
     claims = {}
+    if not all(e.value.low <= e.value.high for e in entries):
+        raise NotPrivate(
+            "the range of a term overflows, so nothing bounds it", expression, "scale the fields or the loss down"
+        )
     low, high = min(e.value.low for e in entries), max(e.value.high for e in entries)
     if np.isfinite(low):
         claims["least value"] = float(low)

@@ -140,7 +140,9 @@ def test_ranges(seed: int) -> None:
         Record(x=Box([-1.0, -1.0], [0.75, 0.75])), lambda x: cp.abs(leaf.expression(x) + offset), constraints=K
     )
     found = Analysis(LossForm(template))
-    (bound,) = (found._values[id(found.form.polynomial(leaf))][0] for group in found.form.leaves for leaf in group)
+    (bound,) = (
+        found.ranges.values[id(found.form.polynomial(leaf))][0] for group in found.form.leaves for leaf in group
+    )
     values = [
         sum((a * Fraction(t) for a, t in zip(leaf.row(x), theta, strict=True)), Fraction(offset))
         for x, theta in product(CORNERS, product((-1.0, 0.5), repeat=2))

@@ -50,7 +50,7 @@ def walked(analysis: Analysis) -> list[tuple[cp.Expression, list[Scalar]]]:
     form = analysis.form
     everything = [leaf for group in form.leaves for leaf in group]
     rows = {id(leaf): row for leaf, row in zip(everything, analysis.gram.rows, strict=True)}
-    spy = Spy(form.expander, rows, analysis._reach)
+    spy = Spy(form.expander, rows, analysis.reach)
     spy.seen = []
     for loss in form.template.losses:
         spy.walk(loss)
