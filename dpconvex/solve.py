@@ -342,7 +342,7 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 template.regularizer,
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
-        lengths_of(data)
+        table(data)  # its columns are not read before they are paid for
         return size
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
         raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")

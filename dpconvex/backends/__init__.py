@@ -131,9 +131,10 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
         ) from error
     try:
-        if np.iscomplexobj(found.theta):
+        answer = found.theta  # asked for once
+        if np.iscomplexobj(answer):
             raise TypeError("its numbers are complex")
-        point = np.array(found.theta, dtype=float, copy=True, subok=False)
+        point = np.array(answer, dtype=float, copy=True, subok=False)
     except Exception as error:
         raise NotConverged(
             f"the backend {name} returned no Solution with a point ({type(error).__name__}: {error}); nothing is released. Its "
