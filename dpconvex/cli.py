@@ -235,7 +235,7 @@ def fit(chosen: argparse.Namespace) -> None:
     share = labelling(learner, settings.get("share"))
     inputs = {"the table": chosen.data, "the ledger": chosen.ledger, "the file of settings": chosen.config}
     out = writable(chosen.out, inputs | {"the problem": str(locate(chosen.problem))})
-    X, y = table.read(chosen.data)
+    X, y = table.read(chosen.data, empty=promise.adjacency == "add-remove")
     solve = dp.solve_mixture if share else dp.solve
     found = solve(
         learner,

@@ -136,7 +136,7 @@ class RandomFourierFeatures:
         Raises
         ------
         DomainError
-            If the shape is wrong or a number is not finite.
+            If the shape is wrong, a number is not finite, or so large that no float holds its angles.
         """
         records = self._opened(x)
         frequencies, phase = self._drawn
@@ -154,9 +154,13 @@ class RandomFourierFeatures:
             count = len(rows)
             angles, parts = angle[:count], part[:count]
             angles[...] = 0.0
-            for column in np.flatnonzero(rows.any(axis=0)):  # adding zeros changes nothing
-                np.multiply(rows[:, column, None], table[column], out=parts)
-                angles += parts
+            with np.errstate(over="ignore", invalid="ignore"):
+                for column in np.flatnonzero(rows.any(axis=0)):  # adding zeros changes nothing
+                    np.multiply(rows[:, column, None], table[column], out=parts)
+                    angles += parts
+            if not np.isfinite(angles).all():
+                row = first + int(np.argmin(np.isfinite(angles).all(axis=1)))
+                raise DomainError(f"features: row {row} is too large: its angles overflow; use another unit.")
             self._write(result[first : first + count], angles + start)
         return result
 

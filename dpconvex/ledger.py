@@ -194,9 +194,17 @@ def parse(content: bytes, path: Path) -> list[Any]:
 def decoded(line: bytes) -> Any:
     """Return the value that a line holds, or raise `ValueError`."""
     try:
-        return json.loads(line)
+        return json.loads(line, object_pairs_hook=distinct)
     except RecursionError as error:
         raise ValueError("its brackets are nested too deeply") from error
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of an object; one that is there twice has no value that is sure."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field is there twice")
+    return fields
 
 
 def write(descriptor: int, data: bytes, path: Path) -> None:

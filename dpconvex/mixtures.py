@@ -23,7 +23,7 @@ from dpconvex.mechanisms.clustering import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.cover import Cover, left
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, pay
-from dpconvex.record import Batch, Choice, Record
+from dpconvex.record import Batch, Choice, Record, check_clip
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, solve
 from dpconvex.template import Template
@@ -154,6 +154,7 @@ def solve_mixture(
     public = public_size(template, data, privacy, size)
     plan.certify(public, mechanism, cover)  # raises before anything is paid
     check_solvable(template)
+    check_clip(clip)
     solver = resolved(backend)
     rng = system_generator() if seed is None else seeded_generator(seed)
     if component in data:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpconvex.errors import TemplateError
 
-__all__ = ["same_file", "writable", "write_whole"]
+__all__ = ["replaceable", "same_file", "writable", "write_whole"]
 
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
@@ -49,6 +49,22 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
             raise
         why = getattr(error, "strerror", None) or error
         raise TemplateError(f"{path}: no file can be made there ({why}); name another file.") from error
+    return file
+
+
+def replaceable(path: object) -> Path:
+    """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced.
+
+    Raises
+    ------
+    TemplateError
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise TemplateError(f"the path of a file must be a text or a path, and not empty, not {path!r}.")
+    file = Path(text)
+    if file.exists() and not file.is_file():
+        raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
     return file
 
 

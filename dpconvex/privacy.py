@@ -408,7 +408,7 @@ def header(fields: Any) -> Privacy:
     """Read the first line of a ledger."""
     if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
         raise TemplateError("expected the total of a budget")
-    if fields.get("version") != VERSION:
+    if type(fields.get("version")) is not int or fields["version"] != VERSION:
         raise TemplateError(f"its format is version {fields.get('version')!r}; this program reads version {VERSION}")
     return Privacy.from_dict({name: value for name, value in fields.items() if name not in ("ledger", "version")})
 

@@ -422,8 +422,7 @@ class Record:
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
         """Do the work of `validate`, whatever the number of records."""
-        if not isinstance(clip, bool | np.bool_):
-            raise TemplateError(f"clip must be True or False, not {clip!r}.")
+        check_clip(clip)
         names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
@@ -457,6 +456,12 @@ class Record:
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
 
 
+def check_clip(clip: object) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(clip, bool | np.bool_):
+        raise TemplateError(f"clip must be True or False, not {clip!r}.")
+
+
 def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
@@ -466,8 +471,8 @@ def table(data: Any) -> Any:
 
 def with_axes(column: Any, shape: tuple[int, ...]) -> Any:
     """Return a column; an empty list or array of one axis, which is what no records look like, gets the axes of a field."""
-    plain = isinstance(column, list | tuple | np.ndarray)
-    return np.zeros((0, *shape)) if plain and len(column) == 0 and np.ndim(column) == 1 else column
+    plain = isinstance(column, list | tuple | np.ndarray) and records_of(column) == 0
+    return np.zeros((0, *shape)) if plain and np.ndim(column) == 1 else column
 
 
 def symbol(name: str, domain: Ball | Box) -> cp.Parameter:

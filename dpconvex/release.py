@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.certificate import Certificate
 from dpconvex.entries import numbers, trusted_rows
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.outputs import write_whole
+from dpconvex.outputs import replaceable, write_whole
 from dpconvex.privacy import Privacy
 from dpconvex.tables import Table
 
@@ -193,8 +193,15 @@ class Release(Mapping[str, Array]):
         ----------
         path : str or path
             Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
+
+        Raises
+        ------
+        TemplateError
+            If that is no path, or a folder, a device or anything else but a regular file is there.
+        OSError
+            If the file cannot be written.
         """
-        write_whole(Path(path), self._archive())
+        write_whole(replaceable(path), self._archive())
 
     @classmethod
     def load(

@@ -26,7 +26,7 @@ from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
 from dpconvex.mechanisms.repetitions import RUNS, Repetitions, concentration
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, computable, pay
-from dpconvex.record import Checked
+from dpconvex.record import Checked, check_clip
 from dpconvex.release import Release
 from dpconvex.solve import public_size, resolved, run_certified
 from dpconvex.sweep import bar
@@ -133,7 +133,8 @@ def tune_repeated(
     (True, 2.0)
     """
     named = named_templates(candidates, data, features)
-    check(named, label)
+    check(named, features, label)
+    check_clip(clip)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")

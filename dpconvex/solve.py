@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, pay
 from dpconvex.problem import Problem
 from dpconvex.quadratics import Bend
-from dpconvex.record import Batch
+from dpconvex.record import Batch, check_clip, table
 from dpconvex.release import Release
 from dpconvex.rules.analysis import Analysis
 from dpconvex.smoothing import smooth_template
@@ -102,6 +103,7 @@ def solve(
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, chosen, cover)
     check_solvable(template)
+    check_clip(clip)
     rng = system_generator() if seed is None else seeded_generator(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)
@@ -340,13 +342,11 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 template.regularizer,
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
+        table(data)  # its columns are not read before they are paid for
         return size
-    if not hasattr(data, "keys"):
-        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
         raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
-    lengths = {length(data[name]) for name in data.keys()}  # noqa: SIM118  (not every table is a Mapping)
-    counted = max(lengths, default=0)
+    counted = max(lengths_of(data), default=0)
     if size is not None and size != counted:
         raise TemplateError(
             f"solve: size is {size}, but there are {counted} records; under replace-one adjacency the number is public "
@@ -355,6 +355,12 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
     return max(counted, 1)
 
 
-def length(column: Any) -> int:
-    """Return how many entries a column has, 0 for what is no column."""
-    return records_of(column)
+def lengths_of(data: Any) -> list[int]:
+    """Return how many entries each column has, 0 for what is no column; a single number is refused."""
+    lengths = []
+    for name in table(data).keys():  # noqa: SIM118  (not every table is a Mapping)
+        column = data[name]
+        if isinstance(column, Number) or getattr(column, "ndim", None) == 0:
+            raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
+        lengths.append(records_of(column))
+    return lengths

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.cover import Cover
+from dpconvex.noise import seeded_generator
 from dpconvex.privacy import Budget, Privacy
 from dpconvex.release import Release
 from dpconvex.solve import public_size, solve
@@ -82,6 +83,8 @@ def sweep(
     promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    if seed is not None:
+        seeded_generator(seed)  # refuses what is no seed
     for learner in templates:
         for privacy in promises:
             verify(learner, privacy, public_size(learner, data, privacy, size), mechanism, cover)

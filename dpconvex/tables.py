@@ -101,7 +101,9 @@ class Table:
                 raise
             raise TemplateError(f"this does not declare a table: {fields!r}.") from error
 
-    def read(self, path: str | Path, labelled: bool = True, clip: bool | None = None) -> tuple[Array, list[str]]:
+    def read(
+        self, path: str | Path, labelled: bool = True, clip: bool | None = None, empty: bool = False
+    ) -> tuple[Array, list[str]]:
         """Read a CSV file with a header line; columns that are not declared are passed over.
 
         Parameters
@@ -111,6 +113,8 @@ class Table:
             Whether to read labels too.
         clip : bool, optional
             By default as declared.
+        empty : bool
+            Whether there may be no record.  Where their number is protected, none is a number like any other.
 
         Returns
         -------
@@ -126,7 +130,7 @@ class Table:
         OSError
             If it cannot be opened.
         """
-        rows = cells(Path(path), [*self.features, *([self.label] if labelled else [])])
+        rows = cells(Path(path), [*self.features, *([self.label] if labelled else [])], empty)
         bounds = list(self.features.values())
         names, values, labels = list(self.features), [], []
         clipped = self.clip if clip is None else clip
@@ -140,10 +144,12 @@ class Table:
             if labelled:
                 labels.append(known(f"{where}, column {self.label!r}", row[-1], self.labels))
         lower, upper = zip(*bounds, strict=True)
+        if not values:
+            return np.zeros((0, len(names))), labels
         return unit_ball(np.array(values), lower, upper, clip=clipped), labels
 
 
-def cells(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def cells(path: Path, columns: Sequence[str], empty: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield, for each record of a CSV file, where it is and the text in the named columns."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -162,7 +168,7 @@ def cells(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]
                     )
                 count += 1
                 yield f"{path}, line {reader.line_num}", [row[index].strip() for index in places]
-            if not count:
+            if not count and not empty:
                 raise DomainError(f"{path}: there is no record below the header.")
     except UnicodeDecodeError as error:
         raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error

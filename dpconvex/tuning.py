@@ -14,14 +14,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
-from dpconvex.columns import Chunks, dense, records_of
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.columns import Chunks, dense, frozen, records_of
+from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.selection import SELECTIONS, select
 from dpconvex.noise import seeded_generator, system_generator
 from dpconvex.privacy import Budget, Privacy, pay
+from dpconvex.record import Box, Choice, check_clip, table
 from dpconvex.release import Release
-from dpconvex.solve import solve
+from dpconvex.solve import resolved, solve
 from dpconvex.template import Template
 from dpconvex.verify import check_solvable, verify
 
@@ -72,7 +73,7 @@ def tune(
     ----------
     candidates : mapping of str to Template, or sequence of Template
         Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
-        record fields.  A scikit-learn estimator of this package stands for the template that it fits.
+        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
     data : mapping of str to array_like
     privacy : Privacy
         The promise of the whole.
@@ -99,7 +100,7 @@ def tune(
     NotPrivate
         If a candidate has no proof; no data are read.
     TemplateError
-        If there are fewer records than parts, or a candidate cannot predict.
+        If there are fewer records than parts, a candidate cannot predict, their records differ, or an option is wrong.
 
     Notes
     -----
@@ -111,7 +112,10 @@ def tune(
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
     named = named_templates(candidates, data, features)
-    check(named, label)
+    check(named, features, label)
+    check_clip(clip)
+    solver = resolved(backend)
+    rng = system_generator() if seed is None else seeded_generator(seed)
     columns = {name: whole(name, column) for name, column in data.items()}
     counted = records_of(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)
@@ -122,7 +126,6 @@ def tune(
         verify(template, privacy, share, mechanism)
         check_solvable(template)
     pay(budget, privacy, "tune")
-    rng = system_generator() if seed is None else seeded_generator(seed)
     protected = privacy.adjacency == "add-remove"
     held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
     part = parts(counted, len(named) + 1, privacy.adjacency, rng)
@@ -131,10 +134,10 @@ def tune(
         mine = {name: column[part == k] for name, column in columns.items()}
         nominal = share if protected else None
         stream = None if seed is None else seed + k
-        releases.append(solve(template, mine, privacy, mechanism, backend, size=nominal, clip=clip, seed=stream))
+        releases.append(solve(template, mine, privacy, mechanism, solver, size=nominal, clip=clip, seed=stream))
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
-    x = dense(held_out.fields[features][rows])
+    x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
     counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
@@ -144,6 +147,9 @@ def named_templates(
     candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str
 ) -> dict[str, Template]:
     """Return the candidates by name; an estimator stands for its template."""
+    table(data)
+    if not isinstance(features, str):
+        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
     named = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
     return {name: declared(name, candidate, data, features) for name, candidate in named.items()}
 
@@ -157,31 +163,63 @@ def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features:
     if not callable(build) or len(shape) != 2:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     template = build(shape[1])
-    if not isinstance(template, Template) or template.record.continuous[features].shape != shape[1:]:
+    if not isinstance(template, Template) or shape_of(template, features) != shape[1:]:
         raise TemplateError(
             f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
         )
     return template
 
 
-def check(named: Mapping[str, Template], label: str) -> None:
-    """Refuse an empty list, and candidates whose mistakes cannot be counted."""
+def shape_of(template: Template, field: str) -> tuple[int, ...] | None:
+    """Return the shape of a continuous field, None if there is none of that name."""
+    return getattr(template.record.continuous.get(field), "shape", None)
+
+
+def check(named: Mapping[str, Template], features: str, label: str) -> None:
+    """Refuse an empty list, candidates whose mistakes cannot be counted, and those that speak of other records."""
     if not named:
         raise TemplateError("tune: there is no candidate to choose from.")
     for name, template in named.items():
         if template.predict is None:
             raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
-        if label not in template.record.discrete:
+        if features not in template.record.continuous:
+            raise TemplateError(f"tune: candidate {name!r} has no field {features!r} of numbers to predict from.")
+        if not isinstance(label, str) or label not in template.record.discrete:
             raise TemplateError(
                 f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
             )
+    (first, reference), *others = ((name, declaration(template)) for name, template in named.items())
+    for name, other in others:
+        if other != reference:
+            raise TemplateError(
+                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
+                f"{named[first].record!r} and {named[name].record!r}."
+            )
+
+
+def declaration(template: Template) -> dict[str, Any]:
+    """Return what a template declares about a record, to be compared."""
+    said: dict[str, Any] = {}
+    for name, domain in template.record.fields.items():
+        if isinstance(domain, Choice):
+            said[name] = frozenset(domain.values)
+        elif isinstance(domain, Box):
+            said[name] = domain.shape, domain.lower.tolist(), domain.upper.tolist()
+        else:
+            said[name] = domain
+    return said
 
 
 def whole(name: str, column: Any) -> Any:
     """Return a column that can be split at random: an array or a sparse matrix."""
     if isinstance(column, Chunks):
         raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
-    return sp.csr_array(column) if sp.issparse(column) else np.asarray(column)
+    if sp.issparse(column):
+        return sp.csr_array(column)
+    array = np.asarray(column)
+    if array.ndim == 0:
+        raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
+    return array
 
 
 def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
@@ -202,6 +240,10 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
 
 def public_count(privacy: Privacy, size: int | None, counted: int) -> int:
     """Return the public number of records."""
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"tune: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+        raise TemplateError(f"tune: size must be a positive integer, not {size!r}.")
     if privacy.adjacency == "add-remove":
         if size is None:
             raise NotPrivate(

@@ -299,6 +299,24 @@ def test_a_ledger_is_charged_and_refuses_to_overspend(run: Run, data: str, tmp_p
     assert [entry.label for entry in dp.Budget.open("budget.jsonl").entries] == ["fit logistic_regression"]
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_a_table_without_records_is_fitted_where_their_number_is_protected(
+    run: Run, tmp_path: Path, adjacency: str
+) -> None:
+    (tmp_path / "none.csv").write_text("a,b,class\n", encoding="utf-8")
+    done = run(
+        *("fit", "huber_svm", "none.csv", "--features", "a,b", "--bounds", "0,10", "--label", "class"),
+        *("--labels", "low,high", "--epsilon", "1", "--out", "model.npz", "--adjacency", adjacency),
+        *(["--size", "100"] if adjacency == "add-remove" else []),
+    )
+    if adjacency == "add-remove":
+        assert done.status == 0, done.err
+        assert dp.Release.load("model.npz").private
+    else:
+        assert done.status == 2
+        assert "no record below the header" in done.err
+
+
 def test_a_mistake_in_the_file_costs_nothing(run: Run, data: str) -> None:
     dp.Budget(dp.Privacy(1.0), "budget.jsonl")
     Path("broken.csv").write_text("a,b,class\n1,2,low\n1,x,low\n", encoding="utf-8")

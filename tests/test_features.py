@@ -145,3 +145,11 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
 def test_records_that_are_no_numbers_are_refused(x: Any) -> None:
     with pytest.raises(DomainError):
         RandomFourierFeatures(2, 3).transform(x)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_record_whose_angles_overflow_is_named(sparse: bool) -> None:
+    x = np.zeros((400, 2))
+    x[300] = 1.7e308
+    with pytest.raises(DomainError, match="row 300 is too large"):
+        RandomFourierFeatures(2, 50, gamma=100.0).transform(sp.csr_array(x) if sparse else x)

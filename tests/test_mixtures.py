@@ -284,3 +284,15 @@ class Lazy:
         from dpconvex.problem import Solution
 
         return Solution(theta=np.zeros(problem.space.dim), distance_bound=np.inf)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"clip": 3}, {"data": {"x": np.array(1.0), "y": [0, 1]}}, {"data": {"x": 1.0, "y": [0, 1]}}], ids=str
+)
+def test_a_mistake_in_the_call_costs_nothing(changes: dict[str, Any]) -> None:
+    budget = dp.Budget(dp.Privacy(9.0))
+    learner = dp.load("large_margin_gaussian_mixture", features=1, components=2)
+    arguments = {"data": {"x": [[0.5], [-0.5]], "y": [0, 1]}, "privacy": dp.Privacy(1.0)} | changes
+    with pytest.raises((dp.TemplateError, dp.DomainError)):
+        dp.solve_mixture(learner, **arguments, budget=budget)
+    assert budget.spent.epsilon == 0

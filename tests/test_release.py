@@ -514,3 +514,22 @@ def test_a_template_without_a_prediction_function_gives_none(path: Path) -> None
 
 def test_a_release_can_be_copied() -> None:
     assert same(copy.deepcopy(full()), full())
+
+
+@pytest.mark.parametrize("kind", ["no path", "a number", "nothing", "bytes", "a zero", "a folder", "a pipe"])
+def test_nothing_but_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    where: dict[str, Any] = {
+        "no path": None,
+        "a number": 1,
+        "nothing": "",
+        "bytes": b"model.npz",
+        "a zero": "model\0.npz",
+        "a folder": tmp_path,
+        "a pipe": pipe,
+    }
+    with pytest.raises(TemplateError, match=r"path of a file must be|no file can be made there"):
+        Release({"w": [0.5]}, not_private_because="no noise was added").save(where[kind])
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

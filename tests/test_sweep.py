@@ -102,3 +102,8 @@ def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> Non
     assert "2/2" in capsys.readouterr().err
     list(dp.sweep(learner(), DATA, PROMISES))
     assert capsys.readouterr().err == ""
+
+
+def test_a_seed_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(TemplateError, match="seed must be"):
+        dp.sweep(learner(), DATA, dp.Privacy(1.0), seed="a")  # type: ignore[arg-type]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -188,3 +192,65 @@ def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch
     assert len(left) == 400 - len(together)
     held_out = np.array([tuple(row) in left for row in columns["x"]])
     assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
+
+
+PLAIN = dp.load("logistic_regression", features=2)
+RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
+
+
+def ones(parameters: Any, x: Any) -> np.ndarray:
+    return np.ones(len(x))
+
+
+def declaring(x: Any, y: Any, predict: Any = ones) -> dp.Template:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=x, y=dp.Choice(y))
+    return dp.Template(record, lambda x, y: cp.logistic(x @ w), cp.sum_squares(w), predict=predict)
+
+
+@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seed": "a"}, "seed must be"),
+        ({"backend": "zz"}, "unknown backend"),
+        ({"clip": "yes"}, "clip must be"),
+        ({"features": "q"}, "no field 'q'"),
+        ({"features": ["x"]}, "the name of a field"),
+        ({"label": ["y"]}, "no label"),
+        ({"candidates": [PLAIN, dp.load("logistic_regression", features=3)]}, "different records"),
+        ({"candidates": [declaring(dp.Ball(2), [1, 2]), declaring(dp.Ball(2), [1, 3])]}, "different records"),
+        ({"candidates": [declaring(dp.Ball(2), [1]), declaring(dp.Ball(2, norm=1), [1])]}, "different records"),
+        (
+            {
+                "candidates": [
+                    declaring(dp.Box(-np.ones(2), 2 * np.ones(2)), [1]),
+                    declaring(dp.Box([-1, -1], [1, 1]), [1]),
+                ]
+            },
+            "different records",
+        ),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_the_call_costs_nothing(choose: Any, changes: dict[str, Any], complaint: str) -> None:
+    budget = dp.Budget(dp.Privacy(9.0))
+    arguments = {"candidates": [PLAIN, PLAIN], "data": RECORDS, "privacy": dp.Privacy(1.0)} | changes
+    with pytest.raises(dp.TemplateError, match=complaint):
+        choose(**arguments, budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+def test_equal_boxes_and_labels_in_another_order_are_the_same_record() -> None:
+    both = [declaring(dp.Box([-1, -1], [1, 1]), [1, 2]), declaring(dp.Box(-np.ones(2), np.ones(2)), [2, 1])]
+    assert dp.tune(both, RECORDS, dp.Privacy(5.0)).choice in ("0", "1")
+
+
+@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
+def test_predict_cannot_write_to_the_records_of_other_candidates(choose: Any) -> None:
+    def predict(parameters: Any, x: Any) -> Any:
+        assert not x.flags.writeable
+        return np.ones(len(x))
+
+    learner = declaring(dp.Ball(2), [1], predict)
+    choose([learner, learner], RECORDS, dp.Privacy(5.0))

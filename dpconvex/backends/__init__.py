@@ -43,7 +43,7 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
     Raises
     ------
     TemplateError
-        If the name is not known, or the object is not a backend.
+        If the name is not known, the object is not a backend, or a solver does not take its options.
     """
     from dpconvex.backends.conic import Conic
     from dpconvex.backends.first_order import FirstOrder
@@ -57,6 +57,8 @@ def resolve_backend(backend: str | Backend | None) -> Backend:
         return known[backend]()
     if isinstance(backend, type) or not callable(getattr(backend, "solve", None)):
         raise TemplateError(f"backend must be a name or a backend object, such as Conic(), not {backend!r}.")
+    if isinstance(backend, Conic):
+        backend.check()
     return backend
 
 
@@ -129,7 +131,10 @@ def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[n
             'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
         ) from error
     try:
-        point = np.array(found.theta, dtype=float, copy=True, subok=False)
+        answer = found.theta  # asked for once
+        if np.iscomplexobj(answer):
+            raise TypeError("its numbers are complex")
+        point = np.array(answer, dtype=float, copy=True, subok=False)
     except Exception as error:
         raise NotConverged(
             f"the backend {name} returned no Solution with a point ({type(error).__name__}: {error}); nothing is released. Its "

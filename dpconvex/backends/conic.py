@@ -6,9 +6,12 @@ It is for small batches.  What the solver says about its answer is not believed:
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Hashable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import cvxpy as cp
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from dpconvex.backends.batching import batched_loss
 from dpconvex.backends.composite import Composite
 from dpconvex.backends.exactness import certify
+from dpconvex.backends.first_order import FirstOrder
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.lowering import entries_matrix
 from dpconvex.problem import Problem, Solution
@@ -27,9 +31,15 @@ __all__ = ["Conic"]
 Array = NDArray[np.float64]
 
 
+class SolverFailed(NotConverged):
+    """A solver raised an error: it need not fail on the program of a neighbour."""
+
+
 @dataclass(frozen=True, init=False)
 class Conic:
     """Solve through CVXPY.
+
+    Where the solver raises an error, the first-order backend answers: whether there is a release must not depend on one record.
 
     Parameters
     ----------
@@ -79,7 +89,20 @@ class Conic:
             If an atom of the loss cannot be rebuilt over a batch.
         """
         Composite(problem)
-        return certify(problem, self.point(problem), tolerance, self.polish_steps)
+        try:
+            start = self.point(problem)
+        except SolverFailed:
+            return FirstOrder().solve(problem, tolerance)
+        return certify(problem, start, tolerance, self.polish_steps)
+
+    def check(self) -> None:
+        """Refuse, without data, options that the solver does not take.
+
+        Raises
+        ------
+        TemplateError
+        """
+        try_out(self.solver, self.options, repr(self.options))
 
     def point(self, problem: Problem) -> Array:
         """Return the solver's own answer, uncertified, shape (dim,)."""
@@ -87,12 +110,10 @@ class Conic:
         fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
         program = perturbed_program(problem, fresh)
         options: dict[str, Any] = dict(self.options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "may be inaccurate": recomputed by the caller
-            try:
-                program.solve(solver=self.solver, warm_start=False, **options)
-            except (cp.error.SolverError, cp.error.DCPError, ValueError, ArithmeticError, TypeError) as error:
-                raise NotConverged(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
+        try:
+            run(program, self.solver, options)
+        except Exception as error:  # what a solver raises is up to it
+            raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
         values = {name: variable.value for name, variable in fresh.items()}
         if any(value is None or not np.isfinite(value).all() for value in values.values()):
             raise NotConverged(
@@ -105,6 +126,27 @@ class Conic:
                 "released. Allow it more iterations, or use the first-order backend."
             )
         return problem.space.pack(values)
+
+
+def run(program: cp.Problem, solver: str, options: Mapping[str, Any]) -> None:
+    """Solve a program; what the solver has to say about it depends on the data, and is not shown."""
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # "may be inaccurate": recomputed by the caller
+        program.solve(solver=solver, warm_start=False, **options)
+
+
+@lru_cache
+def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str) -> None:
+    """Solve a public program of one number; `written` tells apart options that are equal but not alike, as 1 and True."""
+    number = cp.Variable()
+    program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
+    try:
+        run(program, solver, dict(options))
+    except Exception as error:
+        raise TemplateError(
+            f"Conic: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
+            f"{dict(options)!r}. Give it options that it knows, with values that they allow, or use another solver."
+        ) from error
 
 
 def stopped_early(program: cp.Problem, options: Mapping[str, Any]) -> bool:

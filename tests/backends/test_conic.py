@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin, logistic
 
+import dpconvex
 from dpconvex.backends import solve
 from dpconvex.backends.conic import Conic, perturbed_program, twin
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
+from dpconvex.privacy import Budget, Privacy
 from dpconvex.problem import Problem
 from dpconvex.record import Ball, Box, Choice, Record
 from dpconvex.template import Template
@@ -153,16 +155,34 @@ def test_unknown_solvers_are_refused(solver: Any) -> None:
         Conic(solver=solver)
 
 
-def test_unknown_options_release_nothing() -> None:
-    with pytest.raises(NotConverged, match="CLARABEL failed"):
-        solve(logistic(), Conic(nonsense=1))
+@pytest.mark.parametrize(
+    "options", [{"nonsense": 1}, {"max_iter": "a"}, {"solver": "OSQP", "max_iter": -1}, {"solver": "SCIPY"}], ids=str
+)
+def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any]) -> None:
+    if options.get("solver", "CLARABEL") not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    template, budget = logistic().template, Budget(Privacy(1.0))
+    data = {"x": np.zeros((9, 3)), "y": np.ones(9)}
+    with pytest.raises(TemplateError, match="even at minimising"):
+        dpconvex.solve(template, data, Privacy(1.0), backend=Conic(**options), budget=budget)
+    assert budget.spent.epsilon == 0
 
 
-def test_a_solver_without_the_cones_releases_nothing() -> None:
-    if "HIGHS" not in cp.installed_solvers():
-        pytest.skip("needs a solver of linear programs")
-    with pytest.raises(NotConverged, match="HIGHS failed"):
-        solve(logistic(), Conic("HIGHS"))
+@pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
+@pytest.mark.parametrize("known", [0, 1])
+def test_whether_there_is_a_release_depends_on_no_record(
+    solver: str, known: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a record other than zero the program has no cones, which SCS cannot do and OSQP and HIGHS can."""
+    if solver not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    x = np.zeros((20, 2))
+    x[:known] = 0.5
+    learner = dpconvex.load("logistic_regression", features=2)
+    data = {"x": x, "y": np.ones(20, dtype=int)}
+    release = dpconvex.solve(learner, data, Privacy(1.0), backend=Conic(solver))
+    assert release.private
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
