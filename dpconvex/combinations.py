@@ -26,6 +26,7 @@ from cvxpy.atoms.elementwise.power import Power
 from numpy.typing import NDArray
 
 from dpconvex.affine import AFFINE_RULES, Expander, dense, option_key, rearrange
+from dpconvex.reader import WHOLE_LINE
 
 __all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "number"]
 
@@ -42,8 +43,6 @@ OF_ENTRIES += (POWER, Power, cp.kl_div, cp.rel_entr, binary.multiply)
 SYMMETRIC: tuple[type, ...] = (cp.log_sum_exp, cp.max, cp.min, cp.norm1, cp.norm_inf, cp.quad_over_lin)
 SYMMETRIC += (NORM, cp.Pnorm)
 EXTREMES: tuple[type, ...] = (cp.maximum, cp.minimum)
-# CVXPY defines these powers on the whole line.
-WHOLE_LINE = (2, 4, 8, 16, 32, 64)
 # Functions that do not change with the sign of an entry; so are the powers of `WHOLE_LINE`, and p-norms with p >= 1.
 EVEN: tuple[type, ...] = (cp.abs, cp.huber, cp.norm1, cp.norm_inf, cp.quad_over_lin)
 

@@ -20,11 +20,12 @@ from dpconvex.affine import Expander
 from dpconvex.errors import NotPrivate
 from dpconvex.feasible import FeasibleSet
 from dpconvex.polynomial import Polynomial
+from dpconvex.reader import WHOLE_LINE
 
 __all__ = ["implicit_constraints", "is_symmetric"]
 
-# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
-WHOLE_LINE = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+# Powers that ask nothing of their argument.
+EVERYWHERE = (0.0, 1.0, *WHOLE_LINE, 128.0, 256.0, 512.0, 1024.0)
 # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
 SYMMETRIC = 1e-12
 
@@ -49,7 +50,7 @@ def conditions(expression: Any) -> Iterator[Condition]:
     for argument in expression.args:
         yield from conditions(argument)
     kind = type(expression)
-    if kind in (cp.log, cp.entr) or (kind in (Power, PowerApprox) and float(expression.p.value) not in WHOLE_LINE):
+    if kind in (cp.log, cp.entr) or (kind in (Power, PowerApprox) and float(expression.p.value) not in EVERYWHERE):
         yield Condition(expression, expression.args[0], "not negative")
     elif kind in (cp.kl_div, cp.rel_entr):
         for argument in expression.args:

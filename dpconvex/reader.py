@@ -55,12 +55,14 @@ from numpy.typing import NDArray
 from dpconvex.declared import DeclaredAtom
 from dpconvex.errors import FUNCTIONS, MissingRule, NotPrivate, TemplateError
 
-__all__ = ["Reader", "rebuilt"]
+__all__ = ["WHOLE_LINE", "Reader", "rebuilt", "twin"]
 
 Array = NDArray[np.float64]
 Build = Callable[[Any, list[Any]], Any]
 
 UNIT = float(np.finfo(float).eps)
+# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
+WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def from_data(node: Any, arguments: list[Any]) -> Any:
@@ -212,7 +214,7 @@ class Reader:
     def declare(self, roots: Iterable[Any]) -> None:
         """Make a fresh variable for each that occurs, in the order in which the user made them."""
         found = {variable.id: variable for root in roots for variable in root.variables()}
-        self.variables = {key: twin(found[key]) for key in sorted(found)}
+        self.variables = {key: twin(found[key], key) for key in sorted(found)}
 
     def expression(self, root: Any, what: str) -> cp.Expression:
         """Return the tree of the toolkit's own for an expression; errors call it `what`.
@@ -367,12 +369,12 @@ def public_options(node: Any) -> list[Any]:
     return [frozen(node.alpha.value)] if isinstance(node, PowCone3D) else []
 
 
-def twin(variable: cp.Variable) -> cp.Variable:
-    """Return a new variable with the name, the number, the shape and copies of the attributes of another."""
+def twin(variable: cp.Variable, number: int | None = None) -> cp.Variable:
+    """Return a new variable with the name, the shape and copies of the attributes of another, under a number or a new one."""
     attributes = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
     if "bounds" in attributes:
         attributes["bounds"] = [bound_of(bound, variable) for bound in attributes["bounds"]]
-    return cp.Variable(variable.shape, name=variable.name(), var_id=variable.id, **deepcopy(attributes))
+    return cp.Variable(variable.shape, name=variable.name(), var_id=number, **deepcopy(attributes))
 
 
 def bound_of(bound: Any, variable: cp.Variable) -> Any:

@@ -25,6 +25,7 @@ from dpconvex.backends.first_order import FirstOrder
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.lowering import entries_matrix
 from dpconvex.problem import Problem, Solution
+from dpconvex.reader import twin
 
 __all__ = ["Conic"]
 
@@ -169,9 +170,3 @@ def perturbed_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Pro
     if problem.linear is not None and problem.linear.any():
         objective = objective + (lift @ problem.linear) @ entries
     return cp.Problem(cp.Minimize(objective), [c.tree_copy(copies) for c in problem.template.constraints])
-
-
-def twin(variable: cp.Variable) -> cp.Variable:
-    """Return a new variable with the shape and the attributes of another."""
-    attributes = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
-    return cp.Variable(variable.shape, name=variable.name(), **attributes)

@@ -30,22 +30,7 @@ PATIENCE = 30
 def descend_by_slopes(
     composite: Composite, theta: Array, value: float, gradient: Array, bound: float, max_steps: int
 ) -> tuple[Array, float, Array]:
-    """Minimise a smooth f over all of space until its gradient norm is at most `bound`, or no step helps.
-
-    Parameters
-    ----------
-    composite : Composite
-        With h = 0.
-    theta, value, gradient
-        Where to start, with the value and the gradient there.
-    bound : float
-    max_steps : int
-
-    Returns
-    -------
-    theta, value, gradient
-        The point with the smallest gradient that was found.
-    """
+    """Minimise a smooth f over all of space; arguments and results are those of `quasi_newton.descend`."""
     best, stalled = (theta, value, gradient), 0
     for _ in range(max_steps):
         norm = float(np.linalg.norm(gradient))

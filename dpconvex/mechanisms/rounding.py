@@ -219,10 +219,8 @@ def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
     try:
         with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
             slopes = form.template.regularizer.tree_copy(copies).grad
-    except (
-        NotImplementedError,
-        TypeError,
-    ):  # CVXPY differentiates no largest absolute value, and sums only what has a slope
+    except (NotImplementedError, TypeError):
+        # CVXPY differentiates no largest absolute value, and sums only what has a slope.
         return start, None
     gradient = np.zeros(form.space.dim)
     for name, block in form.space.blocks.items():

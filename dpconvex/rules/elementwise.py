@@ -13,6 +13,7 @@ from cvxpy.atoms.elementwise.power import Power, PowerApprox
 
 from dpconvex.errors import NotPrivate
 from dpconvex.intervals import public_number
+from dpconvex.reader import WHOLE_LINE
 from dpconvex.rules.abstract import Kink, Scalar, hull_of
 from dpconvex.rules.forms import Interval
 from dpconvex.rules.walk import Entries, outer_rule, spread
@@ -27,8 +28,6 @@ BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded
 LARGEST_EXPONENT = 300.0
 # Ranges are exact but for this fraction of their larger end.
 ROUNDING = 1e-14
-# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
-WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def sigmoid(value: float) -> float:
