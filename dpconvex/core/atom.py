@@ -1,0 +1,125 @@
+"""What the toolkit knows about one atom: one object, in one place.
+
+Every proof and every program asks the object; none has a table of its own.  A slot that is None means that the atom cannot do
+that, and whoever asks says so by the atom's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpconvex.core.expression import Expression, Shape, constant, node
+
+__all__ = ["ATOMS", "Atom"]
+
+ATOMS: dict[str, Atom] = {}
+
+
+def no_domain(expression: Expression) -> tuple[str | None, ...]:
+    """Say that arguments may be anything."""
+    return (None,) * len(expression.args)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Atom:
+    """All that is known about an atom.  Making the object registers it.
+
+    Attributes
+    ----------
+    name : str
+        As users know it: the name of CVXPY's function where there is one.
+    statement, source : str
+        What the calculus proves about it, in one sentence or formula, and where that comes from.
+    affine : {"linear", "bilinear", "quotient", "curved"}
+        When it is affine in the variables: if all arguments are; if also at most one mentions variables; if also the divisor
+        mentions none; never.
+    shape : callable
+        ``shape(*shapes, **options)`` of the arguments; raises ValueError if they do not fit.  Entrywise atoms want equal shapes:
+        repeating is an atom of its own.
+    reads : mapping of str to callable
+        For each class of CVXPY, by its full name, that means this atom: ``reads[name](node, args)`` returns the expression, with
+        arguments that were read already.  A class stands for itself, never for its subclasses.
+    writes : callable
+        ``writes(cp, expression, args)`` returns the CVXPY expression, with the module and with arguments that were written
+        already: this is its conic form.
+    value : callable
+        ``value(xp, expression, *args)`` for NumPy or JAX as `xp`.  Arrays have the records as one more axis at the end, of
+        length 1 where all share a value, so axes are counted from the front.
+    pull : callable or None
+        ``pull(expression, value, slope, *args)`` returns, for each argument, the slope with respect to it (or None for arguments
+        that do not vary), in NumPy, with records last; a subgradient at a kink, never NaN where the atom is finite.
+    domain : callable
+        What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
+    sign : callable
+        ``sign(expression, signs)`` with the signs of the arguments: 1 (nowhere negative), -1, or 0 (unknown).
+    curve : callable
+        ``curve(expression)``: 1 if convex on its domain, -1 if concave, 0 if neither; affine atoms are not asked.
+    slope : callable
+        ``slope(expression, k, signs)``: 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
+    text : callable or None
+        ``text(expression, write)`` returns its text and how tightly that binds (see `core.text`); ``write(argument, level)``
+        writes an argument, in parentheses if it binds less tightly.  None writes ``name(arguments, option=...)``.
+    expand : callable or None
+        For affine atoms: ``expand(expander, expression)`` returns a `Polynomial`.
+    bounds : callable or None
+        Range of a function of the record: ``bounds(expression, expander)`` returns lower and upper bounds of its entries.
+    rule : callable or None
+        Gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the result's.
+    strong : callable or None
+        Least curvature of a regularizer; see `calculus.strong_convexity`.
+    smooth : callable or None
+        ``smooth(expression, args, width)`` returns an expression without the kink.
+    """
+
+    name: str
+    shape: Callable[..., Shape]
+    value: Callable[..., Any]
+    statement: str = ""
+    source: str = ""
+    affine: str = "curved"
+    reads: Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
+    writes: Callable[[Any, Expression, list[Any]], Any] | None = None
+    pull: Callable[..., Sequence[Any]] | None = None
+    domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
+    sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
+    curve: Callable[[Expression], int] = lambda expression: 0
+    slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
+    text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
+    expand: Callable[..., Any] | None = None
+    bounds: Callable[..., Any] | None = None
+    rule: Callable[..., Any] | None = None
+    strong: Callable[..., Any] | None = None
+    smooth: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name in ATOMS:
+            raise ValueError(f"there is an atom {self.name!r} already")
+        ATOMS[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<atom {self.name}>"
+
+    def __call__(self, *args: Any, **options: Hashable) -> Expression:
+        """Return the atom of arguments; of constants, the constant that it is.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or the value of constants is not finite.
+        """
+        arguments = [constant(argument) for argument in args]
+        shape = tuple(int(n) for n in self.shape(*(argument.shape for argument in arguments), **options))
+        made = node(self, arguments, tuple(sorted(options.items())), shape)
+        # A repeated number stays one: rules look for single factors.
+        return made if not made.is_constant or self.name == "broadcast" else constant(made.number)
+
+    def keeps_affine(self, args: Sequence[Expression]) -> bool:
+        """Whether the atom of affine arguments is affine."""
+        varying = [bool(argument.variables) for argument in args]
+        if self.affine == "bilinear":
+            return sum(varying) <= 1
+        if self.affine == "quotient":
+            return not varying[1]
+        return self.affine == "linear"

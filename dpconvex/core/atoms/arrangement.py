@@ -1,0 +1,291 @@
+"""Atoms that rearrange entries: parts, shapes, transposes, diagonals, repetition, stacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
+from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.text import ATOM
+
+
+def repeated(argument: Any, shape: Shape) -> Expression:
+    """Repeat an argument to a shape, as NumPy would, by a node of its own."""
+    argument = constant(argument)
+    return argument if argument.shape == shape else broadcast(argument, shape=shape)
+
+
+def together(*arguments: Any) -> list[Expression]:
+    """Repeat arguments to their common shape."""
+    found = [constant(argument) for argument in arguments]
+    shape = np.broadcast_shapes(*(argument.shape for argument in found))
+    return [repeated(argument, shape) for argument in found]
+
+
+def unrepeated(expression: Expression) -> Expression:
+    """Return what is repeated, if all that an expression does is to repeat a scalar."""
+    while expression.atom is BROADCAST and expression.args[0].is_scalar:
+        expression = expression.args[0]
+    return expression
+
+
+def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
+    """Shape of a part."""
+    return np.empty(shape, dtype=bool)[slices(key)].shape
+
+
+def slices(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a normal key as NumPy takes it: numbers, and triples as slices."""
+    return tuple(k if isinstance(k, int) else slice(k[0], None if k[1] < 0 else k[1], k[2]) for k in key)
+
+
+def entry_at(expression: Expression, key: Any) -> Expression:
+    """Return a part of an array by any of NumPy's keys."""
+    numbers = np.arange(expression.size).reshape(expression.shape, order="F")
+    places = numbers[key]
+    parts = list(key) if isinstance(key, tuple) else [key]
+    if Ellipsis in [part for part in parts if not isinstance(part, np.ndarray)]:
+        at = parts.index(Ellipsis)
+        parts[at : at + 1] = [slice(None)] * (expression.ndim - len(parts) + 1)
+    parts += [slice(None)] * (expression.ndim - len(parts))
+    plain = all(isinstance(p, slice | int | np.integer) and not isinstance(p, bool) for p in parts)
+    if not plain or len(parts) != expression.ndim:
+        return SELECT(expression, places=tuple(places.ravel(order="F").tolist()), shape=places.shape)
+    normal = tuple(
+        p.indices(n) if isinstance(p, slice) else int(p) % n for p, n in zip(parts, expression.shape, strict=True)
+    )
+    return (
+        INDEX(expression, key=normal) if places.shape != expression.shape or (places != numbers).any() else expression
+    )
+
+
+def index_text(expression: Expression, write: Write) -> tuple[str, int]:
+    """Write a part with slices."""
+    words = []
+    for k, count in zip(expression.option("key"), expression.args[0].shape, strict=True):
+        if isinstance(k, int):
+            words.append(str(k))
+            continue
+        start, stop, step = k
+        body = f"{start or ''}:{'' if stop == count and step > 0 else '' if stop < 0 else stop}"
+        words.append(body if step == 1 else f"{body}:{step}")
+    return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
+
+
+INDEX = Atom(
+    name="index",
+    affine="linear",
+    shape=indexed,
+    value=lambda xp, e, a: a[slices(e.option("key"))],
+    reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
+    writes=lambda cp, e, args: args[0][slices(e.option("key"))],
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=index_text,
+)
+
+
+SELECT = Atom(
+    name="select",
+    affine="linear",
+    shape=lambda inner, places, shape: shape,
+    value=lambda xp, e, a: xp.reshape(
+        xp.reshape(a, (e.args[0].size, -1), order="F")[np.asarray(e.option("places"), dtype=int)],
+        (*e.shape, -1),
+        order="F",
+    ),
+    reads={
+        "cvxpy.atoms.affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
+        "cvxpy.atoms.affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
+        "cvxpy.atoms.affine.upper_tri.upper_tri": lambda node, args: reshape(
+            entry_at(args[0], np.triu_indices(args[0].shape[0], 1)), node.shape
+        ),
+    },
+    writes=lambda cp, e, args: cp.reshape(
+        cp.vec(args[0], order="F")[np.asarray(e.option("places"), dtype=int)], e.shape, order="F"
+    ),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
+)
+
+
+RESHAPE = Atom(
+    name="reshape",
+    affine="linear",
+    shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else _refuse("the reshaping of", inner, shape),
+    value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
+    reads={
+        "cvxpy.atoms.affine.reshape.reshape": lambda node, args: (
+            reshape(args[0], node.shape)
+            if str(node.order) == "F"
+            else transpose(reshape(transpose(args[0]), node.shape[::-1]))
+        )
+    },
+    writes=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=lambda e, write: (
+        (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
+    ),
+)
+
+
+TRANSPOSE = Atom(
+    name="transpose",
+    affine="linear",
+    shape=lambda inner, axes: tuple(inner[k] for k in axes),
+    value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
+    reads={
+        "cvxpy.atoms.affine.transpose.transpose": lambda node, args: transpose(
+            args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
+        )
+    },
+    writes=lambda cp, e, args: args[0].T if len(e.shape) == 2 else cp.transpose(args[0], e.option("axes")),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
+)
+
+
+def on_diagonal(xp: Any, expression: Expression, a: Any) -> Any:
+    """Put a vector on a diagonal, and zeros elsewhere."""
+    count, k = expression.args[0].size, expression.option("k")
+    places = np.full(expression.shape, count)
+    places[np.arange(count) + max(-k, 0), np.arange(count) + max(k, 0)] = np.arange(count)
+    return xp.concatenate([a, xp.zeros((1, a.shape[-1]))])[places]
+
+
+DIAG_MATRIX = Atom(
+    name="diag",
+    affine="linear",
+    shape=lambda inner, k: (inner[0] + abs(k),) * 2 if len(inner) == 1 else _refuse("the diagonal matrix of", inner),
+    value=on_diagonal,
+    reads={"cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k))},
+    writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+)
+
+
+def repeated_by_ones(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a repetition with CVXPY: times ones."""
+    if expression.args[0].is_scalar and inner.shape:
+        inner = cp.reshape(inner, (), order="F")
+    return cp.multiply(inner, np.ones(expression.shape))
+
+
+BROADCAST = Atom(
+    name="broadcast",
+    affine="linear",
+    shape=lambda inner, shape: (
+        np.broadcast_shapes(inner, shape)
+        if np.broadcast_shapes(inner, shape) == shape
+        else _refuse("the repetition of", inner, shape)
+    ),
+    value=lambda xp, e, a: xp.broadcast_to(
+        a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
+    ),
+    reads={
+        "cvxpy.atoms.affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
+        "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
+    },
+    writes=lambda cp, e, args: repeated_by_ones(cp, e, args[0]),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=lambda e, write: (write(e.args[0], ATOM), ATOM),
+)
+
+
+def concatenated(*shapes: Shape, axis: int) -> Shape:
+    """Shape of arrays joined along an axis."""
+    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+    if len(rest) != 1 or len({len(shape) for shape in shapes}) != 1:
+        return _refuse("the concatenation of", *shapes)
+    return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
+
+
+def joined(xp: Any, expression: Expression, *parts: Any) -> Any:
+    """Join arrays, repeated where they are the same for all records."""
+    records = max(part.shape[-1] for part in parts)
+    whole = [xp.broadcast_to(part, (*part.shape[:-1], records)) for part in parts]
+    return xp.concatenate(whole, axis=expression.option("axis"))
+
+
+CONCATENATE = Atom(
+    name="concatenate",
+    affine="linear",
+    shape=concatenated,
+    value=joined,
+    reads={
+        "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
+        "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),
+        "cvxpy.atoms.affine.concatenate.Concatenate": lambda node, args: concatenate(
+            *args, axis=int(node.axis) % args[0].ndim
+        ),
+    },
+    writes=lambda cp, e, args: cp.hstack(args) if e.ndim == 1 or e.option("axis") == 1 else cp.vstack(args),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=lambda e, write: (
+        f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
+        ATOM,
+    ),
+)
+
+
+def reshape(a: Any, shape: Shape) -> Expression:
+    """Reshape in column order."""
+    a = constant(a)
+    return a if a.shape == shape else RESHAPE(a, shape=tuple(shape))
+
+
+def vec(a: Any) -> Expression:
+    """Entries in column order."""
+    a = constant(a)
+    return reshape(a, (a.size,))
+
+
+def transpose(a: Any, axes: tuple[int, ...] | None = None) -> Expression:
+    """Permute axes; reverse them if none are named."""
+    a = constant(a)
+    axes = tuple(range(a.ndim))[::-1] if axes is None else axes
+    return a if axes == tuple(range(a.ndim)) else TRANSPOSE(a, axes=axes)
+
+
+def diag_matrix(a: Any, k: int = 0) -> Expression:
+    """Matrix with a vector on its diagonal."""
+    return DIAG_MATRIX(a, k=k)
+
+
+def diagonal(a: Any, k: int = 0) -> Expression:
+    """Diagonal of a matrix."""
+    a = constant(a)
+    rows, columns = np.nonzero(np.eye(a.shape[0], a.shape[1], k))
+    return entry_at(a, (rows, columns))
+
+
+def broadcast(a: Any, shape: Shape) -> Expression:
+    """Repeat as NumPy does."""
+    return BROADCAST(a, shape=tuple(shape))
+
+
+def concatenate(*parts: Any, axis: int) -> Expression:
+    """Join along an axis."""
+    return CONCATENATE(*parts, axis=axis)
+
+
+def hstack(*parts: Any) -> Expression:
+    """Join along the second axis (the only one of vectors)."""
+    found = [constant(part) for part in parts]
+    found = [reshape(part, (1,)) if not part.ndim else part for part in found]
+    return CONCATENATE(*found, axis=0 if found[0].ndim == 1 else 1)
+
+
+def vstack(*parts: Any) -> Expression:
+    """Join along the first axis, vectors and numbers as rows."""
+    found = [constant(part) for part in parts]
+    return CONCATENATE(*(reshape(p, (1, p.size)) if p.ndim < 2 else p for p in found), axis=0)

@@ -1,0 +1,177 @@
+"""Exponentials and logarithms, entropies, and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.divergences import a_log_ratio
+from dpconvex.core.atoms.shared import (
+    axis_for,
+    concave,
+    convex,
+    every_axis,
+    grows,
+    kept,
+    nowhere_negative,
+    over,
+    reduced,
+    reduction_text,
+    same,
+)
+from dpconvex.core.expression import Expression, constant
+
+EXP = Atom(
+    name="exp",
+    shape=same,
+    value=lambda xp, expression, a: xp.exp(a),
+    reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
+    writes=lambda cp, expression, args: cp.exp(args[0]),
+    sign=nowhere_negative,
+    curve=convex,
+    slope=grows,
+)
+
+
+LOG = Atom(
+    name="log",
+    shape=same,
+    value=lambda xp, expression, a: xp.log(a),
+    reads={
+        "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
+        "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
+    },
+    writes=lambda cp, expression, args: cp.log(args[0]),
+    domain=lambda expression: ("not negative",),
+    curve=concave,
+    slope=grows,
+)
+
+
+ENTR = Atom(
+    name="entr",
+    shape=same,
+    value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
+    reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
+    writes=lambda cp, expression, args: cp.entr(args[0]),
+    domain=lambda expression: ("not negative",),
+    curve=concave,
+)
+
+
+XEXP = Atom(
+    name="xexp",
+    shape=same,
+    value=lambda xp, expression, a: a * xp.exp(a),
+    reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
+    writes=lambda cp, expression, args: cp.xexp(args[0]),
+    domain=lambda expression: ("not negative",),
+    sign=nowhere_negative,
+    curve=convex,
+    slope=grows,
+)
+
+
+def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
+    """Compute log(1 + exp(a)) without overflow."""
+    if xp is np:
+        return np.logaddexp(a, 0.0)
+    return softplus()(a)
+
+
+@cache
+def softplus() -> Callable[[Any], Any]:
+    """Return log(1 + exp(a)) for JAX, with derivatives that share its exponential."""
+    import jax
+    import jax.numpy as xp
+
+    @jax.custom_jvp
+    def value(a: Any) -> Any:
+        return xp.maximum(a, 0.0) + xp.log1p(xp.exp(-xp.abs(a)))
+
+    @jax.custom_jvp
+    def slope(a: Any) -> Any:
+        tail = xp.exp(-xp.abs(a))
+        return xp.where(a >= 0, 1.0, tail) / (1.0 + tail)
+
+    @value.defjvp
+    def value_rule(point: Any, direction: Any) -> Any:
+        return value(*point), slope(*point) * direction[0]
+
+    @slope.defjvp
+    def slope_rule(point: Any, direction: Any) -> Any:
+        s = slope(*point)
+        return s, s * (1.0 - s) * direction[0]
+
+    return value
+
+
+LOGISTIC = Atom(
+    name="logistic",
+    shape=same,
+    value=log_one_plus_exp,
+    reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
+    writes=lambda cp, expression, args: cp.logistic(args[0]),
+    sign=nowhere_negative,
+    curve=convex,
+    slope=grows,
+)
+
+
+def exp(a: Any) -> Expression:
+    """Exponential."""
+    return EXP(a)
+
+
+def log(a: Any) -> Expression:
+    """Natural logarithm."""
+    return LOG(a)
+
+
+def entr(a: Any) -> Expression:
+    """-a log(a)."""
+    return ENTR(a)
+
+
+def xexp(a: Any) -> Expression:
+    """A exp(a)."""
+    return XEXP(a)
+
+
+def logistic(a: Any) -> Expression:
+    """log(1 + exp(a))."""
+    return LOGISTIC(a)
+
+
+def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
+    """Compute log sum exp without overflow; the shift is held fixed in derivatives, which it does not change."""
+    axis = expression.option("axis")
+    top = xp.max(a, axis=axis, keepdims=True)
+    if xp is not np:
+        from jax.lax import stop_gradient
+
+        top = stop_gradient(top)
+    return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
+
+
+LOG_SUM_EXP = Atom(
+    name="log_sum_exp",
+    shape=reduced,
+    value=log_sum_exp_value,
+    reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
+    writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
+    sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
+    curve=convex,
+    slope=grows,
+    text=reduction_text,
+)
+
+
+def log_sum_exp(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
+    """Log sum exp over axes."""
+    a = constant(a)
+    return LOG_SUM_EXP(a, axis=every_axis(a, axis), keepdims=keepdims)

@@ -1,0 +1,138 @@
+"""Sums: of terms, of entries, of diagonals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.arrangement import reshape, together, transpose
+from dpconvex.core.atoms.shared import Write, _refuse, axes_of, axis_for, reduced, reduction_text, same, sum_sign
+from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.text import PRODUCT, SUM
+
+
+def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
+    """Write a sum, with minus signs where terms begin with one."""
+    words = write(expression.args[0], SUM)
+    for argument in expression.args[1:]:
+        term = write(argument, PRODUCT)
+        words += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
+    return words, SUM
+
+
+def added(xp: Any, expression: Expression, *terms: Any) -> Any:
+    """Add up."""
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def added_shape(*shapes: Shape) -> Shape:
+    """Return the shape of a sum of at least one term."""
+    return same(*shapes)
+
+
+ADD = Atom(
+    name="add",
+    affine="linear",
+    shape=added_shape,
+    value=added,
+    reads={"cvxpy.atoms.affine.add_expr.AddExpression": lambda node, args: add(*args)},
+    writes=lambda cp, expression, args: sum(args[1:], args[0]),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=summed_text,
+    statement="sums: gradients and curvatures add up",
+)
+
+
+NEGATE = Atom(
+    name="negate",
+    affine="linear",
+    shape=same,
+    value=lambda xp, expression, a: -a,
+    reads={"cvxpy.atoms.affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
+    writes=lambda cp, expression, args: -args[0],
+    sign=lambda expression, signs: -signs[0],
+    slope=lambda expression, k, signs: -1,
+    text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
+)
+
+
+SUMMED = Atom(
+    name="sum",
+    affine="linear",
+    shape=reduced,
+    value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True).reshape((*e.shape, -1)),
+    reads={"cvxpy.atoms.affine.sum.Sum": lambda node, args: total(args[0], axes_of(node), bool(node.keepdims))},
+    writes=lambda cp, e, args: cp.sum(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
+    sign=sum_sign,
+    slope=lambda expression, k, signs: 1,
+    text=reduction_text,
+)
+
+
+TRACE = Atom(
+    name="trace",
+    affine="linear",
+    shape=lambda shape: () if len(shape) == 2 and shape[0] == shape[1] else _refuse("the trace of", shape),
+    value=lambda xp, expression, a: xp.einsum("ii...->...", a),
+    reads={"cvxpy.atoms.affine.trace.Trace": lambda node, args: trace(args[0])},
+    writes=lambda cp, expression, args: cp.trace(args[0]),
+    sign=lambda expression, signs: signs[0],
+    slope=lambda expression, k, signs: 1,
+)
+
+
+def cumsum_axis(node: Any) -> int:
+    """Return the axis of CVXPY's cumulative sum."""
+    return int(node.axis) % len(node.args[0].shape) if node.axis is not None else 0
+
+
+CUMSUM = Atom(
+    name="cumsum",
+    affine="linear",
+    shape=lambda shape, axis: shape,
+    value=lambda xp, e, a: xp.cumsum(a, axis=e.option("axis")),
+    reads={
+        "cvxpy.atoms.affine.cumsum.cumsum": lambda node, args: (
+            cumsum(args[0], axis=cumsum_axis(node))
+            if node.axis is not None
+            else cumsum(reshape(transpose(args[0]), (args[0].size,)), axis=0)
+        )
+    },
+    writes=lambda cp, e, args: cp.cumsum(args[0], axis=e.option("axis")),
+    sign=lambda expression, signs: signs[0],
+    slope=lambda expression, k, signs: 1,
+)
+
+
+def add(*terms: Any) -> Expression:
+    """Add up, repeating as NumPy does."""
+    arguments = together(*terms)
+    flat = [part for a in arguments for part in (a.args if a.atom is ADD else (a,))]
+    return flat[0] if len(flat) == 1 else ADD(*flat)
+
+
+def negate(a: Any) -> Expression:
+    """Minus."""
+    a = constant(a)
+    return a.args[0] if a.atom is NEGATE else NEGATE(a)
+
+
+def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
+    """Sum over axes, or over everything."""
+    a = constant(a)
+    axis = tuple(range(a.ndim)) if axis is None else axis
+    return SUMMED(a, axis=axis, keepdims=keepdims) if a.ndim else a
+
+
+def trace(a: Any) -> Expression:
+    """Sum of the diagonal."""
+    return TRACE(a)
+
+
+def cumsum(a: Any, axis: int) -> Expression:
+    """Cumulative sum."""
+    return CUMSUM(a, axis=axis) if constant(a).ndim else constant(a)

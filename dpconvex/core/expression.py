@@ -1,0 +1,328 @@
+"""The language that everything after the reader speaks: immutable real arrays with explicit shapes, equal expressions one node.
+
+An expression is a leaf (a constant, a variable, a field of the record) or an atom of expressions.  Nothing in it refers to
+CVXPY or to anything that can change, and two expressions that are written alike are the same object, so proofs and programs
+remember what they found about a node by the node itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakValueDictionary
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from dpconvex.core.atom import Atom
+
+__all__ = ["Constant", "Expression", "Field", "Variable", "constant"]
+
+Array = NDArray[np.float64]
+Shape = tuple[int, ...]
+
+_NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
+
+
+class Expression:
+    """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor.
+
+    Attributes
+    ----------
+    atom : Atom or None
+        None for leaves.
+    args : tuple of Expression
+    options : tuple of (str, hashable)
+        What the atom depends on besides its arguments; see `option`.
+    shape : tuple of int
+    variables : frozenset of Variable
+        The variables that occur in it.
+    fields : frozenset of Field
+        The fields of the record that occur in it.
+    is_affine : bool
+        Whether it is affine in the variables (jointly), and all that it is made of is.
+    """
+
+    atom: Atom | None
+    args: tuple[Expression, ...]
+    options: tuple[tuple[str, Hashable], ...]
+    shape: Shape
+    variables: frozenset[Variable]
+    fields: frozenset[Field]
+    is_affine: bool
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"expressions are immutable; {name} was to be set")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("expressions are not pickled; save the problem file and its options instead")
+
+    def __copy__(self) -> Expression:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Expression:
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it has one entry."""
+        return self.size == 1
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether neither a variable nor a field occurs in it."""
+        return not self.variables and not self.fields
+
+    def option(self, name: str) -> Any:
+        """Return an option of the atom."""
+        return dict(self.options)[name]
+
+    @cached_property
+    def number(self) -> Array:
+        """The value of an expression without variables and fields."""
+        if isinstance(self, Constant):
+            return self.dense
+        if self.atom is None:
+            raise ValueError(f"{self} has no value of its own")
+        with np.errstate(all="ignore"):
+            found = self.atom.value(np, self, *(argument.number[..., None] for argument in self.args))
+        return np.asarray(np.broadcast_to(np.asarray(found)[..., 0], self.shape))
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash that is the same in every process: of names, shapes, options and numbers."""
+        parts = [self.atom.name if self.atom else "leaf", repr(self.shape), repr(self._identity())]
+        return sha256("\n".join([*parts, *(argument.digest for argument in self.args)]).encode()).hexdigest()
+
+    def _identity(self) -> Hashable:
+        """Return what tells nodes of the same atom, shape and arguments apart."""
+        return self.options
+
+    @cached_property
+    def _text(self) -> str:
+        from dpconvex.core.text import text
+
+        return text(self)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<{self._text}, shape {self.shape}>"
+
+    # Arithmetic, so that code that builds expressions reads like mathematics.
+
+    def __add__(self, other: Any) -> Expression:
+        return _arithmetic("add", self, other)
+
+    def __radd__(self, other: Any) -> Expression:
+        return _arithmetic("add", other, self)
+
+    def __sub__(self, other: Any) -> Expression:
+        return self + -constant(other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        return constant(other) + -self
+
+    def __neg__(self) -> Expression:
+        return _arithmetic("negate", self)
+
+    def __mul__(self, other: Any) -> Expression:
+        return _arithmetic("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        return _arithmetic("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Expression:
+        return _arithmetic("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        return _arithmetic("divide", other, self)
+
+    def __matmul__(self, other: Any) -> Expression:
+        return _arithmetic("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Expression:
+        return _arithmetic("matmul", other, self)
+
+    def __getitem__(self, key: Any) -> Expression:
+        from dpconvex.core.atoms.arrangement import entry_at
+
+        return entry_at(self, key)
+
+
+def _arithmetic(name: str, *arguments: Any) -> Expression:
+    from dpconvex.core.atoms import products, sums
+
+    function: Callable[..., Expression] = getattr(sums if name in ("add", "negate") else products, name)
+    return function(*(constant(argument) for argument in arguments))
+
+
+class Constant(Expression):
+    """Numbers, finite and real: a read-only array, or a sparse matrix in compressed columns."""
+
+    value: Any
+
+    def _identity(self) -> Hashable:
+        return number_key(self.value)
+
+    @cached_property
+    def dense(self) -> Array:
+        """The numbers as an array."""
+        array = np.asarray(self.value.toarray() if sp.issparse(self.value) else self.value)
+        array.setflags(write=False)
+        return array
+
+
+class Variable(Expression):
+    """A parameter of the learner.
+
+    Attributes
+    ----------
+    key : int
+        Its number, which orders the variables of a template.
+    name : str
+    attributes : mapping of str to object
+        Those of its attributes that restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
+    """
+
+    key: int
+    name: str
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
+        """Return the variable of these parts."""
+        kept = {k: v for k, v in (attributes or {}).items() if v is not None and v is not False}
+        identity = ("variable", key, name, shape, repr(sorted((k, _bounds_key(v)) for k, v in kept.items())))
+        made = _interned(identity, lambda: cls(**_leaf(shape), key=key, name=name, attributes=kept))
+        made.__dict__["variables"] = frozenset({made})
+        assert isinstance(made, cls)
+        return made
+
+    def _identity(self) -> Hashable:
+        return (self.name, repr(sorted((k, _bounds_key(v)) for k, v in self.attributes.items())))
+
+
+class Field(Expression):
+    """A continuous field of the record.
+
+    Attributes
+    ----------
+    name : str
+    sign : {-1, 0, 1}
+        1 if no entry is negative over its declared domain, -1 if none is positive.
+    """
+
+    name: str
+    sign: int
+
+    @classmethod
+    def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
+        """Return the field of these parts; `key` tells records apart that use one name."""
+        made = _interned(("field", name, key, shape, sign), lambda: cls(**_leaf(shape), name=name, sign=sign))
+        made.__dict__["fields"] = frozenset({made})
+        assert isinstance(made, cls)
+        return made
+
+    def _identity(self) -> Hashable:
+        return (self.name, self.sign)
+
+
+def _leaf(shape: Shape) -> dict[str, Any]:
+    nobody: frozenset[Any] = frozenset()
+    return {
+        "atom": None,
+        "args": (),
+        "options": (),
+        "shape": tuple(shape),
+        "variables": nobody,
+        "fields": nobody,
+        "is_affine": True,
+    }
+
+
+def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
+    known = _NODES.get(key)
+    if known is None:
+        known = _NODES[key] = build()
+    return known
+
+
+def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
+    """Return the one node of an atom, its arguments and its options."""
+    key = (atom.name, tuple(id(argument) for argument in args), options, shape)
+
+    def build() -> Expression:
+        return Expression(
+            atom=atom,
+            args=tuple(args),
+            options=options,
+            shape=shape,
+            variables=frozenset().union(*(argument.variables for argument in args)),
+            fields=frozenset().union(*(argument.fields for argument in args)),
+            is_affine=not any(argument.variables for argument in args)
+            or (all(argument.is_affine for argument in args) and atom.keeps_affine(args)),
+        )
+
+    made: Expression = _interned(key, build)
+    return made
+
+
+def constant(value: Any) -> Expression:
+    """Return numbers as an expression; expressions are returned as they are.
+
+    Raises
+    ------
+    ValueError
+        If a number is not finite or not real.
+    """
+    if isinstance(value, Expression):
+        return value
+    if sp.issparse(value):
+        matrix = sp.csc_array(value, dtype=float, copy=True)
+        matrix.sum_duplicates()
+        parts: tuple[Any, ...] = (matrix.data, matrix.indices, matrix.indptr)
+        numbers: Any = matrix.data
+        shape: Any = matrix.shape
+        kept: Any = matrix
+    else:
+        if np.iscomplexobj(value):
+            raise ValueError("a constant is not real")
+        numbers = np.array(value, dtype=float)
+        parts, shape, kept = (numbers,), numbers.shape, numbers
+    if not np.isfinite(numbers).all():
+        raise ValueError("a constant is not finite")
+    for part in parts:
+        part.setflags(write=False)
+    return _interned(("constant", number_key(kept)), lambda: Constant(**_leaf(shape), value=kept))
+
+
+def number_key(value: Any) -> Hashable:
+    """Return what equal arrays share."""
+    if sp.issparse(value):
+        return ("sparse", value.shape, value.data.tobytes(), value.indices.tobytes(), value.indptr.tobytes())
+    return (value.shape, value.tobytes())
+
+
+def _bounds_key(value: Any) -> Hashable:
+    if isinstance(value, list | tuple):
+        return tuple(_bounds_key(part) for part in value)
+    return number_key(np.asarray(value, dtype=float)) if isinstance(value, np.ndarray) else repr(value)

@@ -1,0 +1,274 @@
+"""Reads a user's CVXPY trees, once, into the core language.
+
+This is the only file that looks into CVXPY's expressions.  A class of CVXPY stands for itself, never for its subclasses, which
+compute other functions; numbers are copied, real and finite; arguments of entrywise atoms are repeated to one shape by nodes of
+their own; quadratic forms become sums of squares.  What CVXPY decides by an absolute tolerance (whether a matrix is semidefinite,
+whether a number is real) is decided here instead.  What cannot be read exactly is refused, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.atoms import ATOMS
+from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
+from dpconvex.core.atoms.declared import DECLARED
+from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.expression import Expression, Field, Variable, constant
+from dpconvex.errors import MissingRule, NotPrivate, TemplateError
+
+__all__ = ["Reader", "read", "variable_of"]
+
+Array = NDArray[np.float64]
+UNIT = float(np.finfo(float).eps)
+
+READERS = {name: read for atom in ATOMS.values() for name, read in atom.reads.items()}
+# A real array is its own real part and conjugate; what wrappers assert is decided anew.
+ITSELF = (
+    "affine.real.real",
+    "affine.conj.conj",
+    *(f"affine.wraps.{k}_wrap" for k in ("nonneg", "nonpos", "psd", "nsd", "symmetric")),
+)
+ITSELF = tuple(f"cvxpy.atoms.{name}" for name in ITSELF)
+
+# Options of atoms that may be expressions.
+OPTIONS = {"p": "the exponent of a power", "M": "the threshold of huber"}
+REWRITE = "write it with atoms that have rules (see docs/rules.md), or register a rule for this one"
+
+
+class Reader:
+    """Reads the trees of one template.
+
+    Parameters
+    ----------
+    fields : iterable of cvxpy.Parameter
+        The record's symbols; every other parameter is a public number.
+    """
+
+    def __init__(self, fields: Iterable[cp.Parameter]) -> None:
+        self.fields = {id(symbol): field_of(symbol) for symbol in fields}
+        self.variables: dict[int, Variable] = {}
+        self._memory: dict[int, tuple[Any, Expression]] = {}  # the originals are kept, so that their ids stay their own
+        self._what = "the expression"
+
+    def declare(self, roots: Iterable[Any]) -> None:
+        """Make a variable for each that occurs, in the order in which the user made them."""
+        found = {variable.id: variable for root in roots for variable in root.variables()}
+        self.variables = {key: variable_of(found[key]) for key in sorted(found)}
+
+    def expression(self, root: Any, what: str) -> Expression:
+        """Return the core expression of a tree; errors call it `what`.
+
+        Raises
+        ------
+        MissingRule
+            If an atom has no rule.
+        NotPrivate
+            If a constant is not finite or not real, or an option depends on the record.
+        """
+        self._what = what
+        return self._known(root)
+
+    def _known(self, node: Any) -> Expression:
+        known = self._memory.get(id(node))
+        if known is None:
+            known = self._memory[id(node)] = (node, self._read(node))
+        return known[1]
+
+    def _read(self, node: Any) -> Expression:
+        if isinstance(node, cp.Variable):
+            return self.variables.setdefault(node.id, variable_of(node))
+        if isinstance(node, cp.Parameter):
+            return self.fields[id(node)] if id(node) in self.fields else self._public(node)
+        if isinstance(node, cp.Constant):
+            return self._number(node.value, node)
+        arguments = [self._known(argument) for argument in node.args]
+        for name, what in OPTIONS.items():
+            option = getattr(node, name, None)
+            if isinstance(option, cp.Expression) and any(id(symbol) in self.fields for symbol in option.parameters()):
+                raise MissingRule(f"{what} depends on the record", node, "use a constant")
+        result = self._atom(node, arguments)
+        if result.shape != node.shape:
+            raise TemplateError(f"{node} was read with the shape {result.shape} instead of {node.shape}.")
+        return result
+
+    def _atom(self, node: Any, arguments: list[Expression]) -> Expression:
+        kind = f"{type(node).__module__}.{type(node).__qualname__}"
+        try:
+            if kind in ITSELF:
+                return arguments[0]
+            if kind == "cvxpy.atoms.quad_form.QuadForm":
+                return quadratic_form(node, *arguments)
+            if type(node).__name__ == "DeclaredAtom":  # TODO exact type, once core.declared_atoms is here
+                return DECLARED(arguments[0], declaration=node.declaration)
+            if kind in READERS:
+                return READERS[kind](node, arguments)
+        except NotPrivate:
+            raise
+        except ValueError as error:
+            raise MissingRule(str(error), node, REWRITE) from error
+        name = type(node).__name__
+        raise MissingRule(f"there is no rule for the atom {name}", node, REWRITE)
+
+    def _public(self, node: cp.Parameter) -> Expression:
+        """Read a parameter that is no field of the record: a public number, as it is now."""
+        if node.value is None:
+            raise NotPrivate(
+                f"{self._what} mentions the parameter {node.name()!r}, which is not a field of this record and has no value",
+                node,
+                "declare it as a field of the record, or give the parameter its public value before the template is made",
+            )
+        return self._number(node.value, node)
+
+    def _number(self, value: Any, node: Any) -> Expression:
+        """Return numbers as a constant.
+
+        Raises
+        ------
+        NotPrivate
+            If a number in it is not finite, or has an imaginary part, however small.
+        """
+        entries = value.data if sp.issparse(value) else np.asarray(value)
+        if np.iscomplexobj(entries):
+            if np.imag(entries).any():
+                raise NotPrivate(
+                    f"{self._what} contains a complex number",
+                    node,
+                    "write real and imaginary parts apart, with real constants",
+                )
+            value = value.real
+        try:
+            array = value if sp.issparse(value) else np.array(value, dtype=float).reshape(node.shape, order="F")
+        except (TypeError, ValueError) as error:
+            raise TemplateError(f"{self._what} contains a constant that is not made of numbers ({error}).") from error
+        if not np.isfinite(array.data if sp.issparse(array) else array).all():
+            raise NotPrivate(
+                f"{self._what} contains a number that is not finite",
+                node,
+                "use finite constants; check where it came from",
+            )
+        return constant(array)
+
+    def constraint(self, node: Any) -> Constraint:
+        """Return a constraint in the core language.
+
+        Raises
+        ------
+        NotPrivate
+            If it is of a kind that is not known to make a closed convex set.
+        """
+        self._what = "a constraint"
+        kind = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
+        if kind not in CONSTRAINTS:
+            raise NotPrivate(
+                f"{type(node).__name__} is not a constraint that is known to make a closed convex set",
+                node,
+                "state it by equations, inequalities between convex and concave expressions, cones or semidefinite bounds",
+            )
+        arguments = [self._known(argument) for argument in node.args]
+        zero = constant(0.0)
+        if kind in ("zero.Equality", "nonpos.Inequality"):
+            return Constraint(CONSTRAINTS[kind], tuple(together(*arguments)))
+        if kind in ("zero.Zero", "nonpos.NonPos"):
+            return Constraint(CONSTRAINTS[kind], (arguments[0], repeated(zero, arguments[0].shape)))
+        if kind == "nonpos.NonNeg":
+            return Constraint("inequality", (repeated(zero, arguments[0].shape), arguments[0]))
+        options: tuple[Any, ...] = ()
+        if kind == "second_order.SOC":
+            options = (int(node.axis),)
+        if kind == "power.PowCone3D":
+            options = tuple(np.asarray(node.alpha.value, dtype=float).ravel().tolist())
+        return Constraint(CONSTRAINTS[kind], tuple(arguments), options)
+
+
+# Constraints whose meaning is a closed convex set for convex (concave, affine) arguments.
+CONSTRAINTS = {
+    "zero.Equality": "equality",
+    "zero.Zero": "equality",
+    "nonpos.Inequality": "inequality",
+    "nonpos.NonPos": "inequality",
+    "nonpos.NonNeg": "inequality",
+    "psd.PSD": "semidefinite",
+    "second_order.SOC": "second-order cone",
+    "exponential.ExpCone": "exponential cone",
+    "power.PowCone3D": "power cone",
+}
+
+
+def read(root: Any, fields: Iterable[cp.Parameter] = ()) -> Expression:
+    """Read one expression; for tests and examples.
+
+    >>> w, x = cp.Variable(2, name="w"), cp.Parameter(2, name="x")
+    >>> print(read(cp.sum_squares(w) / 2 + cp.pos(1 - x @ w), [x]))
+    sum_squares(w) / 2 + pos(1 - x @ w)
+    """
+    return Reader(fields).expression(root, "the expression")
+
+
+def field_of(symbol: cp.Parameter) -> Field:
+    """Return the field that a parameter of CVXPY stands for."""
+    sign = 1 if symbol.is_nonneg() else -1 if symbol.is_nonpos() else 0
+    return Field.of(symbol.shape, symbol.name(), symbol.id, sign)
+
+
+def variable_of(variable: cp.Variable) -> Variable:
+    """Return the variable that one of CVXPY stands for, with copies of its attributes."""
+    attributes: Mapping[str, Any] = {k: v for k, v in variable.attributes.items() if v is not None and v is not False}
+    if "bounds" in attributes:
+        attributes = {**attributes, "bounds": tuple(bound_of(bound, variable) for bound in attributes["bounds"])}
+    return Variable.of(variable.shape, variable.name(), variable.id, attributes)
+
+
+def bound_of(bound: Any, variable: cp.Variable) -> Array:
+    """Return a variable's bound as numbers (infinite ones are none)."""
+    value = bound.value if isinstance(bound, cp.Expression) else bound
+    if value is None:
+        raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")
+    array = np.array(value, dtype=float)
+    array.setflags(write=False)
+    return array
+
+
+def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expression:
+    """Write a quadratic form with a constant matrix as plus or minus a sum of squares: convex, or concave, as it stands.
+
+    Raises
+    ------
+    NotPrivate
+        If the matrix has eigenvalues of both signs: CVXPY's tolerance is absolute, and users may assert what is not so.
+    """
+    if not matrix.is_constant:
+        if inner.variables:
+            raise MissingRule(
+                "the matrix of a quadratic form depends on the record", node, "write it as a sum of squares"
+            )
+        return inner @ (matrix @ inner)
+    found = square_root(matrix.number)
+    if found is None:
+        raise NotPrivate("the matrix of a quadratic form is not positive semidefinite", node, "use a convex quadratic")
+    sign, root = found
+    squares = sum_squares(constant(root) @ vec(inner))
+    return reshape(squares if sign > 0 else -squares, node.shape)
+
+
+def square_root(matrix: Array) -> tuple[int, Array] | None:
+    """Return s and R with ``s R'R`` the symmetric part of a matrix that is semidefinite but for the rounding of its entries.
+
+    None if it has eigenvalues of both signs, however small the numbers in it are.
+    """
+    diagonal = np.diag(matrix)
+    apart = bool((matrix == np.diag(diagonal)).all())
+    values, vectors = (diagonal, np.eye(len(diagonal))) if apart else np.linalg.eigh(matrix / 2 + matrix.T / 2)
+    sign = 1 if values.max(initial=0.0) >= -values.min(initial=0.0) else -1
+    rounding = 0.0 if apart else 8 * len(values) * UNIT * float(np.abs(values).max(initial=0.0))
+    if (sign * values < -rounding).any():
+        return None
+    kept = sign * values > 0
+    return sign, np.asarray((vectors[:, kept] * np.sqrt(np.abs(values[kept]))).T)

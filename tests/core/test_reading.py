@@ -1,0 +1,94 @@
+"""What is read is what was written: values of core expressions against CVXPY's, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from dpconvex.core.from_cvxpy import Reader
+from dpconvex.core.to_cvxpy import Writer
+from dpconvex.core.values import evaluate
+
+Build = Callable[[Any, Any, Any, Any], Any]  # of a scalar, a vector of three, a matrix of 2 x 3, a square one of 3 x 3
+
+A, B = np.arange(6.0).reshape(2, 3) - 2, np.array([[2.0, 1.0, 0.0], [1.0, 3.0, 0.5], [0.0, 0.5, 1.0]])
+CASES: dict[str, Build] = {
+    "add": lambda s, v, M, S: s + v + 1.0 + M,
+    "subtract": lambda s, v, M, S: 1.0 - v - s,
+    "sparse": lambda s, v, M, S: cp.Constant(__import__("scipy.sparse", fromlist=["sparse"]).csc_array(A)) @ v,
+    "multiply": lambda s, v, M, S: cp.multiply(v, M) * s,
+    "divide": lambda s, v, M, S: M / np.array([1.0, -2.0, 3.0]) + v / 2,
+    "matmul": lambda s, v, M, S: M @ S @ v,
+    "row times matrix": lambda s, v, M, S: v @ S,
+    "inner product": lambda s, v, M, S: v @ v,
+    "sum": lambda s, v, M, S: cp.sum(M) + cp.sum(v),
+    "sum along an axis": lambda s, v, M, S: cp.sum(M, axis=0, keepdims=True) + cp.sum(S, axis=1),
+    "trace": lambda s, v, M, S: cp.trace(S),
+    "cumsum": lambda s, v, M, S: cp.cumsum(v) + cp.cumsum(M, axis=1),
+    "kron": lambda s, v, M, S: cp.kron(A, M),
+    "convolve": lambda s, v, M, S: cp.convolve(np.array([1.0, -2.0]), v),
+    "index": lambda s, v, M, S: cp.hstack([M[0, 1], M[1, ::-1], v[1:], v[-1], S[:, 0]]),
+    "fancy index": lambda s, v, M, S: cp.hstack([v[[2, 0]], M[np.array([True, False]), 1]]),
+    "reshape": lambda s, v, M, S: cp.reshape(M, (3, 2), order="C") @ np.ones(2) + cp.vec(S, order="F")[:3],
+    "transpose": lambda s, v, M, S: M.T @ M,
+    "diag": lambda s, v, M, S: cp.diag(v) + cp.diag(cp.diag(S)) + cp.diag(v[:2], k=1),
+    "lower diagonal": lambda s, v, M, S: cp.diag(v[:2], k=-1) + cp.sum(cp.diag(S, k=1)),
+    "upper_tri": lambda s, v, M, S: cp.upper_tri(S),
+    "stack": lambda s, v, M, S: cp.vstack([v, M, cp.hstack([s, s, 1.0])]),
+    "hstack of matrices": lambda s, v, M, S: cp.hstack([M, M[:, :1]]),
+    "promote": lambda s, v, M, S: s * np.ones((2, 3)) + M,
+    "exp": lambda s, v, M, S: cp.exp(M / 3) + cp.exp(s),
+    "log": lambda s, v, M, S: cp.log(cp.square(v) + 1) + cp.log1p(cp.square(v)),
+    "entr": lambda s, v, M, S: cp.entr(cp.abs(v)),
+    "xexp": lambda s, v, M, S: cp.xexp(cp.abs(v)),
+    "logistic": lambda s, v, M, S: cp.logistic(M),
+    "huber": lambda s, v, M, S: cp.huber(v, 0.5) + cp.huber(M),
+    "abs": lambda s, v, M, S: cp.abs(M),
+    "power": lambda s, v, M, S: cp.power(v, 2) + cp.power(cp.abs(v), 1.5) + cp.power(v, 4) + cp.power(cp.abs(v), 3),
+    "roots": lambda s, v, M, S: cp.sqrt(cp.abs(v)) + cp.inv_pos(cp.abs(v) + 1) + cp.power(v, 1) + cp.power(v, 0),
+    "maximum": lambda s, v, M, S: cp.maximum(M, v, 0.2) + cp.minimum(s, v) + cp.pos(M) + cp.neg(M),
+    "kl_div": lambda s, v, M, S: cp.kl_div(cp.abs(v), 2.0) + cp.rel_entr(cp.abs(s), cp.abs(v)),
+    "log_sum_exp": lambda s, v, M, S: cp.log_sum_exp(M) + cp.log_sum_exp(M, axis=0) + cp.log_sum_exp(v),
+    "lse keepdims": lambda s, v, M, S: cp.log_sum_exp(M, axis=1, keepdims=True),
+    "max": lambda s, v, M, S: cp.max(M) + cp.min(M, axis=0) + cp.max(v),
+    "norms": lambda s, v, M, S: cp.norm(v) + cp.norm1(M) + cp.norm_inf(v) + cp.norm(v, 3) + cp.norm(s),
+    "norms along axes": lambda s, v, M, S: cp.norm(M, 2, axis=0) + cp.norm(M, 1, axis=0) + cp.norm(M, "inf", axis=0),
+    "sum_squares": lambda s, v, M, S: cp.sum_squares(M) + cp.quad_over_lin(v, cp.abs(s) + 1),
+    "quad_form": lambda s, v, M, S: cp.quad_form(v, B) - cp.quad_form(v, np.eye(3)),
+    "sum_largest": lambda s, v, M, S: cp.sum_largest(M, 3),
+    "spectral": lambda s, v, M, S: cp.lambda_max(S @ np.eye(3) + B) + cp.sigma_max(M) + cp.normNuc(M),
+    "log_det": lambda s, v, M, S: cp.log_det(B + cp.diag(cp.square(v))),
+    "constants": lambda s, v, M, S: v * (cp.sum_squares(np.ones(3)) + cp.exp(0.0)) + cp.max(np.arange(3.0)),
+    "wrapped": lambda s, v, M, S: cp.atoms.affine.wraps.nonneg_wrap(v) + cp.real(v),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_are_those_of_cvxpy(name: str) -> None:
+    rng = np.random.default_rng(0)
+    leaves = [
+        cp.Variable(name="s"),
+        cp.Variable(3, name="v"),
+        cp.Variable((2, 3), name="M"),
+        cp.Variable((3, 3), name="S"),
+    ]
+    root = CASES[name](*leaves)
+    for leaf in leaves:
+        value = rng.normal(size=leaf.shape)
+        leaf.value = value + value.T if leaf.name() == "S" else value
+    read = Reader([]).expression(root, "the expression")
+    found = evaluate(read, {leaf.name(): leaf.value for leaf in leaves})
+    assert found.shape == root.shape
+    np.testing.assert_allclose(found, np.reshape(root.value, root.shape), rtol=1e-9, atol=1e-12)
+    writer = Writer()
+    written = writer.expression(read)
+    for variable, symbol in writer.leaves.items():
+        symbol.value = next(leaf.value for leaf in leaves if leaf.name() == variable.name)
+    assert written.shape == root.shape
+    np.testing.assert_allclose(written.value, np.reshape(root.value, root.shape), rtol=1e-9, atol=1e-12)
+    # Written and read again, an expression is the same node but for repetitions.
+    assert str(read)
