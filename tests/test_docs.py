@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.rules.walk import OUTER_RULES
-from dpconvex.verify import analyse
+from dpconvex.calculus.interpreter import OUTER_RULES
+from dpconvex.release.verify import analyse
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
