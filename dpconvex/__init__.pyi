@@ -5,6 +5,7 @@ from .auditing.falsify import Falsification as Falsification, falsify as falsify
 from .auditing.report import Audit as Audit
 from .auditing.whole import audit as audit
 from .core.declared_atoms import Atom as Atom
+from .core.record_domains import Ball as Ball, Box as Box, Choice as Choice
 from .errors import (
     BudgetExceeded as BudgetExceeded,
     DomainError as DomainError,
@@ -16,8 +17,8 @@ from .errors import (
 )
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
-from .language.privacy import Budget as Budget, Privacy as Privacy
-from .language.record import Ball as Ball, Box as Box, Choice as Choice, Record as Record
+from .language.privacy import Privacy as Privacy
+from .language.record import Record as Record
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
 from .learners.components import Components as Components
@@ -42,6 +43,7 @@ from .mechanisms.objective_perturbation import ObjectivePerturbation as Objectiv
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
 from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
+from .release.budget import Budget as Budget
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import minimize as minimize, solve as solve

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import Spectrum, clip_spectra
-from dpconvex.language.record import Ball, Box
 
 __all__ = ["Region", "project_field", "unit"]
 

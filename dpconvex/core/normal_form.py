@@ -41,9 +41,9 @@ from dpconvex.core.combinations import (
 )
 from dpconvex.core.expansion import Expander
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Fields
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.record import Record
 
 __all__ = ["normal_form", "normal_forms"]
 
@@ -56,7 +56,7 @@ ABSOLUTE: tuple[type, ...] = (cp.abs, cp.norm1, cp.norm_inf, NORM, cp.Pnorm)
 
 
 def normal_forms(
-    losses: Sequence[cp.Expression], variables: Sequence[cp.Variable], record: Record
+    losses: Sequence[cp.Expression], variables: Sequence[cp.Variable], record: Fields
 ) -> tuple[cp.Expression, ...]:
     """Return the normal form of each loss.
 
@@ -65,7 +65,7 @@ def normal_forms(
     losses : sequence of cvxpy.Expression
         Scalars, in the variables and the record's parameters.
     variables : sequence of cvxpy.Variable
-    record : Record
+    record : Fields
     """
     try:
         expander = Expander(Space(variables), Bases(record))
@@ -85,7 +85,8 @@ def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
 
     Examples
     --------
-    >>> from dpconvex.language.record import Ball
+    >>> from dpconvex.core.record_domains import Ball
+    >>> from dpconvex.language.record import Record
     >>> W, record = cp.Variable((2, 3), name="W"), Record(x=Ball(2))
     >>> expander, x = Expander(Space([W]), Bases(record)), record.parameters["x"]
     >>> print(normal_form(cp.log_sum_exp(x @ W) / 2 + cp.log_sum_exp(x @ W) / 2 - x @ W[:, 0], expander))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums
-from dpconvex.language.record import Record
+from dpconvex.core.record_domains import Fields
 
 __all__ = ["Base", "Bases"]
 
@@ -82,7 +82,7 @@ class Bases:
 
     Parameters
     ----------
-    record : Record
+    record : Fields
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class Bases:
         The continuous fields.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Fields) -> None:
         self.bases: list[Base] = []
         self.lower, self.upper = np.empty(0), np.empty(0)
         self.owner = np.empty(0, dtype=np.int64)

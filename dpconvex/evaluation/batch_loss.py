@@ -50,7 +50,8 @@ class BatchedLoss:
     Examples
     --------
     >>> import cvxpy as cp
-    >>> from dpconvex.language.record import Ball, Choice, Record
+    >>> from dpconvex.core.record_domains import Ball, Choice
+    >>> from dpconvex.language.record import Record
     >>> w = cp.Variable(2, name="w")
     >>> record = Record(x=Ball(2), y=Choice([-1, 1]))
     >>> template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))

@@ -12,9 +12,10 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import dense
-from dpconvex.language.record import Box, Record
+from dpconvex.language.record import Record
 
 __all__ = ["breast_cancer", "unit_ball"]
 

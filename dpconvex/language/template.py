@@ -74,7 +74,7 @@ class Template:
 
     Examples
     --------
-    >>> from dpconvex.language.record import Ball, Choice
+    >>> from dpconvex.core.record_domains import Ball, Choice
     >>> w = cp.Variable(3, name="w")
     >>> template = Template(
     ...     record=Record(x=Ball(3), y=Choice([-1, 1])),

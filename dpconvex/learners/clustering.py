@@ -9,15 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
-from dpconvex.language.privacy import Budget, Privacy, computable, pay
-from dpconvex.language.record import Ball, Batch, Record
+from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.certificate import ClusteringNoise
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, nearest
 from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
 
 __all__ = ["Records", "calibrated", "classes_of", "cluster", "clustered", "extent", "method_of", "released"]
 

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.privacy import Budget, Privacy, pay
-from dpconvex.language.record import Batch, Choice, Record, check_clip
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Batch, Record, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Records, calibrated, classes_of, clustered, extent, method_of, released
 from dpconvex.learners.components import Components
@@ -25,6 +26,7 @@ from dpconvex.mechanisms.certificate import Certificate, ClusteringNoise
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
 from dpconvex.mechanisms.residual_noise import Cover, left
 from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, solve
 from dpconvex.release.verify import check_solvable, verify

@@ -10,11 +10,12 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Budget, Privacy
+from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, solve
 from dpconvex.release.verify import verify

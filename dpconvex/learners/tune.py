@@ -14,14 +14,16 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.language.columns import Chunks, dense, frozen, records_of
-from dpconvex.language.privacy import Budget, Privacy, pay
-from dpconvex.language.record import Box, Choice, check_clip, table
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import resolved, solve
 from dpconvex.release.verify import check_solvable, verify

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.columns import blocks, dense
-from dpconvex.language.privacy import Budget, Privacy, computable, pay
+from dpconvex.language.privacy import Privacy, computable
 from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
@@ -30,6 +30,7 @@ from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentrati
 from dpconvex.mechanisms.residual_noise import left
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified
 from dpconvex.release.verify import check_solvable, verify

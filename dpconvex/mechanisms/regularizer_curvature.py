@@ -17,11 +17,12 @@ import scipy.sparse as sp
 from dpconvex.calculus.abstract_values import Kink
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.record_domains import Box
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import split_absolute
 from dpconvex.geometry.constraints import split
 from dpconvex.geometry.quadratics import Bend, quadratic
-from dpconvex.language.record import Box, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 __all__ = ["bend_of", "bends"]

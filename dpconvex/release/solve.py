@@ -20,7 +20,7 @@ from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
-from dpconvex.language.privacy import Budget, Privacy, pay
+from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Batch, check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
@@ -33,6 +33,7 @@ from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.verify import analyse, check_solvable, verify
 from dpconvex.solvers.problem import Problem

@@ -15,7 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import dpconvex as dp
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 DEPTH = 4

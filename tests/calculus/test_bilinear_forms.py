@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 
 from dpconvex.calculus import bilinear_forms as forms
 from dpconvex.calculus.bilinear_forms import Interval, form_range
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.record_scalars import Bases
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECORDS = [

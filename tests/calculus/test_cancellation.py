@@ -19,8 +19,9 @@ from hypothesis import given, settings, strategies as st
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import NotPrivate
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 w = cp.Variable(2, name="w")

@@ -18,7 +18,7 @@ from dpconvex.calculus.curvature import (
     trace_bound,
 )
 from dpconvex.calculus.gram import Gram
-from dpconvex.language.record import Ball, Box
+from dpconvex.core.record_domains import Ball, Box
 
 SEEDS = st.integers(0, 2**32 - 1)
 w = cp.Variable(2, name="w")

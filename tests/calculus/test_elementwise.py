@@ -13,8 +13,8 @@ from derivatives import analyse, certified, compare
 
 import dpconvex as dp
 from dpconvex.calculus.elementwise import sigmoid
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box
 
 v = cp.Variable(name="v")
 w = cp.Variable(2, name="w")

@@ -16,7 +16,7 @@ from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.gradient_norms import gradient_bound, replacement_bound, term_norm
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.language.record import Ball, Box, Choice
+from dpconvex.core.record_domains import Ball, Box, Choice
 
 SEEDS = st.integers(0, 2**32 - 1)
 w = cp.Variable(2, name="w")

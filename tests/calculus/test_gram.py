@@ -14,8 +14,9 @@ from dpconvex.calculus import gram as module
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gram import Gram, significant
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 w = cp.Variable(3, name="w")

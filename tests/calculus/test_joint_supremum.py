@@ -9,8 +9,8 @@ from derivatives import analyse
 
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.joint_supremum import HingeJoint
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.language.huber_hinge import huber_hinge
-from dpconvex.language.record import Ball, Box, Choice
 
 w = cp.Variable(2, name="w")
 W = cp.Variable((3, 2), name="W")

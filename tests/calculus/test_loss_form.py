@@ -8,8 +8,9 @@ import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 RECORD = Record(x=Ball(2), s=Box(0.0, 1.0), y=Choice([-1, 1]))

@@ -10,8 +10,8 @@ import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import Jets, analyse, certified, compare, observe
 
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box, Choice
 
 w = cp.Variable(2, name="w")
 v = cp.Variable(name="v")

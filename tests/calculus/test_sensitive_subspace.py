@@ -11,7 +11,8 @@ import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.sensitive_subspace import sensitive_basis, settled
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,8 +12,9 @@ from hypothesis import given, settings, strategies as st
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.strong_convexity import smallest_eigenvalue
+from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotPrivate
-from dpconvex.language.record import Ball, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 w = cp.Variable(3, name="w")

@@ -14,7 +14,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.calculus.symmetry import Symmetry
-from dpconvex.language.record import Ball, Box, Choice
+from dpconvex.core.record_domains import Ball, Box, Choice
 
 w, u = (cp.Variable(2, name=name) for name in "wu")
 v = cp.Variable(name="v")

@@ -15,9 +15,10 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.expansion import Expander, structure
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box, Record
+from dpconvex.language.record import Record
 
 RECORD = Record(
     x=Ball(3, 2.0),

@@ -11,10 +11,11 @@ from hypothesis import given, settings, strategies as st
 
 from dpconvex.core.expansion import Expander
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_ranges import bounds_of, is_polynomial, public_number
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.language.record import Ball, Box, Record
+from dpconvex.language.record import Record
 
 RECORD = Record(
     x=Ball(3, 2.0),

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Base, Bases
-from dpconvex.language.record import Ball, Box, Record
+from dpconvex.language.record import Record
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECORD = Record(

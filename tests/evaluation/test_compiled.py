@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.compiled import compiled, double_precision, lower, lower_template
-from dpconvex.language.record import Ball, Batch, Box, Choice, Record
+from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 
 

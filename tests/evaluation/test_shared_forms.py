@@ -11,12 +11,13 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import Design, LinearDesign, design_of
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.evaluation.shared_forms import leaf_form, row_basis
 from dpconvex.geometry.quadratics import quadratic
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 

@@ -18,13 +18,14 @@ import pytest
 import scipy.sparse as sp
 
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
 from dpconvex.evaluation.design import LinearDesign
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.evaluation.threads import controller, in_order, one_blas_thread
 from dpconvex.language.columns import Chunks
-from dpconvex.language.record import Ball, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 

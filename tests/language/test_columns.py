@@ -13,11 +13,12 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
 from dpconvex.language.columns import Chunks, Pieces, Stored, blocks, part
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import SINGLE_ROUNDING
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
+from dpconvex.language.validation import check_labels
 
 RECORD = Record(x=Box(-np.full(3, 500.0), np.full(3, 500.0)))
 DENSE = np.array([[0.0, 1.0, 0.0], [2.0, 0.0, -3.0], [0.0, 0.0, 0.0], [4.0, 5.0, 6.0]])
@@ -228,7 +230,7 @@ def test_numbers_that_no_float_holds_are_refused() -> None:
 )
 def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> None:
     with pytest.raises(DomainError):
-        Choice(values).codes("y", column)
+        check_labels("y", Choice(values).values, column)
 
 
 @pytest.mark.parametrize(
@@ -237,4 +239,4 @@ def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> 
 @pytest.mark.parametrize("values", [[0, 1], [False, True], [0.0, 1.0], range(9)], ids=repr)
 def test_equal_numbers_are_one_label(values: Any, column: Any) -> None:
     """As in Python, where 1, 1.0 and True are one key; no two of them can be declared apart."""
-    np.testing.assert_array_equal(Choice(values).codes("y", column), [1, 0])
+    np.testing.assert_array_equal(check_labels("y", Choice(values).values, column), [1, 0])

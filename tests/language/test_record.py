@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
-from dpconvex.language.record import Ball, Box, Choice, Record
-from dpconvex.language.validation import ROUNDING
+from dpconvex.language.record import Record
+from dpconvex.language.validation import ROUNDING, check_labels
 
 NORMS = (1, 2, np.inf)
 
@@ -240,9 +241,9 @@ def test_data_must_be_a_table(table: Any) -> None:
 @pytest.mark.parametrize("mixed", [["a", 1, (0, 1)], [(0, 1), "a", 1]])
 def test_labels_of_mixed_types_are_told_apart(mixed: list[Any]) -> None:
     choice = Choice(["a", 1, (0, 1)])
-    np.testing.assert_array_equal(choice.codes("y", mixed), [choice.values.index(v) for v in mixed])
+    np.testing.assert_array_equal(check_labels("y", choice.values, mixed), [choice.values.index(v) for v in mixed])
     with pytest.raises(DomainError, match="row 0, '1'"):
-        choice.codes("y", ["1"])
+        check_labels("y", choice.values, ["1"])
 
 
 def test_labels_from_numpy() -> None:
@@ -253,8 +254,8 @@ def test_labels_from_numpy() -> None:
         [np.str_("yes"), "no"],
         ("yes", "no"),
     ):
-        np.testing.assert_array_equal(choice.codes("y", column), [1, 0])
-    np.testing.assert_array_equal(Choice(range(3)).codes("y", np.array([2, 0], dtype=np.uint8)), [2, 0])
+        np.testing.assert_array_equal(check_labels("y", choice.values, column), [1, 0])
+    np.testing.assert_array_equal(check_labels("y", Choice(range(3)).values, np.array([2, 0], dtype=np.uint8)), [2, 0])
 
 
 def test_a_record_outside_its_ball_is_refused_or_clipped() -> None:

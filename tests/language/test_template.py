@@ -6,8 +6,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import TemplateError
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 RECORD = Record(x=Ball(2), y=Choice(["no", "yes"]), weight=Box(0.0, 1.0), group=Choice([0, 1, 2]))

@@ -114,7 +114,7 @@ def test_sparse_features_are_tuned_like_dense_ones() -> None:
 
 
 def test_the_whole_costs_one_promise() -> None:
-    from dpconvex.language.privacy import Budget
+    from dpconvex.release.budget import Budget
 
     ledger = Budget(dp.Privacy(epsilon=1.0))
     candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1)]

@@ -22,8 +22,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
-from dpconvex.language.privacy import Amount, Budget, Entry, Privacy
+from dpconvex.language.privacy import Privacy
 from dpconvex.release import ledger
+from dpconvex.release.budget import Amount, Budget, Entry
 
 # One promise.
 
@@ -259,7 +260,7 @@ def test_processes_do_not_overspend_together(path: Path) -> None:
 def test_a_process_that_is_killed_after_a_spend_has_spent(path: Path) -> None:
     program = (
         "import os, signal, sys\n"
-        "from dpconvex.language.privacy import Budget, Privacy\n"
+        "from dpconvex.language.privacy import Privacy; from dpconvex.release.budget import Budget\n"
         "Budget(Privacy(1), sys.argv[1]).spend(Privacy(0.5), 'before the crash')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -20,10 +20,11 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.csv_tables import Table
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Ball, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.release import Release

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regression
 
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.language.record import Ball, Box, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import at_point, certify, distance_bound

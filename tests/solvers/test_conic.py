@@ -12,10 +12,12 @@ import pytest
 from sample_problems import PROBLEMS, build, large_margin, logistic
 
 import dpconvex
+from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
-from dpconvex.language.privacy import Budget, Privacy
-from dpconvex.language.record import Ball, Box, Choice, Record
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
+from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.conic import Conic, perturbed_program, twin
 from dpconvex.solvers.problem import Problem

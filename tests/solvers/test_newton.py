@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from sample_problems import PROBLEMS, build
 
+from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.language.huber_hinge import huber_hinge
-from dpconvex.language.record import Ball, Batch, Choice, Record
+from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 from dpconvex.solvers.certify import at_point, certify, floor
 from dpconvex.solvers.composite import Composite

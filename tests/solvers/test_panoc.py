@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin
 
-from dpconvex.language.record import Ball, Choice, Record
+from dpconvex.core.record_domains import Ball, Choice
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers import polish as polishing
 from dpconvex.solvers.backend import solve
