@@ -170,12 +170,21 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
     return []
 
 
+def running(tree: ast.Module) -> ast.Module:
+    """Take off what is imported for type checkers only."""
+    return ast.Module(
+        [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")],
+        type_ignores=[],
+    )
+
+
 def imports_within(wing: str) -> dict[str, set[str]]:
+    """Return what each module of a wing imports from it when it runs, inside functions too."""
     found = {}
     for file in MODULES:
         name = module_name(file)
         if name.split(".")[1] == wing:
-            targets = (target for _, target in imported(ast.parse(file.read_text("utf-8")), package_of(file)))
+            targets = (target for _, target in imported(running(ast.parse(file.read_text("utf-8"))), package_of(file)))
             inside = {module_of(target) for target in targets if target.startswith(f"dpconvex.{wing}.")}
             found[name] = inside - {f"dpconvex.{wing}"}
     return found

@@ -61,7 +61,7 @@ def largest_floor(
 ) -> float:
     """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
 
-    The terms are those that `dpconvex.solvers.certify` adds up at one answer, each at its largest.
+    The terms are those that `dpconvex.solvers.distance` adds up at one answer, each at its largest.
 
     Parameters
     ----------

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.solvers.certify import Iterate, at_point, floor, step
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import Iterate, at_point, floor, step
 from dpconvex.solvers.lbfgs import Memory
 from dpconvex.solvers.whitening import Coordinates, plain, whitened
 

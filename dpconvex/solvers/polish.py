@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.solvers.certify import Iterate, at_point, floor, step
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import Iterate, at_point, floor, step
 from dpconvex.solvers.lbfgs import descend
 from dpconvex.solvers.newton import descend_by_slopes
 from dpconvex.solvers.panoc import quasi_newton

@@ -14,8 +14,8 @@ from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import noise_cap
 from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.release.verify import analyse
-from dpconvex.solvers.certify import at_point
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import at_point
 from dpconvex.solvers.problem import Problem, Solution
 
 GAMMA = dp.ObjectivePerturbation()

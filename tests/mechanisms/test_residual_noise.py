@@ -28,8 +28,8 @@ from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend
-from dpconvex.solvers.certify import floor, step
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import floor, step
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 

@@ -14,8 +14,9 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers.backend import solve
-from dpconvex.solvers.certify import at_point, certify, distance_bound
+from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import at_point, distance_bound
 from dpconvex.solvers.lbfgs import Memory
 from dpconvex.solvers.problem import Problem, Solution
 

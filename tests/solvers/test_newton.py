@@ -14,8 +14,9 @@ from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.language.huber_hinge import huber_hinge
 from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
-from dpconvex.solvers.certify import at_point, certify, floor
+from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import at_point, floor
 from dpconvex.solvers.newton import descend_by_slopes
 from dpconvex.solvers.problem import Problem
 

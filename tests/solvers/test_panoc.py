@@ -15,8 +15,8 @@ from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers import polish as polishing
 from dpconvex.solvers.backend import solve
-from dpconvex.solvers.certify import step
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import step
 from dpconvex.solvers.panoc import quasi_newton
 from dpconvex.solvers.polish import accelerate
 from dpconvex.solvers.problem import Problem
