@@ -43,7 +43,7 @@ OUTER = """
 ## Atoms of a loss
 
 `m` stands for an argument, `g` for its gradient, with an index where there are several. "Source" says where the
-mathematics comes from. A rule is a function in `dpconvex/rules/`, registered with `@outer_rule`; adding one takes
+mathematics comes from. A rule is a function in `dpconvex/calculus/`, registered with `@outer_rule`; adding one takes
 nothing else.
 """
 
