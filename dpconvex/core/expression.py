@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
 
-__all__ = ["Constant", "Expression", "Field", "Variable", "constant"]
+__all__ = ["OPERATORS", "Constant", "Expression", "Field", "Variable", "constant"]
 
 Array = NDArray[np.float64]
 Shape = tuple[int, ...]
 
+# What Python's operators and `str` do: the files of atoms, which lie above this one, say.
+OPERATORS: dict[str, Callable[..., Any]] = {}
 _NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
 
 
@@ -117,9 +119,7 @@ class Expression:
 
     @cached_property
     def _text(self) -> str:
-        from dpconvex.core.text import text
-
-        return text(self)
+        return str(OPERATORS["text"](self))
 
     def __str__(self) -> str:
         return self._text
@@ -163,16 +163,12 @@ class Expression:
         return _arithmetic("matmul", other, self)
 
     def __getitem__(self, key: Any) -> Expression:
-        from dpconvex.core.atoms.arrangement import entry_at
-
-        return entry_at(self, key)
+        return _arithmetic("index", self, key)
 
 
 def _arithmetic(name: str, *arguments: Any) -> Expression:
-    from dpconvex.core.atoms import products, sums
-
-    function: Callable[..., Expression] = getattr(sums if name in ("add", "negate") else products, name)
-    return function(*(constant(argument) for argument in arguments))
+    made: Expression = OPERATORS[name](*arguments)
+    return made
 
 
 class Constant(Expression):

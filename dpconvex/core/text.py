@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.expression import OPERATORS, Constant, Expression, Field, Variable
 
 __all__ = ["ATOM", "PRODUCT", "SUM", "text"]
 
@@ -61,3 +61,6 @@ def numbers(expression: Constant) -> tuple[str, int]:
             "\n", ""
         ), ATOM
     return f"constant[{' x '.join(str(n) for n in array.shape)}]", ATOM
+
+
+OPERATORS["text"] = text

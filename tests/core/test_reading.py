@@ -9,9 +9,9 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from dpconvex.core.evaluate import evaluate
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
-from dpconvex.core.evaluate import evaluate
 
 Build = Callable[[Any, Any, Any, Any], Any]  # of a scalar, a vector of three, a matrix of 2 x 3, a square one of 3 x 3
 

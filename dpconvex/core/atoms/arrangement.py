@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
-from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.text import ATOM
 
 
@@ -289,3 +289,6 @@ def vstack(*parts: Any) -> Expression:
     """Join along the first axis, vectors and numbers as rows."""
     found = [constant(part) for part in parts]
     return CONCATENATE(*(reshape(p, (1, p.size)) if p.ndim < 2 else p for p in found), axis=0)
+
+
+OPERATORS["index"] = entry_at

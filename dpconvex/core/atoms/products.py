@@ -8,7 +8,7 @@ from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import reshape, together
 from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same
 from dpconvex.core.atoms.sums import added
-from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 
 MULTIPLY = Atom(
     name="multiply",
@@ -139,3 +139,6 @@ def convolve(a: Any, b: Any) -> Expression:
 def as_matrix(a: Expression) -> Expression:
     """Return an array of two axes, with axes of length 1 after its own."""
     return reshape(a, (*a.shape, 1, 1)[:2])
+
+
+OPERATORS.update(multiply=multiply, divide=divide, matmul=matmul)

@@ -7,7 +7,7 @@ from typing import Any
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import reshape, together, transpose
 from dpconvex.core.atoms.shared import Write, _refuse, axes_of, axis_for, reduced, reduction_text, same, sum_sign
-from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.text import PRODUCT, SUM
 
 
@@ -136,3 +136,6 @@ def trace(a: Any) -> Expression:
 def cumsum(a: Any, axis: int) -> Expression:
     """Cumulative sum."""
     return CUMSUM(a, axis=axis) if constant(a).ndim else constant(a)
+
+
+OPERATORS.update(add=add, negate=negate)
