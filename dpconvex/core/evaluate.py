@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,15 @@ __all__ = ["evaluate", "postorder"]
 Array = NDArray[np.float64]
 
 
-def postorder(roots: Sequence[Expression]) -> list[Expression]:
-    """Return every node of some expressions once, arguments before what is made of them."""
+def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) -> list[Expression]:
+    """Return every node of some expressions once, arguments before what is made of them; `leaves` are not looked into."""
     order: dict[Expression, None] = {}
     waiting = [(root, False) for root in reversed(roots)]
     while waiting:
         node, ready = waiting.pop()
         if node in order:
             continue
-        if ready or not node.args:
+        if ready or not node.args or node in leaves:
             order[node] = None
         else:
             waiting.append((node, True))

@@ -15,7 +15,7 @@ from dpconvex.core.expression import Expression
 def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Apply the function that runs for a user's atom."""
     declaration = expression.option("declaration")
-    return declaration.evaluate(a) if xp is np else declaration.apply(a)
+    return through(declaration, a, 0) if xp is np else declaration.apply(a)
 
 
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
@@ -24,10 +24,18 @@ def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return 1 if low >= 0 else -1 if high <= 0 else 0
 
 
+def through(declaration: Any, a: Any, order: int) -> Any:
+    """Apply a derivative of the function that runs; what carries derivatives of its own (`dual_numbers`) asks for the next."""
+    if isinstance(a, np.ndarray):
+        return declaration.evaluate(a, order)
+    return a.composed(declaration.evaluate(a.value, order), declaration.evaluate(a.value, order + 1))
+
+
 DECLARED = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=declared_value,
+    pull=lambda e, value, slope, a: [slope * through(e.option("declaration"), a, 1)],
     sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
     curve=convex,
     slope=declared_slope,

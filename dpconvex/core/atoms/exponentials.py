@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.divergences import a_log_ratio
+from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
 from dpconvex.core.atoms.shared import (
     axis_for,
     concave,
@@ -22,6 +22,7 @@ from dpconvex.core.atoms.shared import (
     reduced,
     reduction_text,
     same,
+    unreduced,
 )
 from dpconvex.core.expression import Expression, constant
 
@@ -29,6 +30,7 @@ EXP = Atom(
     name="exp",
     shape=same,
     value=lambda xp, expression, a: xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * value],
     reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
     writes=lambda cp, expression, args: cp.exp(args[0]),
     sign=nowhere_negative,
@@ -41,6 +43,7 @@ LOG = Atom(
     name="log",
     shape=same,
     value=lambda xp, expression, a: xp.log(a),
+    pull=lambda expression, value, slope, a: [slope / a],
     reads={
         "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
@@ -56,6 +59,7 @@ ENTR = Atom(
     name="entr",
     shape=same,
     value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
+    pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
     reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
     writes=lambda cp, expression, args: cp.entr(args[0]),
     domain=lambda expression: ("not negative",),
@@ -67,6 +71,7 @@ XEXP = Atom(
     name="xexp",
     shape=same,
     value=lambda xp, expression, a: a * xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
     reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
     writes=lambda cp, expression, args: cp.xexp(args[0]),
     domain=lambda expression: ("not negative",),
@@ -81,6 +86,12 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     if xp is np:
         return np.logaddexp(a, 0.0)
     return softplus()(a)
+
+
+def sigmoid(a: Any) -> Any:
+    """Slope of log(1 + exp(a)), without overflow."""
+    tail = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1.0, tail) / (1.0 + tail)
 
 
 @cache
@@ -114,6 +125,7 @@ LOGISTIC = Atom(
     name="logistic",
     shape=same,
     value=log_one_plus_exp,
+    pull=lambda expression, value, slope, a: [slope * sigmoid(a)],
     reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
     writes=lambda cp, expression, args: cp.logistic(args[0]),
     sign=nowhere_negative,
@@ -158,10 +170,18 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
 
 
+def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    weights = np.exp(a - unreduced(expression, value))
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
+    return [weights * (unreduced(expression, slope) / total)]
+
+
 LOG_SUM_EXP = Atom(
     name="log_sum_exp",
     shape=reduced,
     value=log_sum_exp_value,
+    pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
