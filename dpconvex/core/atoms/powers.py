@@ -14,6 +14,7 @@ from dpconvex.core.atoms.shared import (
     axis_for,
     axis_text,
     convex,
+    destinations,
     even_slope,
     every_axis,
     kept,
@@ -23,6 +24,7 @@ from dpconvex.core.atoms.shared import (
     same,
 )
 from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial
 
 # CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
 WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -97,6 +99,11 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
+def is_short(expression: Expression) -> bool:
+    """Whether a power is of a function of the record, and has few factors."""
+    return not expression.variables and expression.option("p") in range(1, 9)
+
+
 POWER = Atom(
     name="power",
     shape=lambda shape, p: shape,
@@ -115,6 +122,7 @@ POWER = Atom(
         if e.option("p") == 2
         else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
     ),
+    expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
 )
 
 
@@ -141,6 +149,15 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.summed(destinations(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
     shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims),
@@ -158,6 +175,7 @@ QUAD_OVER_LIN = Atom(
     curve=convex,
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=lambda e, write: squares_text(e, write),
+    expand=summed_squares,
 )
 
 
