@@ -145,7 +145,9 @@ def summarise(rule: str, expression: Expression, entries: Entries, source: str, 
     values = [entry.value for entry in entries]
     check_finite(values, expression)
     ends = {"least value": min(value.low for value in values), "largest value": max(value.high for value in values)}
-    return Step(rule, expression, {name: float(end) for name, end in ends.items() if np.isfinite(end)}, source, children)
+    return Step(
+        rule, expression, {name: float(end) for name, end in ends.items() if np.isfinite(end)}, source, children
+    )
 
 
 def check_finite(values: list[Interval], expression: Expression) -> None:
