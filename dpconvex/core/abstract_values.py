@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
-from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
