@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Kink, Scalar
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, NO_SMOOTHNESS, behind, entrywise, shrunk
+from dpconvex.core.atoms.groups import absolute_value, largest_sizes, least_sizes
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, behind, entrywise, shrunk
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
@@ -84,23 +85,7 @@ def magnitude(xp: Any, expression: Expression, a: Any) -> Any:
 def abs_range(expression: Expression, expander: Any) -> Any:
     """The larger end; from 0 if the interval contains it, else from the smaller end."""
     low, high = expander.bounds(expression.args[0])
-    return np.maximum(0.0, np.maximum(low, -high)), np.maximum(-low, high)
-
-
-def abs_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """A kink only if 0 lies inside the range."""
-    reason = "the absolute value is not differentiable at 0"
-    return absolute_value(entry, Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {NO_SMOOTHNESS}"))
-
-
-def absolute_value(entry: Scalar, kink: Kink) -> Scalar:
-    """Bound |m|; `kink` says what is not differentiable if 0 lies inside the range."""
-    low, high = entry.value.low, entry.value.high
-    if low >= 0:
-        return entry
-    if high <= 0:
-        return entry.scaled(Interval(-1.0, -1.0))
-    return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
+    return least_sizes(low, high), largest_sizes(low, high)
 
 
 ABS = Atom(
@@ -113,7 +98,7 @@ ABS = Atom(
     curve=convex,
     slope=even_slope,
     bounds=abs_range,
-    rule=entrywise(abs_rule),
+    rule=entrywise(absolute_value),
     smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
     source=CALCULUS,

@@ -1,4 +1,4 @@
-"""What the rules of several atoms share: ranges they can use or must refuse, entries along axes, citations."""
+"""What the rules of several atoms share: ranges they can use or must refuse, citations."""
 
 from __future__ import annotations
 
@@ -21,28 +21,14 @@ BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded
 ROUNDING = 1e-14
 
 
-class PositivePart(Scalar):
-    """The entry pos(m), remembering m: its kink vanishes under an outer function of slope 0 at 0."""
-
-    behind: Scalar
-
-
 def behind(entry: Scalar) -> Scalar:
     """Return m behind an entry pos(m) for outer functions of slope 0 at 0, whose composition with pos has no kink."""
-    return entry.behind if isinstance(entry, PositivePart) else entry
+    return entry.behind or entry
 
 
 def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
     """Return the rule that treats each entry of one argument by itself."""
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
-
-
-def along_axis(expression: Expression, entries: Entries) -> list[Entries]:
-    """Group the entries of the first argument by what is reduced to one entry, in column order of the result."""
-    axis = expression.option("axis")
-    numbers = np.arange(len(entries)).reshape(expression.args[0].shape, order="F")
-    lines = np.moveaxis(numbers, axis, range(-len(axis), 0)).reshape(expression.size, -1, order="F")
-    return [[entries[k] for k in line] for line in lines]
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
