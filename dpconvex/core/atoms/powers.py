@@ -18,6 +18,7 @@ from dpconvex.core.atoms.shared import (
     axis_for,
     axis_text,
     convex,
+    destinations,
     even_slope,
     every_axis,
     kept,
@@ -28,6 +29,7 @@ from dpconvex.core.atoms.shared import (
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
@@ -134,6 +136,11 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
+def is_short(expression: Expression) -> bool:
+    """Whether a power is of a function of the record, and has few factors."""
+    return not expression.variables and expression.option("p") in range(1, 9)
+
+
 def power_range(expression: Expression, expander: Any) -> Any:
     """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
     low, high = expander.bounds(expression.args[0])
@@ -212,6 +219,7 @@ POWER = Atom(
         if e.option("p") == 2
         else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
     ),
+    expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
     bounds=power_range,
     rule=entrywise(power_rule),
     strong=LeastCurvature(
@@ -249,6 +257,15 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.summed(destinations(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
     shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims),
@@ -266,6 +283,7 @@ QUAD_OVER_LIN = Atom(
     curve=convex,
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=lambda e, write: squares_text(e, write),
+    expand=summed_squares,
 )
 
 
