@@ -14,8 +14,15 @@ from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
 Array = NDArray[np.float64]
+Pair = tuple[Array, Array]
 
 MINUS, ZERO = Interval(-1.0, -1.0), Interval(0.0, 0.0)
+
+
+def outward(low: Array, high: Array, count: int = 4) -> Pair:
+    """Move computed bounds apart by some roundings of themselves."""
+    room = count * float(np.finfo(float).eps)
+    return low - room * np.abs(low), high + np.where(np.isfinite(high), room * np.abs(high), 0.0)
 
 
 def least_sizes(low: Array, high: Array) -> Array:

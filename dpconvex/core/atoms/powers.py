@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
-from dpconvex.core.atom import Atom
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.groups import absolute_value, largest_sizes, least_sizes
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, behind, entrywise, shrunk
+from dpconvex.core.atoms.groups import absolute_value, largest_sizes, least_sizes, outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, behind, claimed, entrywise, shrunk
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
@@ -27,9 +28,11 @@ from dpconvex.core.atoms.shared import (
     sum_matrix,
 )
 from dpconvex.core.expression import Expression, Shape, constant
-from dpconvex.core.intervals import Interval, outward
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+
+Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0
@@ -191,6 +194,13 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     )
 
 
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+
+
 POWER = Atom(
     name="power",
     shape=lambda shape, p: shape,
@@ -212,6 +222,13 @@ POWER = Atom(
     expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
     bounds=power_range,
     rule=entrywise(power_rule),
+    strong=LeastCurvature(
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
+        exact=lambda e: bool(e.option("p") == 2),
+    ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
     source=CALCULUS,
 )

@@ -8,12 +8,14 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
 
+Array = NDArray[np.float64]
 Entries = list[Scalar]
 
 CALCULUS = "elementary calculus"
@@ -65,3 +67,19 @@ def positive(entry: Scalar, what: str, part: str = "argument") -> float:
 def shrunk(value: Interval) -> float:
     """Return a lower end less what rounding may have added to it: near zero it may be the difference of large numbers."""
     return value.low - ROUNDING * abs(value.high) if np.isfinite(value.high) else value.low
+
+
+def at_most(high: Array) -> Array:
+    """Return upper bounds of arguments that are positive where their atom is defined; infinite where no argument is."""
+    return np.where(high > 0, high, np.inf)
+
+
+def claimed(weights: Array, curvature: Array) -> Array | None:
+    """Return least curvatures of weighted entries, 0 where nothing finite is known; None if they are 0 everywhere.
+
+    Concave atoms have weights that are not positive, so the sizes of both are what counts.
+    """
+    with np.errstate(all="ignore"):
+        bend = np.abs(weights) * curvature
+    bend = np.where(np.isfinite(bend), bend, 0.0)
+    return bend if bend.any() else None
