@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Constant, Expression
 
-__all__ = ["evaluate", "postorder"]
+__all__ = ["evaluate", "evaluations", "postorder"]
 
 Array = NDArray[np.float64]
 
@@ -47,17 +47,25 @@ def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
     >>> float(evaluate((w * w)[0] + 1, {"w": [3.0, 0.0]}))
     10.0
     """
+    return evaluations([root], leaves)[root][0]
+
+
+def evaluations(roots: Sequence[Expression], leaves: Mapping[Any, Any]) -> dict[Expression, tuple[Array, float]]:
+    """Evaluate expressions, each node once: the value of every node, and the largest number that occurs in computing it."""
     found: dict[Expression, Array] = {}
+    sizes: dict[Expression, float] = {}
     with np.errstate(all="ignore"):
-        for node in postorder([root]):
+        for node in postorder(roots):
             if isinstance(node, Constant):
                 value = node.dense[..., None]
             elif node.atom is None:
-                name = node.__dict__["name"]
-                value = np.asarray(leaves[node] if node in leaves else leaves[name], dtype=float).reshape(node.shape)[
-                    ..., None
-                ]
+                given = leaves[node] if node in leaves else leaves[node.__dict__["name"]]
+                value = np.asarray(given, dtype=float).reshape(node.shape)[..., None]
             else:
                 value = node.atom.value(np, node, *(found[argument] for argument in node.args))
             found[node] = np.asarray(value)
-    return np.asarray(np.broadcast_to(found[root][..., 0], root.shape))
+            own = float(np.abs(found[node]).max(initial=0.0))
+            sizes[node] = max([0.0, own, *(sizes[argument] for argument in node.args)])
+    return {
+        node: (np.asarray(np.broadcast_to(value[..., 0], node.shape)), sizes[node]) for node, value in found.items()
+    }
