@@ -71,7 +71,7 @@ class CvxpyValues:
 
     def _leaf(self, node: Any) -> Any:
         read = self.reader.read_already(node)
-        return self.leaves[read] if read in self.leaves else node.value
+        return self.leaves.get(read, node.value)
 
 
 def numeric(node: Any, values: list[Any]) -> Any:
