@@ -15,8 +15,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
-from dpconvex.calculus.abstract_values import Kink, Scalar
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
@@ -27,7 +25,9 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
+from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.interpreter import Entries, outer_rule
 from dpconvex.core.declared_atoms import Atom, DeclaredAtom
+from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
 
 __all__: list[str] = []

@@ -11,9 +11,9 @@ import numpy as np
 from cvxpy.atoms.elementwise.abs import abs as cp_abs
 from cvxpy.atoms.elementwise.power import Power, PowerApprox
 
-from dpconvex.calculus.abstract_values import Kink, Scalar, hull_of
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.interpreter import Entries, outer_rule, spread
+from dpconvex.core.abstract_values import Kink, Scalar, hull_of
+from dpconvex.core.intervals import Interval
 from dpconvex.core.reader import WHOLE_LINE
 from dpconvex.core.record_ranges import public_number
 from dpconvex.errors import NotPrivate

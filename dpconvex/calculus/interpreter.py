@@ -19,10 +19,10 @@ from cvxpy.atoms.affine.trace import Trace
 from cvxpy.atoms.affine.unary_operators import NegExpression
 from cvxpy.atoms.lambda_max import lambda_max
 
-from dpconvex.calculus.abstract_values import Scalar, Term
-from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.core.abstract_values import Scalar, Term
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import AFFINE_RULES, Expander, dense, rearrange, refuse_stacks
+from dpconvex.core.intervals import Interval
 from dpconvex.errors import FUNCTIONS, MissingRule, NotPrivate
 from dpconvex.geometry.implicit_domains import is_symmetric
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.core.expression import Expression
+from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
 __all__ = ["Kink", "Piece", "Scalar", "Term", "hull_of"]
@@ -83,7 +83,7 @@ class Kink:
     """Why a subexpression has no Lipschitz gradient."""
 
     reason: str
-    place: cp.Expression
+    place: Expression
     remedy: str
 
     @property
