@@ -1,4 +1,4 @@
-"""Values of core expressions at given values of their leaves."""
+"""Values of core expressions at given values of their leaves, and expressions with other leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Constant, Expression
 
-__all__ = ["evaluate", "evaluations", "postorder"]
+__all__ = ["evaluate", "evaluations", "postorder", "substituted"]
 
 Array = NDArray[np.float64]
 
@@ -69,3 +69,13 @@ def evaluations(roots: Sequence[Expression], leaves: Mapping[Any, Any]) -> dict[
     return {
         node: (np.asarray(np.broadcast_to(value[..., 0], node.shape)), sizes[node]) for node, value in found.items()
     }
+
+
+def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Expression:
+    """Return an expression with others, of the same shapes, in the place of some of its leaves."""
+    found: dict[Expression, Expression] = {}
+    for node in postorder([root]):
+        args = [found[argument] for argument in node.args]
+        kept = all(new is old for new, old in zip(args, node.args, strict=True))
+        found[node] = leaves.get(node, node) if kept or node.atom is None else node.atom(*args, **dict(node.options))
+    return found[root]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
+from dpconvex.core.normal_form import normal_forms
 from dpconvex.errors import TemplateError
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
@@ -122,7 +123,7 @@ class Template:
         self.regularizer: Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
-        self.losses: tuple[Expression, ...] = self.written
+        self.losses: tuple[Expression, ...] = normal_forms(self.written, self.variables, record)
         originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True
