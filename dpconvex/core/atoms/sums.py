@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import reshape, together, transpose
+from dpconvex.core.atoms.arrangement import reshape, together, transpose, unrepeated
 from dpconvex.core.atoms.shared import (
     Write,
     _refuse,
@@ -27,9 +27,9 @@ from dpconvex.core.text import PRODUCT, SUM
 
 def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
     """Write a sum, with minus signs where terms begin with one."""
-    words = write(expression.args[0], SUM)
+    words = write(unrepeated(expression.args[0]), SUM)
     for argument in expression.args[1:]:
-        term = write(argument, PRODUCT)
+        term = write(unrepeated(argument), PRODUCT)
         words += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
     return words, SUM
 
