@@ -51,7 +51,7 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
 
 
 def middle(shape: Shape, low: Any, high: Any) -> tuple[Any, Any, float]:
-    """Return the middles and half widths of the ranges of a matrix's entries, and a bound on the rounding of its singular values."""
+    """Return middles and half widths of the ranges of a matrix's entries, and a bound on the rounding of singular values."""
     centre, radius = (m.reshape(shape, order="F") for m in ((low + high) / 2, (high - low) / 2))
     return centre, radius, 16 * max(shape, default=0) * EPSILON * frobenius(low, high)
 
