@@ -96,9 +96,11 @@ class Atom:
         ``text(expression, write)`` returns its text and how tightly that binds (see `core.text`); ``write(argument, level)``
         writes an argument, in parentheses if it binds less tightly.  None writes ``name(arguments, option=...)``.
     expand : callable or None
-        For affine atoms: ``expand(expander, expression)`` returns a `Polynomial`.
+        ``expand(expander, expression)`` returns a `Polynomial`, or None where the atom makes none of polynomials.  Affine atoms
+        have one, and whole powers.
     bounds : callable or None
-        Range of a function of the record: ``bounds(expression, expander)`` returns lower and upper bounds of its entries.
+        Range of a function of the record that is not a polynomial: ``bounds(expression, expander)`` returns lower and upper
+        bounds of its entries in column order; ``expander.bounds(argument)`` are an argument's.
     rule : callable or None
         Gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the result's.
     strong : LeastCurvature or None

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import reshape, together
+from dpconvex.core.atoms.arrangement import BROADCAST, reshape, together
+from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same
 from dpconvex.core.atoms.sums import added
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import NotPrivate
 
 MULTIPLY = Atom(
     name="multiply",
@@ -20,7 +25,23 @@ MULTIPLY = Atom(
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("*"),
+    expand=lambda expander, e: expander.expand(e.args[0]).times(expander.expand(e.args[1])),
 )
+
+
+def quotient(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a quotient: by numbers other than 0, or by a function of the record that is positive."""
+    dividend, divisor = expression.args
+    if divisor.is_constant:
+        if (divisor.number == 0).any():
+            raise NotPrivate("an expression is divided by zero", expression, "divide by a number that is not 0")
+        inverse = Polynomial.constant(1.0 / divisor.number)
+    else:
+        while divisor.atom is BROADCAST:
+            divisor = divisor.args[0]
+        inverse = expander.expand(power(divisor, -1.0))
+        inverse = inverse.gathered(np.broadcast_to(inverse.numbers(), expression.shape))
+    return expander.expand(dividend).times(inverse)
 
 
 DIVIDE = Atom(
@@ -33,6 +54,7 @@ DIVIDE = Atom(
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1] if k == 0 else 0,
     text=infix("/"),
+    expand=quotient,
 )
 
 
@@ -59,6 +81,7 @@ MATMUL = Atom(
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("@"),
+    expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
 )
 
 
@@ -69,15 +92,31 @@ def kron_shape(one: Shape, two: Shape) -> Shape:
     return (one[0] * two[0], one[1] * two[1])
 
 
+def kron_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
+    """Kronecker product, records last."""
+    return xp.einsum("ij...,kl...->ikjl...", a, b).reshape((*expression.shape, -1))
+
+
+def kron_product(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a Kronecker product: repeat the entries of both factors, and multiply them one by one."""
+    numbers = [np.arange(float(a.size)).reshape((*a.shape, 1), order="F") for a in expression.args]
+    ones = [np.ones_like(part) for part in numbers]
+    places = [kron_value(np, expression, numbers[0], ones[1]), kron_value(np, expression, ones[0], numbers[1])]
+    left, right = (expander.expand(a).gathered(k[..., 0]) for a, k in zip(expression.args, places, strict=True))
+    product: Polynomial = left.times(right)
+    return product
+
+
 KRON = Atom(
     name="kron",
     affine="bilinear",
     shape=kron_shape,
-    value=lambda xp, e, a, b: xp.einsum("ij...,kl...->ikjl...", a, b).reshape((*e.shape, -1)),
+    value=kron_value,
     reads={"cvxpy.atoms.affine.kron.kron": lambda node, args: kron(as_matrix(args[0]), as_matrix(args[1]))},
     writes=lambda cp, expression, args: cp.kron(*args),
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
+    expand=kron_product,
 )
 
 
@@ -86,6 +125,17 @@ def convolve_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
     count, other = (argument.shape[0] for argument in expression.args)
     shifted = [xp.pad(a[k : k + 1] * b, ((k, count - 1 - k), (0, 0))) for k in range(count)]
     return added(xp, expression, *shifted) if other else xp.zeros((count - 1, 1))
+
+
+def convolution(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a convolution: all products of two entries, each where it belongs."""
+    left, right = (expander.expand(argument) for argument in expression.args)
+    pairs = (
+        np.repeat(np.arange(len(left.entry)), len(right.entry)),
+        np.tile(np.arange(len(right.entry)), len(left.entry)),
+    )
+    product: Polynomial = left.product(right, pairs, left.entry[pairs[0]] + right.entry[pairs[1]], expression.shape)
+    return product
 
 
 def convolved(node: Any, args: list[Expression]) -> Expression:
@@ -107,6 +157,7 @@ CONVOLVE = Atom(
     ),
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
+    expand=convolution,
 )
 
 

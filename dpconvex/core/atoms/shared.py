@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.core.text import ATOM, PRODUCT, SIGN
@@ -23,6 +24,13 @@ def same(*shapes: Shape, **options: Any) -> Shape:
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     """Shape after a reduction over some axes."""
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
+
+
+def destinations(expression: Expression) -> NDArray[np.int64]:
+    """Return, for each entry of what is summed, in column order, the entry of the sum that it goes into."""
+    inner, axis = expression.args[0].shape, expression.option("axis")
+    kept = reduced(inner, axis, keepdims=True)
+    return np.broadcast_to(np.arange(expression.size).reshape(kept, order="F"), inner).ravel(order="F")
 
 
 def axes_of(node: Any) -> tuple[int, ...]:

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
+
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import reshape, together, transpose
-from dpconvex.core.atoms.shared import Write, _refuse, axes_of, axis_for, reduced, reduction_text, same, sum_sign
+from dpconvex.core.atoms.shared import (
+    Write,
+    _refuse,
+    axes_of,
+    axis_for,
+    destinations,
+    reduced,
+    reduction_text,
+    same,
+    sum_sign,
+)
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.core.text import PRODUCT, SUM
 
 
@@ -33,6 +47,12 @@ def added_shape(*shapes: Shape) -> Shape:
     return same(*shapes)
 
 
+def add_terms(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a sum: collect the terms."""
+    parts = [expander.expand_leaf(argument) for argument in expression.args]
+    return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
+
+
 ADD = Atom(
     name="add",
     affine="linear",
@@ -44,6 +64,7 @@ ADD = Atom(
     slope=lambda expression, k, signs: 1,
     text=summed_text,
     statement="sums: gradients and curvatures add up",
+    expand=add_terms,
 )
 
 
@@ -57,6 +78,7 @@ NEGATE = Atom(
     sign=lambda expression, signs: -signs[0],
     slope=lambda expression, k, signs: -1,
     text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
+    expand=lambda expander, e: expander.expand_leaf(e.args[0]).scaled(-1.0),
 )
 
 
@@ -70,6 +92,7 @@ SUMMED = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=reduction_text,
+    expand=lambda expander, e: expander.expand(e.args[0]).summed(destinations(e), e.shape),
 )
 
 
@@ -82,12 +105,24 @@ TRACE = Atom(
     writes=lambda cp, expression, args: cp.trace(args[0]),
     sign=lambda expression, signs: signs[0],
     slope=lambda expression, k, signs: 1,
+    expand=lambda expander, e: expander.expand(e.args[0]).linear(np.eye(e.args[0].shape[0]).reshape(1, -1), ()),
 )
 
 
 def cumsum_axis(node: Any) -> int:
     """Return the axis of CVXPY's cumulative sum."""
     return int(node.axis) % len(node.args[0].shape) if node.axis is not None else 0
+
+
+def cumulate(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a cumulative sum: every entry goes into those that come after it on its line."""
+    part = expander.expand(expression.args[0])
+    lines = np.moveaxis(part.numbers(), expression.option("axis"), -1).reshape(
+        -1, part.shape[expression.option("axis")]
+    )
+    source, target = np.triu_indices(lines.shape[1])
+    places = lines[:, target].ravel(), lines[:, source].ravel()
+    return part.linear(sp.csc_array((np.ones(len(places[0])), places), shape=(part.size, part.size)), part.shape)
 
 
 CUMSUM = Atom(
@@ -105,6 +140,7 @@ CUMSUM = Atom(
     writes=lambda cp, e, args: cp.cumsum(args[0], axis=e.option("axis")),
     sign=lambda expression, signs: signs[0],
     slope=lambda expression, k, signs: 1,
+    expand=cumulate,
 )
 
 
