@@ -66,7 +66,7 @@ NORM = Atom(
         args[0] if e.args[0].ndim else cp.reshape(args[0], (1,), order="F"),
         e.option("p"),
         axis=axis_for(e),
-        keepdims=e.option("keepdims"),
+        keepdims=bool(e.option("keepdims") and e.ndim),
     ),
     sign=nowhere_negative,
     curve=convex,
