@@ -48,9 +48,18 @@ def order_of(node: Any) -> float:
     return float(node.original_p)
 
 
+def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
+    """Shape of a norm: along some of the axes, of order 1, 2 or infinity."""
+    if not p >= 1:
+        raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
+    if p not in (1.0, 2.0, INFINITE) and len(axis) < len(shape):
+        raise ValueError(f"along an axis there are norms of order 1, 2 and infinity, and the order is {p:g}")
+    return reduced(shape, axis, keepdims)
+
+
 NORM = Atom(
     name="norm",
-    shape=lambda shape, p, axis, keepdims: reduced(shape, axis, keepdims) if p >= 1 else _order(p),
+    shape=norm_shape,
     value=norm_value,
     reads={
         "cvxpy.atoms.norm1.norm1": over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
@@ -62,7 +71,7 @@ NORM = Atom(
             for name in ("Pnorm", "PnormApprox", "pnorm")
         },
     },
-    writes=lambda cp, e, args: cp.pnorm(
+    writes=lambda cp, e, args: cp.norm(
         args[0] if e.args[0].ndim else cp.reshape(args[0], (1,), order="F"),
         e.option("p"),
         axis=axis_for(e),
@@ -80,10 +89,6 @@ def norm_text(expression: Expression, write: Any) -> tuple[str, int]:
     order, axis = expression.option("p"), expression.option("axis")
     words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
     return f"norm({', '.join(words)}{axis_text(expression, axis)})", 4
-
-
-def _order(p: float) -> Shape:
-    raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
