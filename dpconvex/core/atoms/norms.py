@@ -48,6 +48,17 @@ def order_of(node: Any) -> float:
     return float(node.original_p)
 
 
+def norm_written(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a norm of a vector or of entries along an axis with CVXPY, which has an atom for each order."""
+    order = expression.option("p")
+    if not expression.args[0].ndim:
+        return cp.abs(inner)
+    options = {"axis": axis_for(expression), "keepdims": expression.option("keepdims")}
+    if order in (1.0, INFINITE):
+        return (cp.norm1 if order == 1 else cp.norm_inf)(inner, **options)
+    return cp.pnorm(inner, order, **options)
+
+
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
     """Shape of a norm: along some of the axes, of order 1, 2 or infinity."""
     if not p >= 1:
@@ -71,12 +82,7 @@ NORM = Atom(
             for name in ("Pnorm", "PnormApprox", "pnorm")
         },
     },
-    writes=lambda cp, e, args: cp.norm(
-        args[0] if e.args[0].ndim else cp.reshape(args[0], (1,), order="F"),
-        e.option("p"),
-        axis=axis_for(e),
-        keepdims=bool(e.option("keepdims") and e.ndim),
-    ),
+    writes=lambda cp, e, args: norm_written(cp, e, args[0]),
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
