@@ -65,6 +65,8 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
         raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
     if p not in (1.0, 2.0, INFINITE) and len(axis) < len(shape):
         raise ValueError(f"along an axis there are norms of order 1, 2 and infinity, and the order is {p:g}")
+    if len(axis) not in (1, len(shape)):
+        raise ValueError(f"norms are over all axes or along one of them, and the axes are {axis}")
     return reduced(shape, axis, keepdims)
 
 
