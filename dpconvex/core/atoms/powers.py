@@ -18,7 +18,6 @@ from dpconvex.core.atoms.shared import (
     axis_for,
     axis_text,
     convex,
-    destinations,
     even_slope,
     every_axis,
     kept,
@@ -26,6 +25,7 @@ from dpconvex.core.atoms.shared import (
     number,
     reduced,
     same,
+    sum_matrix,
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -263,7 +263,7 @@ def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
     if expression.variables or not divisor.is_constant or divisor.number != 1:
         return None
     squares: Polynomial = expander.expand(inner).power(2)
-    return squares.summed(destinations(expression), expression.shape)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(
