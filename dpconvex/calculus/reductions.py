@@ -15,11 +15,11 @@ from cvxpy.atoms.quad_form import QuadForm, SymbolicQuadForm
 from cvxpy.atoms.quad_over_lin import quad_over_lin
 from cvxpy.atoms.sigma_max import sigma_max
 
-from dpconvex.calculus.abstract_values import Kink, Piece, Scalar, Term, hull_of
-from dpconvex.calculus.bilinear_forms import EPSILON, Interval
 from dpconvex.calculus.elementwise import CALCULUS, NO_SMOOTHNESS, absolute_value, bounded, largest, positive
 from dpconvex.calculus.gram import ROUNDING
 from dpconvex.calculus.interpreter import Entries, outer_rule
+from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term, hull_of
+from dpconvex.core.intervals import EPSILON, Interval
 from dpconvex.errors import MissingRule, NotPrivate
 
 __all__: list[str] = []

@@ -18,7 +18,6 @@ from cvxpy.atoms.affine.promote import Promote
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
@@ -31,6 +30,7 @@ from dpconvex.calculus.strong_convexity import (
     sum_of_squares,
     summed_squares,
 )
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 

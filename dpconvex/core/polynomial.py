@@ -82,10 +82,22 @@ class Polynomial:
     @classmethod
     def constant(cls, value: Any) -> Polynomial:
         """Return a numeric array as a polynomial."""
-        array = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
-        flat = array.reshape(-1, order="F")
-        entry = np.flatnonzero(flat)
-        return cls(array.shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), flat[entry])
+        if sp.issparse(value):
+            row, column, numbers = sp.find(value)
+            entry, shape = row + value.shape[0] * column.astype(np.int64), value.shape
+        else:
+            array = np.asarray(value, dtype=float)
+            flat, shape = array.reshape(-1, order="F"), array.shape
+            entry = np.flatnonzero(flat)
+            numbers = flat[entry]
+        return cls(shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), numbers)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Polynomial]) -> Polynomial:
+        """Return a vector of the entries of all parts, one after another."""
+        offsets = np.cumsum([0] + [part.size for part in parts])
+        entries = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+        return concatenate(parts, (int(offsets[-1]),), entries)
 
     @classmethod
     def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
@@ -178,6 +190,13 @@ class Polynomial:
         """Multiply two arrays of equal shape entry by entry."""
         pairs = join(self.entry, other.entry)
         return self.product(other, pairs, self.entry[pairs[0]], self.shape)
+
+    def power(self, exponent: int) -> Polynomial:
+        """Raise every entry to a positive whole power."""
+        result = self
+        for _ in range(exponent - 1):
+            result = result.times(self)
+        return result
 
     def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
         """Matrix product ``self @ other`` of one- or two-dimensional arrays, with the result's shape given."""

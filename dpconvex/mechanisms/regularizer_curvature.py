@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import cvxpy as cp
 import scipy.sparse as sp
 
-from dpconvex.calculus.abstract_values import Kink
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.abstract_values import Kink
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import split_absolute

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT

@@ -17,10 +17,10 @@ from derivatives import Jet, Jets
 from hypothesis import HealthCheck, given, settings
 from strategies import seeded_template, templates
 
-from dpconvex.calculus.abstract_values import Piece, Scalar, Term
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.errors import NotPrivate
 from dpconvex.evaluation.compiled import double_precision, lower
 from dpconvex.language.template import Template

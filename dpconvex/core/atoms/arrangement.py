@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.text import ATOM
 
 
@@ -30,6 +33,34 @@ def unrepeated(expression: Expression) -> Expression:
     while expression.atom is BROADCAST and expression.args[0].is_scalar:
         expression = expression.args[0]
     return expression
+
+
+def places(expression: Expression) -> NDArray[np.int64]:
+    """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through; -1 for 0.
+
+    >>> from dpconvex.core.expression import Variable
+    >>> v = Variable.of((2,), "v", 1)
+    >>> places(diag_matrix(v)), places(hstack(v, v[::-1]))
+    (array([[ 0, -1],
+           [-1,  1]]), array([0, 1, 2, 3]))
+    """
+    numbers, count = [], 1
+    for argument in expression.args:
+        numbers.append((count + np.arange(argument.size)).reshape((*argument.shape, 1), order="F"))
+        count += argument.size
+    assert expression.atom is not None
+    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64) - 1
+
+
+def rearrange(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a rearrangement of entries."""
+    return Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]).gathered(places(expression))
+
+
+def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Rearrange what is known of entries."""
+    everything = [entry for entries in arguments for entry in entries]
+    return [everything[k] if k >= 0 else total([]) for k in places(expression).ravel(order="F")]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
@@ -85,6 +116,8 @@ INDEX = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=index_text,
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -110,6 +143,8 @@ SELECT = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -131,6 +166,8 @@ RESHAPE = Atom(
     text=lambda e, write: (
         (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -148,6 +185,8 @@ TRANSPOSE = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -168,6 +207,8 @@ DIAG_MATRIX = Atom(
     writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -197,6 +238,8 @@ BROADCAST = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -234,6 +277,8 @@ CONCATENATE = Atom(
         f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
         ATOM,
     ),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 

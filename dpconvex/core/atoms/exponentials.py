@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.atom import Atom, LeastCurvature
 from dpconvex.core.atoms.divergences import a_log_ratio
+from dpconvex.core.atoms.groups import outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
     axis_for,
     concave,
@@ -24,6 +28,28 @@ from dpconvex.core.atoms.shared import (
     same,
 )
 from dpconvex.core.expression import Expression, constant
+from dpconvex.core.intervals import Interval
+from dpconvex.errors import NotPrivate
+
+# exp of this is finite, and so are products of a few of them with anything reasonable.
+LARGEST_EXPONENT = 300.0
+
+
+def exp_range(expression: Expression, expander: Any) -> Any:
+    """Increasing: exp at the ends."""
+    with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
+        return outward(*(np.exp(end) for end in expander.bounds(expression.args[0])))
+
+
+def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Exp is its own slope and its own curvature; it needs an upper bound of the argument."""
+    if not np.isfinite(entry.value.high):
+        raise NotPrivate("exp is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
+    if entry.value.high > LARGEST_EXPONENT:
+        raise NotPrivate(f"exp of an argument as large as {entry.value.high:.4g} overflows", None, BOUND_IT)
+    value = image(np.exp, entry.value)
+    return entry.through(value, value, value.high)
+
 
 EXP = Atom(
     name="exp",
@@ -34,7 +60,30 @@ EXP = Atom(
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
+    bounds=exp_range,
+    rule=entrywise(exp_rule),
+    statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
+    source=CALCULUS,
 )
+
+
+def log_range(expression: Expression, expander: Any) -> Any:
+    """Increasing: log at the ends, of an argument that keeps away from zero."""
+    low, high = expander.bounds(expression.args[0])
+    if (low <= 0).any():
+        raise NotPrivate(
+            f"the logarithm's argument can reach zero: over the declared domain it goes down to {float(low.min()):.4g}",
+            expression,
+            "shift it (cp.log(x + 1)), or declare a domain that keeps away from zero",
+        )
+    return outward(np.log(low), np.log(high))
+
+
+def log_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope 1/m, second derivative -1/m^2; needs a positive lower bound of the argument."""
+    low = positive(entry, "log")
+    slope = Interval(1 / entry.value.high, 1 / low).rounded()
+    return entry.through(image(np.log, entry.value), slope, 1 / low**2, sign=-1)
 
 
 LOG = Atom(
@@ -49,7 +98,26 @@ LOG = Atom(
     domain=lambda expression: ("not negative",),
     curve=concave,
     slope=grows,
+    bounds=log_range,
+    rule=entrywise(log_rule),
+    strong=LeastCurvature(
+        "logarithmic barrier",
+        "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
+        lambda expression, weights, reach: claimed(weights, at_most(reach.high) ** -2.0),
+    ),
+    statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
+    source=CALCULUS,
 )
+
+
+def entr_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope -1 - log m, second derivative -1/m; needs positive bounds of the argument."""
+    low = positive(entry, "entr")
+    high = bounded(entry, "entr").high
+    ends = [-low * np.log(low), -high * np.log(high)]
+    top = float(np.exp(-1.0)) if low <= np.exp(-1.0) <= high else max(ends)
+    slope = Interval(float(-1 - np.log(high)), float(-1 - np.log(low))).rounded(1.0)
+    return entry.through(Interval(float(min(ends)), float(top)).rounded(), slope, 1 / low, sign=-1)
 
 
 ENTR = Atom(
@@ -60,6 +128,14 @@ ENTR = Atom(
     writes=lambda cp, expression, args: cp.entr(args[0]),
     domain=lambda expression: ("not negative",),
     curve=concave,
+    rule=entrywise(entr_rule),
+    strong=LeastCurvature(
+        "negative entropy",
+        "sum_k w_k m_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
+        lambda expression, weights, reach: claimed(weights, 1 / at_most(reach.high)),
+    ),
+    statement="-m log m on l <= m <= u, l > 0: concave, slope -1 - log m, second derivative at most 1/l",
+    source=CALCULUS,
 )
 
 
@@ -110,6 +186,27 @@ def softplus() -> Callable[[Any], Any]:
     return value
 
 
+def sigmoid(value: float) -> float:
+    """1 / (1 + exp(-value)) without overflow."""
+    return float(np.exp(-np.logaddexp(0.0, -value)))
+
+
+def logistic_range(expression: Expression, expander: Any) -> Any:
+    """Increasing: log(1 + exp) at the ends."""
+    return outward(*(np.logaddexp(0.0, end) for end in expander.bounds(expression.args[0])))
+
+
+def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
+    nearest = sigmoid(min(max(0.0, entry.value.low), entry.value.high))
+    slope = image(sigmoid, entry.value)
+    slope = Interval(slope.low, min(slope.high, 1.0))
+    outcome = entry.through(image(lambda m: np.logaddexp(0.0, m), entry.value), slope, nearest * (1 - nearest))
+    if entry.is_affine and len(entry.terms) == 1 and len(entry.terms[0].rows) == 1:
+        return replace(outcome, logit=(entry.terms[0].rows[0], 1.0, slope.low, slope.high))
+    return outcome
+
+
 LOGISTIC = Atom(
     name="logistic",
     shape=same,
@@ -119,6 +216,10 @@ LOGISTIC = Atom(
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
+    bounds=logistic_range,
+    rule=entrywise(logistic_rule),
+    statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
+    source=f"Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; {CALCULUS}",
 )
 
 

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.groups import absolute_value, largest_sizes, least_sizes, outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, behind, claimed, entrywise, shrunk
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
@@ -21,9 +25,17 @@ from dpconvex.core.atoms.shared import (
     number,
     reduced,
     same,
+    sum_matrix,
 )
 from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.intervals import Interval
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import NotPrivate
 
+Array = NDArray[np.float64]
+
+# Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
+LARGEST_LOGARITHM = 300.0
 # CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
 WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
@@ -33,6 +45,19 @@ def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
     threshold = expression.option("M")
     clipped = xp.clip(a, -threshold, threshold)
     return clipped * (2 * a - clipped)
+
+
+def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
+    threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
+    slope = Interval(2 * max(-threshold, min(low, threshold)), 2 * max(-threshold, min(high, threshold)))
+
+    def value(m: float) -> float:
+        return m * m if abs(m) <= threshold else 2 * threshold * abs(m) - threshold * threshold
+
+    least = 0.0 if low <= 0 <= high else min(value(low), value(high))
+    curvature = 2.0 if low < threshold and high > -threshold else 0.0
+    return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
 
 
 HUBER = Atom(
@@ -45,6 +70,9 @@ HUBER = Atom(
     curve=convex,
     slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
+    rule=entrywise(huber_rule),
+    statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
+    source=f"Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); {CALCULUS}",
 )
 
 
@@ -57,6 +85,12 @@ def magnitude(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.maximum(a, -a)
 
 
+def abs_range(expression: Expression, expander: Any) -> Any:
+    """The larger end; from 0 if the interval contains it, else from the smaller end."""
+    low, high = expander.bounds(expression.args[0])
+    return least_sizes(low, high), largest_sizes(low, high)
+
+
 ABS = Atom(
     name="abs",
     shape=same,
@@ -66,6 +100,11 @@ ABS = Atom(
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
+    bounds=abs_range,
+    rule=entrywise(absolute_value),
+    smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
+    statement="|m|: slope in [-1, 1]; not differentiable at 0",
+    source=CALCULUS,
 )
 
 
@@ -101,6 +140,71 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
+def is_short(expression: Expression) -> bool:
+    """Whether a power is of a function of the record, and has few factors."""
+    return not expression.variables and expression.option("p") in range(1, 9)
+
+
+def power_range(expression: Expression, expander: Any) -> Any:
+    """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
+    low, high = expander.bounds(expression.args[0])
+    p = expression.option("p")
+    if (low < 0).any() or (p < 0 and (low <= 0).any()):
+        raise NotPrivate(
+            f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
+            f"to {float(low.min()):.4g}",
+            expression,
+            "declare a domain that keeps away from zero, or shift the argument",
+        )
+    ends = np.stack([low**p, high**p])
+    return outward(ends.min(axis=0), ends.max(axis=0))
+
+
+def power_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
+    p, value = expression.option("p"), entry.value
+    even = is_whole_line(p)
+    if not even and (value.low < 0 or (p < 2 and shrunk(value) <= 0)):
+        raise NotPrivate(
+            f"the power {p:g} needs an argument bounded away from {'zero' if p < 2 else 'negative numbers'}, and it goes down "
+            f"to {value.low:.4g}",
+            None,
+            "shift the argument, or bound the parameters; cp.square and dp.huber_hinge take any argument",
+        )
+    if not np.isfinite(value.high) or not np.isfinite(value.low):
+        raise NotPrivate(
+            f"the power {p:g} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT
+        )
+    if p < 2:
+        value = Interval(shrunk(value), value.high)
+    ends = (value.low, value.high)
+    if max((p * np.log(abs(m)) for m in ends if m != 0), default=0.0) > LARGEST_LOGARITHM:
+        raise NotPrivate(
+            f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows", None, BOUND_IT
+        )
+
+    def at(exponent: float) -> list[float]:
+        if exponent == 0:
+            return [1.0, 1.0]
+        return [float(np.sign(m) ** int(exponent) * abs(m) ** exponent if even else m**exponent) for m in ends]
+
+    values, slopes = at(p), [p * slope for slope in at(p - 1)]
+    least = 0.0 if value.low < 0 < value.high else min(values)
+    return (behind(entry) if p >= 2 else entry).through(
+        Interval(least, max(values)).rounded(),
+        Interval(min(slopes), max(slopes)).rounded(),
+        max(abs(p * (p - 1) * bend) for bend in at(p - 2)),
+        sign=-1 if 0 < p < 1 else 1,
+    )
+
+
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+
+
 POWER = Atom(
     name="power",
     shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
@@ -119,6 +223,18 @@ POWER = Atom(
         if e.option("p") == 2
         else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
     ),
+    expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
+    bounds=power_range,
+    rule=entrywise(power_rule),
+    strong=LeastCurvature(
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
+        exact=lambda e: bool(e.option("p") == 2),
+    ),
+    statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
+    source=CALCULUS,
 )
 
 
@@ -145,6 +261,15 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
     shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
@@ -162,6 +287,7 @@ QUAD_OVER_LIN = Atom(
     curve=convex,
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=lambda e, write: squares_text(e, write),
+    expand=summed_squares,
 )
 
 
