@@ -39,6 +39,11 @@ def smallest(xp: Any, expression: Expression, *terms: Any) -> Any:
     return best
 
 
+def is_zero(argument: Expression) -> bool:
+    """Whether an argument is the constant 0, which has both signs."""
+    return argument.is_constant and not argument.number.any()
+
+
 MAXIMUM = Atom(
     name="maximum",
     shape=same,
@@ -62,7 +67,7 @@ MINIMUM = Atom(
     value=smallest,
     reads={"cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: minimum(*args)},
     writes=lambda cp, expression, args: cp.minimum(*args) if len(args) > 1 else args[0],
-    sign=lambda expression, signs: -1 if -1 in signs else 1 if set(signs) == {1} else 0,
+    sign=lambda e, signs: -1 if -1 in signs or any(map(is_zero, e.args)) else 1 if set(signs) == {1} else 0,
     curve=concave,
     slope=grows,
 )
