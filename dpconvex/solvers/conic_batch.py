@@ -155,7 +155,8 @@ class Rebuilder:
             return [cp.multiply(cp.sum(cp.square(stack), axis=0), 1.0 / divisor) for stack in stacks]
         if expression.atom is SUM_LARGEST:
             return [cp.sum_largest(stack, options["k"], axis=0) for stack in stacks]
-        assert expression.atom is not None and expression.atom.writes is not None
+        assert expression.atom is not None
+        assert expression.atom.writes is not None
         stack_like = Variable.of((table.shape[1], self.count), "stack", -1)
         over_rows = expression.atom(stack_like, axis=(0,), **{**options, "keepdims": False})
         try:
