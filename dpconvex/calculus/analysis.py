@@ -14,7 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
 from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
@@ -117,7 +116,7 @@ class Analysis:
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
-        rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
+        rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))

@@ -114,6 +114,8 @@ class Scalar:
     lead : float or None
         If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
         bound on the multiple.
+    behind : Scalar or None
+        The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
     """
 
     value: Interval
@@ -123,6 +125,7 @@ class Scalar:
     kink: Kink | None = field(default=None)
     logit: tuple[Array, float, float, float] | None = None
     lead: float | None = None
+    behind: Scalar | None = None
 
     @property
     def is_affine(self) -> bool:

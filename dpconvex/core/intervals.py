@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+__all__ = ["EPSILON", "Interval"]
 
-__all__ = ["EPSILON", "Interval", "outward"]
-
-Array = NDArray[np.float64]
 EPSILON = 2.0**-52
 # Products that are smaller have fewer digits.
 SMALLEST = 1e-290
@@ -135,9 +131,3 @@ def halves(number: float) -> tuple[float, float]:
     large = 134217729.0 * number
     top = large - (large - number)
     return top, number - top
-
-
-def outward(low: Array, high: Array, count: int = 4) -> tuple[Array, Array]:
-    """Move computed bounds apart by some roundings of themselves."""
-    room = count * EPSILON
-    return low - room * np.abs(low), high + np.where(np.isfinite(high), room * np.abs(high), 0.0)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
@@ -54,6 +55,12 @@ def places(expression: Expression) -> NDArray[np.int64]:
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
     """Expand a rearrangement of entries."""
     return Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]).gathered(places(expression))
+
+
+def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Rearrange what is known of entries."""
+    everything = [entry for entries in arguments for entry in entries]
+    return [everything[k] if k >= 0 else total([]) for k in places(expression).ravel(order="F")]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
@@ -110,6 +117,7 @@ INDEX = Atom(
     slope=lambda expression, k, signs: 1,
     text=index_text,
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -136,6 +144,7 @@ SELECT = Atom(
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -158,6 +167,7 @@ RESHAPE = Atom(
         (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -176,6 +186,7 @@ TRANSPOSE = Atom(
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -197,6 +208,7 @@ DIAG_MATRIX = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -227,6 +239,7 @@ BROADCAST = Atom(
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
     expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -265,6 +278,7 @@ CONCATENATE = Atom(
         ATOM,
     ),
     expand=rearrange,
+    rule=rearranged,
 )
 
 

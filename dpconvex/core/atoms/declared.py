@@ -39,7 +39,7 @@ def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(Interval(declaration.lower, float("inf")), slope, declaration.curvature)
 
 
-DECLARED = Atom(
+DECLARED: Atom = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=declared_value,

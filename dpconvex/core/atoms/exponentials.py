@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Scalar
-from dpconvex.core.atom import Atom
+from dpconvex.core.atom import Atom, LeastCurvature
 from dpconvex.core.atoms.divergences import a_log_ratio
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, bounded, entrywise, image, positive
+from dpconvex.core.atoms.groups import outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
     axis_for,
     concave,
@@ -27,7 +28,7 @@ from dpconvex.core.atoms.shared import (
     same,
 )
 from dpconvex.core.expression import Expression, constant
-from dpconvex.core.intervals import Interval, outward
+from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
 
 # exp of this is finite, and so are products of a few of them with anything reasonable.
@@ -99,6 +100,11 @@ LOG = Atom(
     slope=grows,
     bounds=log_range,
     rule=entrywise(log_rule),
+    strong=LeastCurvature(
+        "logarithmic barrier",
+        "-sum_k w_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u^2) A",
+        lambda expression, weights, reach: claimed(weights, at_most(reach.high) ** -2.0),
+    ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
     source=CALCULUS,
 )
@@ -123,6 +129,11 @@ ENTR = Atom(
     domain=lambda expression: ("not negative",),
     curve=concave,
     rule=entrywise(entr_rule),
+    strong=LeastCurvature(
+        "negative entropy",
+        "sum_k w_k m_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
+        lambda expression, weights, reach: claimed(weights, 1 / at_most(reach.high)),
+    ),
     statement="-m log m on l <= m <= u, l > 0: concave, slope -1 - log m, second derivative at most 1/l",
     source=CALCULUS,
 )

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Kink, Scalar
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, NO_SMOOTHNESS, behind, entrywise, shrunk
+from dpconvex.core.atoms.groups import absolute_value, largest_sizes, least_sizes, outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, behind, claimed, entrywise, shrunk
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
     axis_text,
     convex,
-    destinations,
     even_slope,
     every_axis,
     kept,
@@ -24,11 +25,14 @@ from dpconvex.core.atoms.shared import (
     number,
     reduced,
     same,
+    sum_matrix,
 )
 from dpconvex.core.expression import Expression, Shape, constant
-from dpconvex.core.intervals import Interval, outward
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+
+Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0
@@ -84,23 +88,7 @@ def magnitude(xp: Any, expression: Expression, a: Any) -> Any:
 def abs_range(expression: Expression, expander: Any) -> Any:
     """The larger end; from 0 if the interval contains it, else from the smaller end."""
     low, high = expander.bounds(expression.args[0])
-    return np.maximum(0.0, np.maximum(low, -high)), np.maximum(-low, high)
-
-
-def abs_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """A kink only if 0 lies inside the range."""
-    reason = "the absolute value is not differentiable at 0"
-    return absolute_value(entry, Kink(reason, expression, f"cp.huber(m, M) rounds the corner off; {NO_SMOOTHNESS}"))
-
-
-def absolute_value(entry: Scalar, kink: Kink) -> Scalar:
-    """Bound |m|; `kink` says what is not differentiable if 0 lies inside the range."""
-    low, high = entry.value.low, entry.value.high
-    if low >= 0:
-        return entry
-    if high <= 0:
-        return entry.scaled(Interval(-1.0, -1.0))
-    return entry.through(Interval(0.0, max(-low, high)), Interval(-1.0, 1.0), 0.0, kink=kink)
+    return least_sizes(low, high), largest_sizes(low, high)
 
 
 ABS = Atom(
@@ -113,7 +101,7 @@ ABS = Atom(
     curve=convex,
     slope=even_slope,
     bounds=abs_range,
-    rule=entrywise(abs_rule),
+    rule=entrywise(absolute_value),
     smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
     source=CALCULUS,
@@ -206,6 +194,13 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     )
 
 
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+
+
 POWER = Atom(
     name="power",
     shape=lambda shape, p: shape,
@@ -227,6 +222,13 @@ POWER = Atom(
     expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
     bounds=power_range,
     rule=entrywise(power_rule),
+    strong=LeastCurvature(
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
+        exact=lambda e: bool(e.option("p") == 2),
+    ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
     source=CALCULUS,
 )
@@ -261,7 +263,7 @@ def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
     if expression.variables or not divisor.is_constant or divisor.number != 1:
         return None
     squares: Polynomial = expander.expand(inner).power(2)
-    return squares.summed(destinations(expression), expression.shape)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(

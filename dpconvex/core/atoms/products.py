@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, reshape, together
 from dpconvex.core.atoms.powers import power
+from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same
 from dpconvex.core.atoms.sums import added
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+
+
+def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[Iterable[tuple[int, int]]]) -> Entries:
+    """Add up products of entries, for each entry of the result; only one factor may vary, the other is of the record."""
+    public_first = not expression.args[0].variables
+
+    def product(i: int, j: int) -> Scalar:
+        one, two = arguments[0][i], arguments[1][j]
+        return two.scaled(one.value) if public_first else one.scaled(two.value)
+
+    return [total([product(i, j) for i, j in group]) for group in pairs]
+
 
 MULTIPLY = Atom(
     name="multiply",
@@ -26,6 +42,7 @@ MULTIPLY = Atom(
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("*"),
     expand=lambda expander, e: expander.expand(e.args[0]).times(expander.expand(e.args[1])),
+    rule=lambda e, arguments: combined(e, arguments, [[(k, k)] for k in range(e.size)]),
 )
 
 
@@ -44,6 +61,17 @@ def quotient(expander: Any, expression: Expression) -> Polynomial:
     return expander.expand(dividend).times(inverse)
 
 
+def divided(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Divide by numbers, or by functions of the record that keep away from zero."""
+    if any(by.value.low <= 0 <= by.value.high for by in arguments[1]):
+        raise NotPrivate("the divisor can reach zero", None, "bound the divisor away from zero by its declared domain")
+    inverses = [Interval(1.0 / by.value.high, 1.0 / by.value.low) for by in arguments[1]]
+    return [
+        entry.scaled(inverse if inverse.low == inverse.high else inverse.rounded(count=1))
+        for entry, inverse in zip(arguments[0], inverses, strict=True)
+    ]
+
+
 DIVIDE = Atom(
     name="divide",
     affine="quotient",
@@ -55,6 +83,7 @@ DIVIDE = Atom(
     slope=lambda expression, k, signs: signs[1] if k == 0 else 0,
     text=infix("/"),
     expand=quotient,
+    rule=divided,
 )
 
 
@@ -71,6 +100,14 @@ def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
     return xp.einsum(f"{'ij'[2 - one :]}...,{'jk'[:two]}...->{'i' * (one - 1)}{'k' * (two - 1)}...", a, b)
 
 
+def factors(expression: Expression) -> list[list[tuple[int, int]]]:
+    """Return the pairs of entries whose products make each entry of a matrix product."""
+    one, two = expression.args
+    rows, columns = (one.shape if one.ndim == 2 else (1, one.size)), (two.shape if two.ndim == 2 else (two.size, 1))
+    left, right = (np.arange(np.prod(shape)).reshape(shape, order="F") for shape in (rows, columns))
+    return [list(zip(row, column, strict=True)) for column in right.T.tolist() for row in left.tolist()]
+
+
 MATMUL = Atom(
     name="matmul",
     affine="bilinear",
@@ -82,6 +119,7 @@ MATMUL = Atom(
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("@"),
     expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
+    rule=lambda e, arguments: combined(e, arguments, factors(e)),
 )
 
 
@@ -97,13 +135,19 @@ def kron_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
     return xp.einsum("ij...,kl...->ikjl...", a, b).reshape((*expression.shape, -1))
 
 
-def kron_product(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a Kronecker product: repeat the entries of both factors, and multiply them one by one."""
+def kron_places(expression: Expression) -> list[list[int]]:
+    """Return, for each argument, the entries that are the factors of each entry of a Kronecker product."""
     numbers = [np.arange(float(a.size)).reshape((*a.shape, 1), order="F") for a in expression.args]
     ones = [np.ones_like(part) for part in numbers]
-    places = [kron_value(np, expression, numbers[0], ones[1]), kron_value(np, expression, ones[0], numbers[1])]
-    left, right = (expander.expand(a).gathered(k[..., 0]) for a, k in zip(expression.args, places, strict=True))
-    product: Polynomial = left.times(right)
+    found = kron_value(np, expression, numbers[0], ones[1]), kron_value(np, expression, ones[0], numbers[1])
+    return [part.ravel(order="F").astype(np.int64).tolist() for part in found]
+
+
+def kron_product(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a Kronecker product: the products of its factors, entry by entry."""
+    pairs = zip(expression.args, kron_places(expression), strict=True)
+    left, right = (expander.expand(a).gathered(np.array(k, dtype=np.int64)) for a, k in pairs)
+    product: Polynomial = left.times(right).reshaped(expression.shape)
     return product
 
 
@@ -117,6 +161,7 @@ KRON = Atom(
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     expand=kron_product,
+    rule=lambda e, arguments: combined(e, arguments, [[pair] for pair in zip(*kron_places(e), strict=True)]),
 )
 
 
@@ -136,6 +181,12 @@ def convolution(expander: Any, expression: Expression) -> Polynomial:
     )
     product: Polynomial = left.product(right, pairs, left.entry[pairs[0]] + right.entry[pairs[1]], expression.shape)
     return product
+
+
+def meetings(expression: Expression) -> list[list[tuple[int, int]]]:
+    """Return the pairs of entries whose products make each entry of a convolution."""
+    one, two = (argument.size for argument in expression.args)
+    return [[(i, k - i) for i in range(max(0, k + 1 - two), min(one, k + 1))] for k in range(expression.size)]
 
 
 def convolved(node: Any, args: list[Expression]) -> Expression:
@@ -158,6 +209,7 @@ CONVOLVE = Atom(
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     expand=convolution,
+    rule=lambda e, arguments: combined(e, arguments, meetings(e)),
 )
 
 

@@ -1,17 +1,21 @@
-"""What the rules of several atoms share: ranges they can use or must refuse, entries along axes, citations."""
+"""What the rules of several atoms share: ranges they can use or must refuse, citations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
 
+Array = NDArray[np.float64]
 Entries = list[Scalar]
 
 CALCULUS = "elementary calculus"
@@ -21,15 +25,9 @@ BOUND_IT = "bound the parameters (a ball, a box) so that the argument is bounded
 ROUNDING = 1e-14
 
 
-class PositivePart(Scalar):
-    """The entry pos(m), remembering m: its kink vanishes under an outer function of slope 0 at 0."""
-
-    behind: Scalar
-
-
 def behind(entry: Scalar) -> Scalar:
     """Return m behind an entry pos(m) for outer functions of slope 0 at 0, whose composition with pos has no kink."""
-    return entry.behind if isinstance(entry, PositivePart) else entry
+    return entry.behind or entry
 
 
 def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
@@ -37,12 +35,9 @@ def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expressi
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
 
 
-def along_axis(expression: Expression, entries: Entries) -> list[Entries]:
-    """Group the entries of the first argument by what is reduced to one entry, in column order of the result."""
-    axis = expression.option("axis")
-    numbers = np.arange(len(entries)).reshape(expression.args[0].shape, order="F")
-    lines = np.moveaxis(numbers, axis, range(-len(axis), 0)).reshape(expression.size, -1, order="F")
-    return [[entries[k] for k in line] for line in lines]
+def total(entries: Sequence[Scalar]) -> Scalar:
+    """Add entries up."""
+    return reduce(operator.add, entries) if entries else Scalar(Interval(0.0, 0.0))
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
@@ -72,3 +67,19 @@ def positive(entry: Scalar, what: str, part: str = "argument") -> float:
 def shrunk(value: Interval) -> float:
     """Return a lower end less what rounding may have added to it: near zero it may be the difference of large numbers."""
     return value.low - ROUNDING * abs(value.high) if np.isfinite(value.high) else value.low
+
+
+def at_most(high: Array) -> Array:
+    """Return upper bounds of arguments that are positive where their atom is defined; infinite where no argument is."""
+    return np.where(high > 0, high, np.inf)
+
+
+def claimed(weights: Array, curvature: Array) -> Array | None:
+    """Return least curvatures of weighted entries, 0 where nothing finite is known; None if they are 0 everywhere.
+
+    Concave atoms have weights that are not positive, so the sizes of both are what counts.
+    """
+    with np.errstate(all="ignore"):
+        bend = np.abs(weights) * curvature
+    bend = np.where(np.isfinite(bend), bend, 0.0)
+    return bend if bend.any() else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.sparse as sp
 
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.core.text import ATOM, PRODUCT, SIGN
@@ -26,11 +26,13 @@ def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
 
 
-def destinations(expression: Expression) -> NDArray[np.int64]:
-    """Return, for each entry of what is summed, in column order, the entry of the sum that it goes into."""
-    inner, axis = expression.args[0].shape, expression.option("axis")
-    kept = reduced(inner, axis, keepdims=True)
-    return np.broadcast_to(np.arange(expression.size).reshape(kept, order="F"), inner).ravel(order="F")
+def sum_matrix(expression: Expression) -> sp.csc_array:
+    """Return the matrix, of zeros and ones, that adds up what a reduction reduces; entries are in column order."""
+    inner, axis = expression.args[0], expression.option("axis")
+    places = np.arange(expression.size).reshape(reduced(inner.shape, axis, keepdims=True), order="F")
+    row = np.broadcast_to(places, inner.shape).ravel(order="F")
+    shape = (expression.size, inner.size)
+    return sp.csc_array((np.ones(inner.size), (row, np.arange(inner.size))), shape=shape)
 
 
 def axes_of(node: Any) -> tuple[int, ...]:

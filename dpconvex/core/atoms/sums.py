@@ -9,18 +9,21 @@ import scipy.sparse as sp
 
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import reshape, together, transpose, unrepeated
+from dpconvex.core.atoms.groups import along_axis
+from dpconvex.core.atoms.rules import total as added_up
 from dpconvex.core.atoms.shared import (
     Write,
     _refuse,
     axes_of,
     axis_for,
-    destinations,
     reduced,
     reduction_text,
     same,
+    sum_matrix,
     sum_sign,
 )
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate
 from dpconvex.core.text import PRODUCT, SUM
 
@@ -65,6 +68,7 @@ ADD = Atom(
     text=summed_text,
     statement="sums: gradients and curvatures add up",
     expand=add_terms,
+    rule=lambda e, arguments: [added_up(terms) for terms in zip(*arguments, strict=True)],
 )
 
 
@@ -79,6 +83,7 @@ NEGATE = Atom(
     slope=lambda expression, k, signs: -1,
     text=lambda expression, write: (f"-{write(expression.args[0], PRODUCT)}", PRODUCT),
     expand=lambda expander, e: expander.expand_leaf(e.args[0]).scaled(-1.0),
+    rule=lambda e, arguments: [entry.scaled(Interval(-1.0, -1.0)) for entry in arguments[0]],
 )
 
 
@@ -92,7 +97,8 @@ SUMMED = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=reduction_text,
-    expand=lambda expander, e: expander.expand(e.args[0]).summed(destinations(e), e.shape),
+    expand=lambda expander, e: expander.expand(e.args[0]).linear(sum_matrix(e), e.shape),
+    rule=lambda e, arguments: [added_up(entries) for entries in along_axis(e, arguments[0])],
 )
 
 
@@ -106,6 +112,7 @@ TRACE = Atom(
     sign=lambda expression, signs: signs[0],
     slope=lambda expression, k, signs: 1,
     expand=lambda expander, e: expander.expand(e.args[0]).linear(np.eye(e.args[0].shape[0]).reshape(1, -1), ()),
+    rule=lambda e, arguments: [added_up(arguments[0][:: e.args[0].shape[0] + 1])],
 )
 
 
@@ -114,15 +121,14 @@ def cumsum_axis(node: Any) -> int:
     return int(node.axis) % len(node.args[0].shape) if node.axis is not None else 0
 
 
-def cumulate(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a cumulative sum: every entry goes into those that come after it on its line."""
-    part = expander.expand(expression.args[0])
-    lines = np.moveaxis(part.numbers(), expression.option("axis"), -1).reshape(
-        -1, part.shape[expression.option("axis")]
-    )
-    source, target = np.triu_indices(lines.shape[1])
+def running_sums(expression: Expression) -> sp.csr_array:
+    """Return the matrix of a cumulative sum: every entry goes into those that come after it on its line."""
+    inner, axis = expression.args[0], expression.option("axis")
+    numbers = np.arange(inner.size).reshape(inner.shape, order="F")
+    lines = np.moveaxis(numbers, axis, -1).reshape(-1, inner.shape[axis])
+    source, target = np.triu_indices(inner.shape[axis])
     places = lines[:, target].ravel(), lines[:, source].ravel()
-    return part.linear(sp.csc_array((np.ones(len(places[0])), places), shape=(part.size, part.size)), part.shape)
+    return sp.csr_array((np.ones(len(places[0])), places), shape=(inner.size, inner.size))
 
 
 CUMSUM = Atom(
@@ -140,7 +146,8 @@ CUMSUM = Atom(
     writes=lambda cp, e, args: cp.cumsum(args[0], axis=e.option("axis")),
     sign=lambda expression, signs: signs[0],
     slope=lambda expression, k, signs: 1,
-    expand=cumulate,
+    expand=lambda expander, e: expander.expand(e.args[0]).linear(running_sums(e), e.shape),
+    rule=lambda e, arguments: [added_up([arguments[0][k] for k in row.indices]) for row in running_sums(e)],
 )
 
 
