@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -150,10 +150,6 @@ class Polynomial:
             product,
             error + np.abs(factor) * self.error[source],
         ).collected()
-
-    def summed(self, into: Index, shape: tuple[int, ...]) -> Polynomial:
-        """Add entries up: entry k goes into entry ``into[k]``."""
-        return replace(self, shape=shape, entry=into[self.entry]).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
         """Return the array whose entries are those of this one at `index` (entry numbers; -1 gives zero)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,11 @@ def behind(entry: Scalar) -> Scalar:
 def entrywise(one: Callable[[Expression, Scalar], Scalar]) -> Callable[[Expression, list[Entries]], Entries]:
     """Return the rule that treats each entry of one argument by itself."""
     return lambda expression, arguments: [one(expression, entry) for entry in arguments[0]]
+
+
+def total(entries: Sequence[Scalar]) -> Scalar:
+    """Add entries up."""
+    return reduce(operator.add, entries) if entries else Scalar(Interval(0.0, 0.0))
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
