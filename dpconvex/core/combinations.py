@@ -230,7 +230,9 @@ class TermReader:
         value = atom.value(np, expression, *(argument[..., None] for argument in arguments))
         found = np.broadcast_to(value[..., 0], expression.shape)
         # Where an atom fills in zeros, or adds up nothing, stands the number 0.
-        return as_array(expression, [c if isinstance(c, Combination) else Combination() for c in found.ravel(order="F")])
+        return as_array(
+            expression, [c if isinstance(c, Combination) else Combination() for c in found.ravel(order="F")]
+        )
 
     def _atoms(self, expression: Expression) -> list[Curved]:
         """Return the entries of an atom, with their arguments."""

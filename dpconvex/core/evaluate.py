@@ -52,9 +52,7 @@ def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
     return evaluations([root], given)[root][0]
 
 
-def evaluations(
-    roots: Sequence[Expression], leaves: Mapping[Expression, Any]
-) -> dict[Expression, tuple[Array, float]]:
+def evaluations(roots: Sequence[Expression], leaves: Mapping[Expression, Any]) -> dict[Expression, tuple[Array, float]]:
     """Return the value of every node of some expressions, and the largest number that occurs in computing it.
 
     `leaves` may also give values of expressions that have arguments; these are not looked into.
