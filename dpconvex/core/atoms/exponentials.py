@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.abstract_values import Piece, Scalar, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature
 from dpconvex.core.atoms.divergences import a_log_ratio
-from dpconvex.core.atoms.groups import outward
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, bounded, claimed, entrywise, image, positive
+from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
     axis_for,
     concave,
@@ -259,6 +259,32 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
 
 
+def soft_maximum(low: Any, high: Any) -> Interval:
+    """Bound the log-sum-exp of numbers in intervals: it grows in each of them."""
+    sizes = np.abs(np.concatenate([low, high]))
+    largest = float(sizes[np.isfinite(sizes)].max(initial=1.0))
+    return Interval(float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))).rounded(len(low) * largest)
+
+
+def log_sum_exp_bounds(expression: Expression, expander: Any) -> Pair:
+    """Bound the log-sum-exp of a function of the record."""
+    low, high = expander.bounds(expression.args[0])
+    found = [soft_maximum(low[line], high[line]) for line in lines(expression)]
+    return np.array([value.low for value in found]), np.array([value.high for value in found])
+
+
+def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``."""
+    result = []
+    for group in along_axis(expression, arguments[0]):
+        hull = hull_of(group)
+        pieces = tuple(piece for entry in group for piece in entry.pieces)
+        kink = next((entry.kink for entry in group if entry.kink), None)
+        spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) > 1 else ()
+        result.append(Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + pieces, 1, kink))
+    return result
+
+
 LOG_SUM_EXP = Atom(
     name="log_sum_exp",
     shape=reduced,
@@ -269,6 +295,11 @@ LOG_SUM_EXP = Atom(
     curve=convex,
     slope=grows,
     text=reduction_text,
+    statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
+    "Hessian their covariance under softmax weights, plus the arguments' own",
+    source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
+    bounds=log_sum_exp_bounds,
+    rule=log_sum_exp_rule,
 )
 
 
