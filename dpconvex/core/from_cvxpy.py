@@ -21,6 +21,7 @@ from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
 from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.powers import sum_squares
 from dpconvex.core.constraint import Constraint
+from dpconvex.core.declared_atoms import DeclaredAtom
 from dpconvex.core.expression import Expression, Field, Variable, constant
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
@@ -76,6 +77,10 @@ class Reader:
         self._what = what
         return self._known(root)
 
+    def read_already(self, node: Any) -> Expression:
+        """Return what a tree that was read became."""
+        return self._memory[id(node)][1]
+
     def _known(self, node: Any) -> Expression:
         known = self._memory.get(id(node))
         if known is None:
@@ -106,7 +111,7 @@ class Reader:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
                 return quadratic_form(node, *arguments)
-            if type(node).__name__ == "DeclaredAtom":  # TODO exact type, once core.declared_atoms is here
+            if type(node) is DeclaredAtom:
                 return DECLARED(arguments[0], declaration=node.declaration)
             if kind in READERS:
                 return READERS[kind](node, arguments)

@@ -8,6 +8,7 @@ import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.core.from_cvxpy import read
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 from dpconvex.language.record import Record
@@ -25,12 +26,17 @@ def loss(x, s, y):
 def test_leaves_are_the_largest_affine_parts():
     x = RECORD.parameters["x"]
     margin = 1 - w @ x
-    expression = cp.huber(cp.maximum(margin, 0), 1) + cp.logistic(v) + cp.square(margin) + w[0]
-    leaves = affine_leaves(expression)
-    assert [id(leaf) for leaf in leaves[:1]] == [id(margin)]
-    assert [str(leaf) for leaf in leaves] == [str(margin), "v", "w[0]"]
-    assert affine_leaves(cp.exp(x)) == []
-    assert affine_leaves(margin) == [margin]
+    fields = RECORD.parameters.values()
+    expression = read(cp.huber(cp.maximum(margin, 0), 1) + cp.logistic(v) + cp.square(margin) + w[0], fields)
+    assert affine_leaves(expression) == [read(part, fields) for part in (margin, v, w[0])]
+    assert affine_leaves(read(cp.exp(x), fields)) == []
+    assert affine_leaves(read(margin, fields)) == [read(margin, fields)]
+
+
+def test_repeated_leaves_are_told_once():
+    x, leaf = RECORD.parameters["x"], v + 2 * w[0]
+    fields = RECORD.parameters.values()
+    assert affine_leaves(read(cp.sum(cp.maximum(leaf, x, w)), fields)) == [read(leaf), read(w)]
 
 
 def test_the_pieces_of_a_template():

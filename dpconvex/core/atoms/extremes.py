@@ -113,7 +113,7 @@ MINIMUM = Atom(
     value=smallest_value,
     reads={"cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: minimum(*args)},
     writes=lambda cp, expression, args: cp.minimum(*args),
-    sign=lambda expression, signs: -1 if -1 in signs else 1 if set(signs) == {1} else 0,
+    sign=lambda e, signs: -1 if -1 in signs or any(map(is_zero, e.args)) else 1 if set(signs) == {1} else 0,
     curve=concave,
     slope=grows,
     statement="min(m_1, ..., m_k): concave; the gradient is a convex combination of the arguments'",

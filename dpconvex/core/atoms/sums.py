@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import reshape, together, transpose
+from dpconvex.core.atoms.arrangement import reshape, together, transpose, unrepeated
 from dpconvex.core.atoms.groups import along_axis
 from dpconvex.core.atoms.rules import total as added_up
 from dpconvex.core.atoms.shared import (
@@ -30,9 +30,9 @@ from dpconvex.core.text import PRODUCT, SUM
 
 def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
     """Write a sum, with minus signs where terms begin with one."""
-    words = write(expression.args[0], SUM)
+    words = write(unrepeated(expression.args[0]), SUM)
     for argument in expression.args[1:]:
-        term = write(argument, PRODUCT)
+        term = write(unrepeated(argument), PRODUCT)
         words += f" - {term[1:]}" if term.startswith("-") else f" + {term}"
     return words, SUM
 
