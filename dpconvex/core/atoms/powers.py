@@ -305,6 +305,15 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
 def squares_bounds(expression: Expression, expander: Any) -> Pair:
     """Bound sums of squares of a function of the record, over a positive one."""
     table = lines(expression)
@@ -343,7 +352,9 @@ def squares_over(group: Entries, divisor: Scalar) -> Scalar:
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
     if len(group) > 1 and all(map(is_one_row, inner)):
         steepest = 2 * float(np.linalg.norm(sizes)) / low
-        terms = (Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),)
+        terms: tuple[Term, ...] = (
+            Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),
+        )
     else:
         slopes = [
             Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
@@ -372,15 +383,6 @@ def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     for weight, line in zip(weights, lines(expression), strict=True):
         result[line] = 2 * weight / float(divisor.number)
     return result
-
-
-def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a sum of squares of functions of the record."""
-    inner, divisor = expression.args
-    if expression.variables or not divisor.is_constant or divisor.number != 1:
-        return None
-    squares: Polynomial = expander.expand(inner).power(2)
-    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
