@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.errors import MissingRule
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "variable_like"]
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Writer:
         if node in self.leaves:
             return self.leaves[node]
         if isinstance(node, Variable):
-            self.leaves[node] = cp.Variable(node.shape, name=node.name, **attributes_of(node))
+            self.leaves[node] = variable_like(node)
             return self.leaves[node]
         if isinstance(node, Field):
             self.leaves[node] = cp.Parameter(node.shape, name=node.name)
@@ -87,6 +86,7 @@ class Writer:
         return cp.PowCone3D(*parts, np.array(constraint.options))
 
 
-def attributes_of(variable: Variable) -> Mapping[str, Any]:
-    """Return a variable's attributes as CVXPY takes them."""
-    return {k: [*v] if k == "bounds" else v for k, v in variable.attributes.items()}
+def variable_like(variable: Variable) -> cp.Variable:
+    """Return a fresh CVXPY variable with the name, the shape and the attributes of one of the core's."""
+    attributes: dict[str, Any] = {k: [*v] if k == "bounds" else v for k, v in variable.attributes.items()}
+    return cp.Variable(variable.shape, name=variable.name, **attributes)

@@ -13,13 +13,14 @@ from sample_problems import PROBLEMS, build, large_margin, logistic
 
 import dpconvex
 from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
-from dpconvex.solvers.conic import Conic, perturbed_program, twin
+from dpconvex.solvers.conic import Conic, perturbed_program
 from dpconvex.solvers.problem import Problem
 
 
@@ -36,7 +37,7 @@ def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
 
 def same_program(problem: Problem) -> None:
     """The conic program has the value of the problem at any point."""
-    fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
+    fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = perturbed_program(problem, fresh)
     assert program.is_dcp()
     rng = np.random.default_rng(8)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Scalar
+from dpconvex.core.abstract_values import Piece, Scalar, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature
-from dpconvex.core.atoms.divergences import a_log_ratio
-from dpconvex.core.atoms.groups import outward
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, at_most, bounded, claimed, entrywise, image, positive
+from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
+from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
+from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
     axis_for,
     concave,
@@ -26,6 +26,7 @@ from dpconvex.core.atoms.shared import (
     reduced,
     reduction_text,
     same,
+    unreduced,
 )
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
@@ -55,6 +56,7 @@ EXP = Atom(
     name="exp",
     shape=same,
     value=lambda xp, expression, a: xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * value],
     reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
     writes=lambda cp, expression, args: cp.exp(args[0]),
     sign=nowhere_negative,
@@ -90,6 +92,7 @@ LOG = Atom(
     name="log",
     shape=same,
     value=lambda xp, expression, a: xp.log(a),
+    pull=lambda expression, value, slope, a: [slope / a],
     reads={
         "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
@@ -124,6 +127,7 @@ ENTR = Atom(
     name="entr",
     shape=same,
     value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
+    pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
     reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
     writes=lambda cp, expression, args: cp.entr(args[0]),
     domain=lambda expression: ("not negative",),
@@ -143,6 +147,7 @@ XEXP = Atom(
     name="xexp",
     shape=same,
     value=lambda xp, expression, a: a * xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
     reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
     writes=lambda cp, expression, args: cp.xexp(args[0]),
     domain=lambda expression: ("not negative",),
@@ -157,6 +162,12 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     if xp is np:
         return np.logaddexp(a, 0.0)
     return softplus()(a)
+
+
+def logistic_slope(a: Any) -> Any:
+    """Slope of log(1 + exp(a)), without overflow."""
+    tail = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1.0, tail) / (1.0 + tail)
 
 
 @cache
@@ -211,6 +222,7 @@ LOGISTIC = Atom(
     name="logistic",
     shape=same,
     value=log_one_plus_exp,
+    pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
     writes=lambda cp, expression, args: cp.logistic(args[0]),
     sign=nowhere_negative,
@@ -259,16 +271,55 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
     return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
 
 
+def soft_maximum(low: Any, high: Any) -> Interval:
+    """Bound the log-sum-exp of numbers in intervals: it grows in each of them."""
+    sizes = np.abs(np.concatenate([low, high]))
+    largest = float(sizes[np.isfinite(sizes)].max(initial=1.0))
+    return Interval(float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))).rounded(len(low) * largest)
+
+
+def log_sum_exp_bounds(expression: Expression, expander: Any) -> Pair:
+    """Bound the log-sum-exp of a function of the record."""
+    low, high = expander.bounds(expression.args[0])
+    found = [soft_maximum(low[line], high[line]) for line in lines(expression)]
+    return np.array([value.low for value in found]), np.array([value.high for value in found])
+
+
+def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``."""
+    result = []
+    for group in along_axis(expression, arguments[0]):
+        hull = hull_of(group)
+        pieces = tuple(piece for entry in group for piece in entry.pieces)
+        kink = next((entry.kink for entry in group if entry.kink), None)
+        spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) > 1 else ()
+        result.append(Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + pieces, 1, kink))
+    return result
+
+
+def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    weights = np.exp(a - unreduced(expression, value))
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
+    return [weights * (unreduced(expression, slope) / total)]
+
+
 LOG_SUM_EXP = Atom(
     name="log_sum_exp",
     shape=reduced,
     value=log_sum_exp_value,
+    pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
     curve=convex,
     slope=grows,
     text=reduction_text,
+    statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
+    "Hessian their covariance under softmax weights, plus the arguments' own",
+    source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
+    bounds=log_sum_exp_bounds,
+    rule=log_sum_exp_rule,
 )
 
 

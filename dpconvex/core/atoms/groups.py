@@ -44,6 +44,11 @@ def lines(expression: Expression) -> NDArray[np.int64]:
     return table.reshape(expression.size, inner.size // max(expression.size, 1), order="F")
 
 
+def entry_ends(group: list[Scalar]) -> Pair:
+    """Return the ranges of entries as two arrays."""
+    return np.array([entry.value.low for entry in group]), np.array([entry.value.high for entry in group])
+
+
 def along_axis(expression: Expression, entries: list[Scalar]) -> list[list[Scalar]]:
     """Group the entries of the first argument as the axes of a reduction say."""
     return [[entries[k] for k in line] for line in lines(expression)]
@@ -65,8 +70,8 @@ def absolute_value(expression: Expression, entry: Scalar, kink: Kink | None = No
 def largest(expression: Expression, group: list[Scalar]) -> Scalar:
     """Bound the maximum of several entries.
 
-    Arguments that can never be the largest are dropped; if one is left there is no kink.  Ranges are rounded outward, so an argument
-    is dropped only if another one is proved to be as large everywhere.
+    Arguments that can never be the largest are dropped; if one is left there is no kink.  Ranges are rounded outward, so an
+    argument is dropped only if another one is proved to be as large everywhere.
     """
     floor = max(entry.value.low for entry in group)
     value = Interval(floor, max(entry.value.high for entry in group))
