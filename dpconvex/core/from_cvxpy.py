@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
-from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.powers import sum_squares
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.declared_atoms import DeclaredAtom
 from dpconvex.core.expression import Expression, Field, Variable, constant
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
@@ -111,8 +109,6 @@ class Reader:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
                 return quadratic_form(node, *arguments)
-            if type(node) is DeclaredAtom:
-                return DECLARED(arguments[0], declaration=node.declaration)
             if kind in READERS:
                 return READERS[kind](node, arguments)
         except NotPrivate:
