@@ -148,6 +148,10 @@ def whole_power(base: Any, p: int) -> Any:
     return half * half * base if p % 2 else half * half
 
 
+def _exponent(p: float) -> Shape:
+    raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
+
+
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
@@ -244,7 +248,7 @@ def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[A
 
 POWER = Atom(
     name="power",
-    shape=lambda shape, p: shape,
+    shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
     value=power_value,
     pull=power_pull,
     reads={
@@ -386,9 +390,18 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     return [first, second]
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
-    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims),
+    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
     value=lambda xp, e, a, b: (
         kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
     ),
@@ -417,6 +430,10 @@ QUAD_OVER_LIN = Atom(
         exact=lambda expression: expression.args[1].is_constant,
     ),
 )
+
+
+def _divisor(shape: Shape) -> Shape:
+    raise ValueError(f"sums of squares are divided by a number, and the divisor has shape {shape}")
 
 
 def squares_text(expression: Expression, write: Any) -> tuple[str, int]:

@@ -139,7 +139,9 @@ def running_sums(expression: Expression) -> sp.csr_array:
 CUMSUM = Atom(
     name="cumsum",
     affine="linear",
-    shape=lambda shape, axis: shape,
+    shape=lambda shape, axis: (
+        shape if axis in range(len(shape)) else _refuse(f"cumulative sums along {axis} of", shape)
+    ),
     value=lambda xp, e, a: xp.cumsum(a, axis=e.option("axis")),
     pull=lambda e, value, slope, a: [
         np.flip(np.cumsum(np.flip(slope, e.option("axis")), e.option("axis")), e.option("axis"))
