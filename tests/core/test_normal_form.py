@@ -108,7 +108,11 @@ def test_what_is_rewritten_is_the_same_function(number: int) -> None:
 
 def curved(expression: Expression) -> list[str]:
     """Return the names of the atoms that are not affine, as often as they are written."""
-    own = [] if expression.atom is None or expression.is_affine or expression.atom.affine != "curved" else [expression.atom.name]
+    own = (
+        []
+        if expression.atom is None or expression.is_affine or expression.atom.affine != "curved"
+        else [expression.atom.name]
+    )
     return sorted([*own, *(name for argument in expression.args for name in curved(argument))])
 
 
