@@ -501,7 +501,7 @@ def test_2010_falls_for_ever_along_equal_matrices() -> None:
     data = two_groups(n, 3)
 
     def objective(t: float) -> float:
-        theta = {variable: t * ray for variable in template.variables}
+        theta = dict.fromkeys(template.variables, t * ray)
         losses = 0.0
         for x, y in zip(data["x"], data["y"], strict=True):
             losses += float(evaluate(template.losses[y], {**theta, "x": x}))

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.atom import Atom
 from dpconvex.core.discipline import is_convex
-from dpconvex.core.evaluate import evaluate, postorder
+from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
