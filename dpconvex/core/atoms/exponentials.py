@@ -11,7 +11,7 @@ import numpy as np
 
 from dpconvex.core.abstract_values import Piece, Scalar, hull_of
 from dpconvex.core.atom import Atom, LeastCurvature
-from dpconvex.core.atoms.divergences import a_log_ratio
+from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
 from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
 from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
@@ -26,6 +26,7 @@ from dpconvex.core.atoms.shared import (
     reduced,
     reduction_text,
     same,
+    unreduced,
 )
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
@@ -55,6 +56,7 @@ EXP = Atom(
     name="exp",
     shape=same,
     value=lambda xp, expression, a: xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * value],
     reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
     writes=lambda cp, expression, args: cp.exp(args[0]),
     sign=nowhere_negative,
@@ -90,6 +92,7 @@ LOG = Atom(
     name="log",
     shape=same,
     value=lambda xp, expression, a: xp.log(a),
+    pull=lambda expression, value, slope, a: [slope / a],
     reads={
         "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
@@ -124,6 +127,7 @@ ENTR = Atom(
     name="entr",
     shape=same,
     value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
+    pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
     reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
     writes=lambda cp, expression, args: cp.entr(args[0]),
     domain=lambda expression: ("not negative",),
@@ -143,6 +147,7 @@ XEXP = Atom(
     name="xexp",
     shape=same,
     value=lambda xp, expression, a: a * xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
     reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
     writes=lambda cp, expression, args: cp.xexp(args[0]),
     domain=lambda expression: ("not negative",),
@@ -157,6 +162,12 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     if xp is np:
         return np.logaddexp(a, 0.0)
     return softplus()(a)
+
+
+def logistic_slope(a: Any) -> Any:
+    """Slope of log(1 + exp(a)), without overflow."""
+    tail = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1.0, tail) / (1.0 + tail)
 
 
 @cache
@@ -211,6 +222,7 @@ LOGISTIC = Atom(
     name="logistic",
     shape=same,
     value=log_one_plus_exp,
+    pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
     writes=lambda cp, expression, args: cp.logistic(args[0]),
     sign=nowhere_negative,
@@ -285,10 +297,18 @@ def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entrie
     return result
 
 
+def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    weights = np.exp(a - unreduced(expression, value))
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
+    return [weights * (unreduced(expression, slope) / total)]
+
+
 LOG_SUM_EXP = Atom(
     name="log_sum_exp",
     shape=reduced,
     value=log_sum_exp_value,
+    pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
