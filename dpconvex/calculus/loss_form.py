@@ -8,6 +8,7 @@ What cannot be split this way, or depends on data where it must not, is refused 
 from __future__ import annotations
 
 from functools import cached_property
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -112,7 +113,7 @@ class LossForm:
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:
-    """Return the maximal subexpressions that are affine in the variables and contain some, without repetitions of their entries."""
+    """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
     found: dict[Expression, None] = {}
     seen: set[Expression] = set()
 

@@ -21,6 +21,7 @@ from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
 from dpconvex.core.atoms.powers import sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Field, Variable, constant
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
 __all__ = ["Reader", "read", "variable_of"]
@@ -232,9 +233,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
     value = bound.value if isinstance(bound, cp.Expression) else bound
     if value is None:
         raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")
-    array = np.array(value, dtype=float)
-    array.setflags(write=False)
-    return array
+    return frozen(np.asarray(value, dtype=float))
 
 
 def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expression:
