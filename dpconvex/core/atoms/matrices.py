@@ -123,9 +123,7 @@ def bounds_by(ends: Ends) -> Callable[[Expression, Any], Pair]:
         (inner,) = expression.args
         assert expression.atom is not None
         if expression.atom.domain(expression) != (None,):
-            matrix = expander.expand(inner)
-            difference = matrix + matrix.gathered(matrix.numbers().T).scaled(-1.0)
-            if difference.coefficient.any():
+            if not expander.expand(inner).is_symmetric:
                 raise NotPrivate(
                     f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
                     expression,
