@@ -8,6 +8,7 @@ What cannot be split this way, or depends on data where it must not, is refused 
 from __future__ import annotations
 
 from functools import cached_property
+
 import numpy as np
 import scipy.sparse as sp
 

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
-from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.powers import sum_squares
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.declared_atoms import DeclaredAtom
 from dpconvex.core.expression import Expression, Field, Variable, constant
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
 __all__ = ["Reader", "read", "variable_of"]
@@ -111,8 +110,6 @@ class Reader:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
                 return quadratic_form(node, *arguments)
-            if type(node) is DeclaredAtom:
-                return DECLARED(arguments[0], declaration=node.declaration)
             if kind in READERS:
                 return READERS[kind](node, arguments)
         except NotPrivate:
@@ -236,9 +233,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
     value = bound.value if isinstance(bound, cp.Expression) else bound
     if value is None:
         raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")
-    array = np.array(value, dtype=float)
-    array.setflags(write=False)
-    return array
+    return frozen(np.asarray(value, dtype=float))
 
 
 def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expression:

@@ -1,8 +1,8 @@
 """The losses of a whole batch, summed: values, gradients and Hessian products as functions of the coordinates.
 
-Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and multiplied
-with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole loss: in
-NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.
+Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
+multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
+loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def compiled(program: Program) -> Compiled:
 class Outer:
     """Compiled functions of a program whose given subexpressions differ from record to record.
 
-    Each takes ``(entries, [direction,] fields, constants)`` with entries of shape (k, records), and fields that have the records as
-    their first axis; gradients are with respect to the entries.
+    Each takes ``(entries, [direction,] fields, constants)`` with entries of shape (k, records), and fields that have the
+    records as their first axis; gradients are with respect to the entries.
     """
 
     record_values: Callable[..., Any]

@@ -1,7 +1,7 @@
 """Arrays with a derivative along one direction (dual numbers), which run wherever NumPy's arrays run.
 
-Carried through an atom's value they give its slope; carried through its `pull`, the change of a gradient, which is a Hessian times
-a direction.  No atom knows of them: they take part in NumPy's functions.
+Carried through an atom's value they give its slope; carried through its `pull`, the change of a gradient, which is a Hessian
+times a direction.  No atom knows of them: they take part in NumPy's functions.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class Release(Mapping[str, Array]):
             template = template(name, **options)
         if not isinstance(template, Template):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
-        declared = {variable.name(): tuple(variable.shape) for variable in template.variables}
+        declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.atom import Atom
 from dpconvex.core.discipline import is_convex
-from dpconvex.core.evaluate import evaluate, postorder
+from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
@@ -108,7 +107,11 @@ def test_what_is_rewritten_is_the_same_function(number: int) -> None:
 
 def curved(expression: Expression) -> list[str]:
     """Return the names of the atoms that are not affine, as often as they are written."""
-    own = [] if expression.atom is None or expression.is_affine or expression.atom.affine != "curved" else [expression.atom.name]
+    own = (
+        []
+        if expression.atom is None or expression.is_affine or expression.atom.affine != "curved"
+        else [expression.atom.name]
+    )
     return sorted([*own, *(name for argument in expression.args for name in curved(argument))])
 
 

@@ -133,10 +133,16 @@ def test_a_default_solve_alone_misses_the_tolerance() -> None:
 
 
 def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
-    problem = logistic(lambda w: [cp.norm(w, 2) <= 0.4])
+    seen: list[Any] = []
+
+    def constraints(w: cp.Variable) -> list[cp.Constraint]:
+        seen.extend([w, cp.norm(w, 2) <= 0.4])
+        return seen[1:]
+
+    problem = logistic(constraints)
     solve(problem, "conic", 1e-7)
-    assert all(v.value is None for v in problem.template.variables)
-    assert all(d.value is None for c in problem.template.constraints for d in c.dual_variables)
+    assert seen[0].value is None
+    assert all(d.value is None for d in seen[1].dual_variables)
     assert all(p.value is None for p in problem.template.record.parameters.values())
 
 

@@ -146,6 +146,10 @@ def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -
     return rule
 
 
+def never_smooth(expression: Expression, args: list[Expression], width: float) -> None:
+    """Say that there is no smooth stand-in."""
+
+
 TIE = "the largest eigenvalue or singular value is not differentiable where two of them tie"
 LARGEST = "gradient in the unit Frobenius ball of the argument's entries; not differentiable"
 LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
@@ -217,6 +221,7 @@ LAMBDA_MAX = Atom(
     source=LEWIS,
     bounds=bounds_by(largest_eigenvalue_range),
     rule=spectral_rule(largest_eigenvalue_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -233,6 +238,7 @@ SIGMA_MAX = Atom(
     source=LEWIS,
     bounds=bounds_by(singular_value_range),
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -253,6 +259,7 @@ NORM_NUC = Atom(
         lambda shape: float(np.sqrt(min(shape))),
         "the nuclear norm is not differentiable where a singular value is 0",
     ),
+    smooth=never_smooth,
 )
 
 
