@@ -61,8 +61,8 @@ Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0
-# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
-CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
+WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
@@ -261,7 +261,7 @@ POWER = Atom(
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: written_power(cp, e, args[0]),
+    writes=lambda cp, e, args: cp.power(args[0], e.option("p")),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=power_sign,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -394,6 +394,15 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     first = 2 * a * unreduced(expression, slope / b)
     second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
     return [first, second]
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(
