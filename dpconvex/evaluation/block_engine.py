@@ -149,7 +149,7 @@ class BlockEngine:
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        self.work += self.batch.size * max(kind.entries for kind in self.kinds)
+        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
         return self.work > PAYS and installed()
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -164,7 +164,7 @@ class BlockEngine:
                     values, part = self._scalar(share, forms, block, group)
                 else:
                     leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
-                    values, part = share.kind.gradient(leaves, fields, fast * share.size)
+                    values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
                 total += float(values.sum())
                 if share.scalar and share.rows is None:
                     gradient = part[None]
@@ -179,8 +179,8 @@ class BlockEngine:
         kind, fields = share.kind, self._fields(share, block)
         if share.affine is not None:
             values = self._affine(share.affine, kind, forms, block)
-            return kind.along_one([(v, a.scale) for v, a in zip(values, share.affine, strict=True)], fields)
-        return kind.along_one([(self._leaves(share, forms, block, group)[0], 1.0)], fields)
+            return kind.outer.along_one([(v, a.scale) for v, a in zip(values, share.affine, strict=True)], fields)
+        return kind.outer.along_one([(self._leaves(share, forms, block, group)[0], 1.0)], fields)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
@@ -194,7 +194,7 @@ class BlockEngine:
                 leaves = self._leaves(share, forms, block, group)
                 change = self._leaves(share, moves, block, group, offset=False)
                 fields = self._fields(share, block)
-                part = share.kind.hessian_product(leaves, change, fields, fast * share.size)
+                part = share.kind.outer.hessian_product(leaves, change, fields, fast * share.size)
                 product = self._collect(share, part, product, group)
             return 0.0, self.design.backward(block, product)
 
@@ -211,7 +211,7 @@ class BlockEngine:
                     found = self._scalar(share, forms, block, group)[0]
                 else:
                     leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
-                    found = share.kind.values(leaves, fields, fast * share.size)
+                    found = share.kind.outer.values(leaves, fields, fast * share.size)
                 rows = np.arange(len(group)) if share.rows is None else share.rows
                 values[start + rows] = found
             start += len(group)
@@ -229,7 +229,7 @@ class BlockEngine:
             if offset and kind.shift.any():
                 leaves += self._table(kind, kind.shift, group)
             return leaves
-        leaves = np.empty((kind.entries, share.ends[-1]))
+        leaves = np.empty((kind.outer.entries, share.ends[-1]))
         start = 0
         for label, end in zip(kind.labels, share.ends, strict=True):
             if end > start:

@@ -9,19 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.expression import Expression
-from dpconvex.evaluation.compiled import compiled_outer, double_precision
-from dpconvex.evaluation.derivatives import gradient, hessian_product, is_scalar, value_and_slope, values
-from dpconvex.evaluation.programs import Program, records_last
+from dpconvex.evaluation.outer_functions import OuterFunction
 from dpconvex.evaluation.shared_forms import Label, LeafForm
 
-__all__ = ["Affine", "Kind", "Share", "kinds_of", "padded"]
+__all__ = ["Affine", "Kind", "Share", "kinds_of"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-# So many entries of leaves are gone through at a time in NumPy: what is made of them stays in a cache.
-CACHED = 2**15
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,20 +35,10 @@ class Kind:
     scale: Array | None
     shift: Array | None
 
-    @property
-    def program(self) -> Program:
-        """The outer function."""
-        return self.labels[0].lowered.program
-
-    @property
-    def entries(self) -> int:
-        """Number of entries of the leaves."""
-        return len(self.labels[0].combine)
-
     @cached_property
-    def scalar(self) -> bool:
-        """Whether the outer function is one of numbers, which takes half the time where these depend on one of them."""
-        return is_scalar(self.program) and self.entries > 0
+    def outer(self) -> OuterFunction:
+        """The outer function."""
+        return OuterFunction(self.labels[0].lowered.program, self.labels[0].lowered.constants)
 
     @cached_property
     def place(self) -> Indices:
@@ -67,7 +51,11 @@ class Kind:
         """Return the leaves of records with these labels, if numbers do, and the leaves depend on a single form."""
         shifts = [label.constant for label in self.labels]
         known = [shift for shift in shifts if shift is not None]
-        if not self.scalar or self.labels[0].combine.shape[1] != 1 or (len(known) < len(shifts) and len(shifts) > 1):
+        if (
+            not self.outer.is_scalar
+            or self.labels[0].combine.shape[1] != 1
+            or (len(known) < len(shifts) and len(shifts) > 1)
+        ):
             return None
         found = []
         for entry in range(len(self.labels[0].combine)):
@@ -80,81 +68,6 @@ class Kind:
     def fields(self) -> tuple[str, ...]:
         """Fields that the outer function reads."""
         return self.labels[0].lowered.fields
-
-    @property
-    def constants(self) -> tuple[Array, ...]:
-        """Numbers that the outer function reads."""
-        return self.labels[0].lowered.constants
-
-    def along_one(self, given: list[tuple[Array, Any]], fields: list[Array]) -> tuple[Array, Array]:
-        """Values, and slopes by the one form that all leaves depend on, if the outer function is one of numbers."""
-        return value_and_slope(self.program, given, fields, self.constants)
-
-    def gradient(self, leaves: Array, fields: list[Array], padded_size: int = 0) -> tuple[Array, Array]:
-        """Values and slopes by the leaves; with a size, compiled for so many records."""
-        if padded_size:
-            return self._compiled("gradient", leaves, [], fields, padded_size)
-        found = [
-            gradient(self.program, self._slots(leaves[:, k], [f[k] for f in fields]), k.stop - k.start)
-            for k in self._pieces(leaves)
-        ]
-        return joined([value for value, _ in found]), joined([slope for _, slope in found])
-
-    def hessian_product(self, leaves: Array, along: Array, fields: list[Array], padded_size: int = 0) -> Array:
-        """Hessians by the leaves times directions."""
-        if padded_size:
-            return np.asarray(self._compiled("hessian_product", leaves, [along], fields, padded_size))
-        return joined(
-            [
-                hessian_product(
-                    self.program,
-                    self._slots(leaves[:, k], [f[k] for f in fields]),
-                    self.program.cut(along[:, k]),
-                    k.stop - k.start,
-                )
-                for k in self._pieces(leaves)
-            ]
-        )
-
-    def values(self, leaves: Array, fields: list[Array], padded_size: int = 0) -> Array:
-        """Values for each record."""
-        if padded_size:
-            return np.asarray(self._compiled("record_values", leaves, [], fields, padded_size))
-        return joined(
-            [
-                values(self.program, self._slots(leaves[:, k], [f[k] for f in fields]), k.stop - k.start)
-                for k in self._pieces(leaves)
-            ]
-        )
-
-    def _pieces(self, leaves: Array) -> list[slice]:
-        count = leaves.shape[1]
-        step = max(CACHED // max(self.entries, 1), 1)
-        return [slice(start, min(start + step, count)) for start in range(0, count, step)]
-
-    def _slots(self, leaves: Array, fields: list[Array]) -> dict[Expression, Any]:
-        return self.program.leaves(self.program.cut(leaves), [records_last(f) for f in fields], self.constants)
-
-    def _compiled(self, name: str, leaves: Array, more: list[Array], fields: list[Array], size: int) -> Any:
-        count = leaves.shape[1]
-        columns = [padded(part, size) for part in (leaves, *more)]
-        rows = tuple(np.concatenate([f, np.repeat(f[:1], size - count, axis=0)]) for f in fields)
-        with double_precision():
-            found = getattr(compiled_outer(self.program), name)(*columns, rows, self.constants)
-            if isinstance(found, tuple):
-                return tuple(np.asarray(part)[..., :count] for part in found)
-            return np.asarray(found)[..., :count]
-
-
-def joined(parts: list[Array]) -> Array:
-    """Join arrays along the records."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-
-
-def padded(leaves: Array, size: int) -> Array:
-    """Repeat the first column until there are `size`: a value that occurs keeps every function finite."""
-    missing = size - leaves.shape[1]
-    return leaves if missing == 0 else np.concatenate([leaves, np.repeat(leaves[:, :1], missing, axis=1)], axis=1)
 
 
 def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
@@ -203,4 +116,4 @@ class Share:
     @property
     def scalar(self) -> bool:
         """Whether the outer function is one of numbers that depend on one of them."""
-        return self.kind.scalar and (self.affine is not None or self.kind.entries == 1)
+        return self.kind.outer.is_scalar and (self.affine is not None or self.kind.outer.entries == 1)

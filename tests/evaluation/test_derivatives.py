@@ -13,9 +13,8 @@ from dpconvex.core.atoms import arrangement as place, exponentials, extremes, ma
 from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.divergences import kl_div, rel_entr
 from dpconvex.core.expression import Expression, Field, Variable
-from dpconvex.evaluation.programs import Lowered, slotted
-from dpconvex.evaluation.shared_forms import Label
-from dpconvex.evaluation.shared_losses import Kind
+from dpconvex.evaluation.outer_functions import OuterFunction
+from dpconvex.evaluation.programs import slotted
 
 V, W, S = Variable.of((4,), "v", 1), Variable.of((2, 3), "W", 2), Variable.of((3, 3), "S", 3)
 T, X, A = Field.of((), "t"), Field.of((4,), "x"), Field.of((2, 3), "A")
@@ -76,7 +75,7 @@ CASES: dict[str, Callable[[], Expression]] = {
     "min": lambda: extremes.smallest_entry(W, (0,), True),
     "sum_largest": lambda: extremes.sum_largest(W, 2),
     "norm": lambda: (
-        norms.norm(W) + norms.norm(W, 1, (0,)) + norms.norm(W, 3, (0,)) + norms.norm(V, np.inf) + norms.norm(W, 2, (0,))
+        norms.norm(W) + norms.norm(W, 1, (0,)) + norms.norm(W[0], 3) + norms.norm(V, np.inf) + norms.norm(W, 2, (0,))
     ),
     "lambda_max": lambda: matrices.lambda_max(S + place.transpose(S)),
     "sigma_max": lambda: matrices.sigma_max(W),
@@ -90,7 +89,7 @@ def test_every_atom_is_tried() -> None:
     assert set(CASES) == set(ATOMS)
 
 
-def prepared(name: str, records: int) -> tuple[Kind, np.ndarray, np.ndarray, list[np.ndarray]]:
+def prepared(name: str, records: int) -> tuple[OuterFunction, np.ndarray, np.ndarray, list[np.ndarray]]:
     rng = np.random.default_rng(0)
     built = CASES[name]()
     # A sum of squares has a curvature of its own, which shows Hessians of arguments and of slopes.
@@ -98,34 +97,33 @@ def prepared(name: str, records: int) -> tuple[Kind, np.ndarray, np.ndarray, lis
     leaves = sorted(root.variables, key=lambda v: v.key)
     program, entries, fields, numbers = slotted(root, {})
     size = sum(leaf.size for leaf in entries)
-    lowered = Lowered(program, tuple(f.name for f in fields), tuple(n.dense for n in numbers), np.arange(size))
     assert set(leaves) == set(entries)
-    label = Label(lowered, np.eye(size), None)  # type: ignore[arg-type]
     values = rng.normal(size=(2, size, records))
-    return Kind(np.zeros(1), (label,), None, None), *values, [rng.normal(size=(records, *f.shape)) for f in fields]
+    outer = OuterFunction(program, tuple(number.dense for number in numbers))
+    return outer, *values, [rng.normal(size=(records, *f.shape)) for f in fields]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_slopes_and_hessians(name: str) -> None:
-    kind, entries, along, fields = prepared(name, 5)
-    values, slopes = kind.gradient(entries, fields)
-    assert kind.values(entries, fields) == pytest.approx(values, rel=1e-14)
+    outer, entries, along, fields = prepared(name, 5)
+    values, slopes = outer.gradient(entries, fields)
+    assert outer.values(entries, fields) == pytest.approx(values, rel=1e-14)
     step = 1e-5
-    ahead, behind = (kind.gradient(entries + sign * step * along, fields) for sign in (1, -1))
+    ahead, behind = (outer.gradient(entries + sign * step * along, fields) for sign in (1, -1))
     change = (ahead[0] - behind[0]) / (2 * step)
     assert np.sum(slopes * along, axis=0) == pytest.approx(change, rel=1e-6, abs=1e-6)
     bend = (ahead[1] - behind[1]) / (2 * step)
-    assert kind.hessian_product(entries, along, fields) == pytest.approx(bend, rel=1e-4, abs=1e-5)
+    assert outer.hessian_product(entries, along, fields) == pytest.approx(bend, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_functions_agree(name: str) -> None:
     pytest.importorskip("jax")
-    kind, entries, along, fields = prepared(name, 5)
+    outer, entries, along, fields = prepared(name, 5)
     size = 8
-    for found, expected in zip(kind.gradient(entries, fields, size), kind.gradient(entries, fields), strict=True):
+    for found, expected in zip(outer.gradient(entries, fields, size), outer.gradient(entries, fields), strict=True):
         assert found == pytest.approx(expected, rel=1e-11, abs=1e-11)
-    assert kind.values(entries, fields, size) == pytest.approx(kind.values(entries, fields), rel=1e-11)
-    found = kind.hessian_product(entries, along, fields, size)
+    assert outer.values(entries, fields, size) == pytest.approx(outer.values(entries, fields), rel=1e-11)
+    found = outer.hessian_product(entries, along, fields, size)
     if name != "norm_nuc":  # of several singular values JAX differentiates the decomposition itself
-        assert found == pytest.approx(kind.hessian_product(entries, along, fields), rel=1e-9, abs=1e-9)
+        assert found == pytest.approx(outer.hessian_product(entries, along, fields), rel=1e-9, abs=1e-9)

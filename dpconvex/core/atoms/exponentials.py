@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Piece, Scalar, hull_of
-from dpconvex.core.atom import Atom, LeastCurvature
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
 from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
 from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
@@ -44,12 +44,18 @@ def exp_range(expression: Expression, expander: Any) -> Any:
 
 def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Exp is its own slope and its own curvature; it needs an upper bound of the argument."""
-    if not np.isfinite(entry.value.high):
-        raise NotPrivate("exp is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
-    if entry.value.high > LARGEST_EXPONENT:
-        raise NotPrivate(f"exp of an argument as large as {entry.value.high:.4g} overflows", None, BOUND_IT)
-    value = image(np.exp, entry.value)
+    value = image(np.exp, exponent(entry, "exp"))
     return entry.through(value, value, value.high)
+
+
+def exponent(entry: Scalar, what: str) -> Interval:
+    """Return the range of an argument, or refuse what is unbounded above or overflows."""
+    high = entry.value.high
+    if not np.isfinite(high):
+        raise NotPrivate(f"{what} is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
+    if high > LARGEST_EXPONENT:
+        raise NotPrivate(f"{what} of an argument as large as {high:.4g} overflows", None, BOUND_IT)
+    return entry.value
 
 
 EXP = Atom(
@@ -143,6 +149,32 @@ ENTR = Atom(
 )
 
 
+def xexp_range(expression: Expression, expander: Any) -> Any:
+    """Increasing on the numbers that are not negative: its values at the ends."""
+    low, high = expander.bounds(expression.args[0])
+    check_not_negative(float(low.min(initial=0.0)), expression)
+    with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
+        return outward(low * np.exp(low), high * np.exp(high))
+
+
+def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
+    check_not_negative(entry.value.low, None)
+    value = exponent(entry, "xexp")
+    slope = image(lambda m: (m + 1) * np.exp(m), value)
+    return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
+
+
+def check_not_negative(low: float, place: Expression | None) -> None:
+    """Refuse arguments of xexp outside its domain."""
+    if low < 0:
+        raise NotPrivate(
+            f"xexp is defined for arguments that are not negative, and its argument goes down to {low:.4g}",
+            place,
+            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
+        )
+
+
 XEXP = Atom(
     name="xexp",
     shape=same,
@@ -154,7 +186,21 @@ XEXP = Atom(
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
+    bounds=xexp_range,
+    rule=entrywise(xexp_rule),
+    strong=LeastCurvature(
+        "xexp",
+        "sum_k w_k m_k exp(m_k), m = A theta + c >= l >= 0 on K: Hessian at least A' diag(w (l + 2) exp(l)) A",
+        lambda e, weights, reach: claimed(weights, (least_of(reach) + 2) * np.exp(least_of(reach))),
+    ),
+    statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
+    source=CALCULUS,
 )
+
+
+def least_of(reach: Reach) -> Any:
+    """Return lower bounds of arguments that are not negative."""
+    return np.minimum(np.maximum(reach.low, 0.0), LARGEST_EXPONENT)
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:

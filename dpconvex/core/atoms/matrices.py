@@ -122,15 +122,12 @@ def bounds_by(ends: Ends) -> Callable[[Expression, Any], Pair]:
     def bounds(expression: Expression, expander: Any) -> Pair:
         (inner,) = expression.args
         assert expression.atom is not None
-        if expression.atom.domain(expression) != (None,):
-            matrix = expander.expand(inner)
-            difference = matrix + matrix.gathered(matrix.numbers().T).scaled(-1.0)
-            if difference.coefficient.any():
-                raise NotPrivate(
-                    f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
-                    expression,
-                    "add it to its transpose, or use outer products and diagonals",
-                )
+        if expression.atom.domain(expression) != (None,) and not expander.expand(inner).is_symmetric:
+            raise NotPrivate(
+                f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
+                expression,
+                "add it to its transpose, or use outer products and diagonals",
+            )
         found = ends(inner.shape, *expander.bounds(inner))
         return outward(np.array([found.low]), np.array([found.high]), 4 + inner.size)
 

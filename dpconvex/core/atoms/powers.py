@@ -85,6 +85,12 @@ def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
     return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
 
 
+def huber_range(expression: Expression, expander: Any) -> Any:
+    """Increasing in the absolute value: its values at the least and the largest."""
+    ends = (sizes(*expander.bounds(expression.args[0])) for sizes in (least_sizes, largest_sizes))
+    return outward(*(clipped_product(np, expression, end) for end in ends))
+
+
 HUBER = Atom(
     name="huber",
     shape=lambda shape, M: shape if M > 0 else _threshold(M),
@@ -96,6 +102,7 @@ HUBER = Atom(
     curve=convex,
     slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
+    bounds=huber_range,
     rule=entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
     source=f"Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); {CALCULUS}",
@@ -261,7 +268,7 @@ POWER = Atom(
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: written_power(cp, e, args[0]),
+    writes=lambda cp, e, args: cp.power(args[0], e.option("p")),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=power_sign,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -307,15 +314,6 @@ def power(a: Any, p: float) -> Expression:
 def square(a: Any) -> Expression:
     """Square."""
     return power(a, 2.0)
-
-
-def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a sum of squares of functions of the record."""
-    inner, divisor = expression.args
-    if expression.variables or not divisor.is_constant or divisor.number != 1:
-        return None
-    squares: Polynomial = expander.expand(inner).power(2)
-    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 def squares_bounds(expression: Expression, expander: Any) -> Pair:
@@ -394,6 +392,15 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     first = 2 * a * unreduced(expression, slope / b)
     second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
     return [first, second]
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(
