@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
@@ -46,8 +46,8 @@ def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
     >>> w = Variable.of((2,), "w", 1)
     >>> for part, matrix in linear_parts(total(3 * square(w) - w)).items():
     ...     print(part, matrix.toarray())
-    w [[-1. -1.]]
     square(w) [[3. 3.]]
+    -w [[1. 1.]]
     """
     found: dict[Expression, sp.csr_array] = {}
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
@@ -57,23 +57,22 @@ def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
             found[node] = found[node] + matrix if node in found else matrix
             continue
-        whole = expression_of(node)
-        for argument, own in whole:
-            waiting.append((argument, sp.csr_array(matrix @ own)))
+        waiting.extend((argument, sp.csr_array(matrix @ own)) for argument, own in reversed(arguments_of(node)))
     return found
 
 
-def expression_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
-    """Return the arguments of a linear atom that vary, each with the matrix by which its entries enter."""
+def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:
+    """Return what a linear atom adds up: numbers, and arguments that vary, each with the matrix by which it enters."""
     assert node.atom is not None
     stand_ins = [
         Variable.of(argument.shape, f"argument {k}", -1 - k) if argument.variables else argument
         for k, argument in enumerate(node.args)
     ]
     space = Space([argument for argument in stand_ins if isinstance(argument, Variable)])
-    matrix, _ = affine_map(node.atom(*stand_ins, **dict(node.options)), space)
+    matrix, offset = affine_map(node.atom(*stand_ins, **dict(node.options)), space)
     columns = sp.csc_array(matrix)
-    return [
+    numbers = [(constant(offset), sp.csr_array(sp.eye_array(node.size)))] if offset.any() else []
+    return numbers + [
         (argument, sp.csr_array(columns[:, space.block_of(stand_in).slice]))
         for argument, stand_in in zip(node.args, stand_ins, strict=True)
         if isinstance(stand_in, Variable)

@@ -181,7 +181,7 @@ TRANSPOSE = Atom(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
         )
     },
-    writes=lambda cp, e, args: args[0].T if len(e.shape) == 2 else cp.transpose(args[0], e.option("axes")),
+    writes=lambda cp, e, args: cp.transpose(args[0], e.option("axes")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
@@ -270,7 +270,7 @@ CONCATENATE = Atom(
             *args, axis=int(node.axis) % args[0].ndim
         ),
     },
-    writes=lambda cp, e, args: cp.hstack(args) if e.ndim == 1 or e.option("axis") == 1 else cp.vstack(args),
+    writes=lambda cp, e, args: cp.concatenate(args, axis=e.option("axis")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (

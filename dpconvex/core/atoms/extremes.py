@@ -67,7 +67,7 @@ def is_hinge(expression: Expression) -> bool:
 
 
 def is_zero(expression: Expression) -> bool:
-    """Whether an expression is the constant 0."""
+    """Whether an expression is the constant 0, which has both signs."""
     return expression.is_constant and not expression.number.any()
 
 
@@ -90,7 +90,7 @@ MAXIMUM = Atom(
     shape=same,
     value=largest_value,
     reads={"cvxpy.atoms.elementwise.maximum.maximum": lambda node, args: maximum(*args)},
-    writes=lambda cp, expression, args: cp.maximum(*args),
+    writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
     sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
     curve=convex,
     slope=grows,
@@ -112,7 +112,7 @@ MINIMUM = Atom(
     shape=same,
     value=smallest_value,
     reads={"cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: minimum(*args)},
-    writes=lambda cp, expression, args: cp.minimum(*args),
+    writes=lambda cp, expression, args: cp.minimum(*args) if len(args) > 1 else args[0],
     sign=lambda e, signs: -1 if -1 in signs or any(map(is_zero, e.args)) else 1 if set(signs) == {1} else 0,
     curve=concave,
     slope=grows,

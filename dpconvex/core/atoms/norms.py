@@ -70,6 +70,28 @@ def order_of(node: Any) -> float:
     return float(node.original_p)
 
 
+def norm_written(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a norm of a vector or of entries along an axis with CVXPY, which has an atom for each order."""
+    order = expression.option("p")
+    if not expression.args[0].ndim:
+        return cp.abs(inner)
+    options = {"axis": axis_for(expression), "keepdims": expression.option("keepdims")}
+    if order in (1.0, INFINITE):
+        return (cp.norm1 if order == 1 else cp.norm_inf)(inner, **options)
+    return cp.pnorm(inner, order, **options)
+
+
+def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
+    """Shape of a norm: along some of the axes, of order 1, 2 or infinity."""
+    if not p >= 1:
+        raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
+    if p not in (1.0, 2.0, INFINITE) and len(axis) < len(shape):
+        raise ValueError(f"along an axis there are norms of order 1, 2 and infinity, and the order is {p:g}")
+    if len(axis) not in (1, len(shape)):
+        raise ValueError(f"norms are over all axes or along one of them, and the axes are {axis}")
+    return reduced(shape, axis, keepdims)
+
+
 def norm_bounds(expression: Expression, expander: Any) -> Pair:
     """The norm of the entries' least and largest sizes; of polynomials also a multiple of the bound on their Euclidean norm."""
     inner, order, table = expression.args[0], expression.option("p"), lines(expression)
@@ -156,7 +178,7 @@ def rounded_norm(expression: Expression, args: list[Expression], width: float) -
 
 NORM = Atom(
     name="norm",
-    shape=lambda shape, p, axis, keepdims: reduced(shape, axis, keepdims) if p >= 1 else _order(p),
+    shape=norm_shape,
     value=norm_value,
     reads={
         "cvxpy.atoms.norm1.norm1": over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
@@ -168,12 +190,7 @@ NORM = Atom(
             for name in ("Pnorm", "PnormApprox", "pnorm")
         },
     },
-    writes=lambda cp, e, args: cp.pnorm(
-        args[0] if e.args[0].ndim else cp.reshape(args[0], (1,), order="F"),
-        e.option("p"),
-        axis=axis_for(e),
-        keepdims=e.option("keepdims"),
-    ),
+    writes=lambda cp, e, args: norm_written(cp, e, args[0]),
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
@@ -192,10 +209,6 @@ def norm_text(expression: Expression, write: Any) -> tuple[str, int]:
     order, axis = expression.option("p"), expression.option("axis")
     words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
     return f"norm({', '.join(words)}{axis_text(expression, axis)})", 4
-
-
-def _order(p: float) -> Shape:
-    raise ValueError(f"a norm of order {p:g} is none: p-norms have a rule for p >= 1")
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:

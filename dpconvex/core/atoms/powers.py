@@ -136,6 +136,10 @@ def is_whole_line(p: float) -> bool:
     return p in WHOLE_LINE
 
 
+def _exponent(p: float) -> Shape:
+    raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
+
+
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
@@ -226,7 +230,7 @@ def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | 
 
 POWER = Atom(
     name="power",
-    shape=lambda shape, p: shape,
+    shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
     value=power_value,
     reads={
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
@@ -360,7 +364,7 @@ def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
 
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
-    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims),
+    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
     value=lambda xp, e, a, b: (
         kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
     ),
@@ -388,6 +392,10 @@ QUAD_OVER_LIN = Atom(
         exact=lambda expression: expression.args[1].is_constant,
     ),
 )
+
+
+def _divisor(shape: Shape) -> Shape:
+    raise ValueError(f"sums of squares are divided by a number, and the divisor has shape {shape}")
 
 
 def squares_text(expression: Expression, write: Any) -> tuple[str, int]:

@@ -134,7 +134,9 @@ def running_sums(expression: Expression) -> sp.csr_array:
 CUMSUM = Atom(
     name="cumsum",
     affine="linear",
-    shape=lambda shape, axis: shape,
+    shape=lambda shape, axis: (
+        shape if axis in range(len(shape)) else _refuse(f"cumulative sums along {axis} of", shape)
+    ),
     value=lambda xp, e, a: xp.cumsum(a, axis=e.option("axis")),
     reads={
         "cvxpy.atoms.affine.cumsum.cumsum": lambda node, args: (
