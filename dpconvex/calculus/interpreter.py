@@ -19,7 +19,6 @@ from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.geometry.implicit_domains import is_symmetric
 
 __all__ = ["Step", "Walker"]
 
@@ -118,7 +117,7 @@ class Walker:
         for matrix, kind in zip(expression.args, atom.domain(expression), strict=True):
             if kind not in ("symmetric", "semidefinite"):
                 continue
-            if not (matrix.is_affine and is_symmetric(self.expander.expand(matrix))):
+            if not (matrix.is_affine and self.expander.expand(matrix).is_symmetric):
                 raise NotPrivate(
                     f"{atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
                     expression,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Constant, Expression
 
-__all__ = ["evaluate", "evaluations", "over_records", "postorder", "substituted"]
+__all__ = ["evaluate", "evaluations", "over_records", "postorder", "subgradient", "substituted"]
 
 Array = NDArray[np.float64]
 
@@ -90,3 +90,27 @@ def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Ex
         kept = all(new is old for new, old in zip(args, node.args, strict=True))
         found[node] = leaves.get(node, node) if kept or node.atom is None else node.atom(*args, **dict(node.options))
     return found[root]
+
+
+def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Expression, Array] | None:
+    """Return a subgradient of a scalar expression by each of its variables; None if an atom in it has no derivative.
+
+    >>> from dpconvex.core.expression import Variable
+    >>> w = Variable.of((2,), "w", 1)
+    >>> subgradient((w * w)[0] + w[1], {w: [3.0, 0.0]})[w]
+    array([6., 1.])
+    """
+    found = over_records([root], {leaf: np.asarray(value, dtype=float)[..., None] for leaf, value in leaves.items()})
+    slopes: dict[Expression, Any] = {root: np.ones((*root.shape, 1))}
+    with np.errstate(all="ignore"):
+        for node in reversed(postorder([root])):
+            if node.atom is None or not node.variables or node not in slopes:
+                continue
+            if node.atom.pull is None:
+                return None
+            parts = node.atom.pull(node, found[node], slopes[node], *(found[argument] for argument in node.args))
+            for argument, part in zip(node.args, parts, strict=True):
+                if argument.variables and part is not None:
+                    slopes[argument] = slopes[argument] + part if argument in slopes else part
+    zero = np.zeros(1)
+    return {leaf: np.broadcast_to(slopes.get(leaf, zero)[..., 0], leaf.shape) for leaf in root.variables}

@@ -27,6 +27,8 @@ Index = NDArray[np.int64]
 EPSILON = float(np.finfo(float).eps)
 # Half of the digits of a number, and the smallest number that has them all.
 HALF, SMALLEST = 26, 1e-290
+# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
+SYMMETRIC = 1e-12
 # Numbers with so many binary digits after the point are added up exactly, if they are not large.
 FRACTION = 20
 # A sum that is smaller than its terms by this factor is added up again, exactly.
@@ -247,6 +249,12 @@ class Polynomial:
             self.coefficient[keep],
             self.error[keep],
         )
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a matrix is symmetric for all parameters and records, but for the rounding of its coefficients."""
+        difference = self + self.gathered(self.numbers().T).scaled(-1.0)
+        return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(self.coefficient).max(initial=0.0)).all())
 
     def evaluate(self, scalars: Array, theta: Array) -> Array:
         """Evaluate at record scalars, shape (scalars,), and coordinates, shape (dim,); for tests and attacks."""

@@ -138,8 +138,12 @@ class Template:
 
     def with_losses(self, losses: Sequence[Expression]) -> Template:
         """Return a template that differs in its losses only, given in the variables and fields of this one."""
+        return self.with_parts(losses=tuple(losses))
+
+    def with_parts(self, **parts: Any) -> Template:
+        """Return a template of other parts, which are given in its variables and were read before."""
         result = copy(self)
-        object.__setattr__(result, "losses", tuple(losses))
+        result.__dict__.update(parts)
         return result
 
     def __repr__(self) -> str:

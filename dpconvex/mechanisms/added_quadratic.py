@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import cvxpy as cp
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.expression import Expression
 from dpconvex.errors import TemplateError
 
 __all__ = ["best_added", "check_options", "not_strongly_convex", "reference_radius"]
@@ -81,15 +81,15 @@ def best_added(
     return float(math.exp(chosen) - regular)
 
 
-def not_strongly_convex(analysis: Analysis) -> tuple[str, cp.Expression, str]:
+def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
     """Say in which variables the regularizer has modulus 0, and why (reason, place, remedy)."""
     regularizer = analysis.form.template.regularizer
     names = list(analysis.form.space.blocks)
     flat = [name for name, modulus in zip(names, analysis.block_moduli, strict=True) if modulus <= 0]
     terms = " + ".join(f"0.01 * cp.sum_squares({name})" for name in flat)
-    if regularizer.is_constant():
+    if regularizer.is_constant:
         why = "there is none"
-    elif regularizer.is_affine():
+    elif regularizer.is_affine:
         why = "it is affine"
     elif len(flat) < len(names):
         why = "it has no quadratic term there"

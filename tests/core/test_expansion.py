@@ -11,7 +11,6 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap, symmetric_wrap
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-
 from dpconvex.core.atom import ATOMS, Atom
 from dpconvex.core.atoms.shared import same
 from dpconvex.core.evaluate import evaluate
@@ -211,9 +210,10 @@ def test_an_affine_atom_without_a_rule_is_named():
 
 
 def test_a_field_of_another_record_is_refused():
+    far = cp.Parameter(3, name="far")
+    expression = read(far @ w, Reader([far]))
     with pytest.raises(NotPrivate, match="'far' is not a field of the record"):
-        far = cp.Parameter(3, name="far")
-        Expander(SPACE, Bases(RECORD)).expand(read(far @ w, Reader([far])))
+        Expander(SPACE, Bases(RECORD)).expand(expression)
 
 
 def test_an_exponent_that_is_a_field_is_refused_even_if_it_has_a_value():

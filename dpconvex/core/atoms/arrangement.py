@@ -106,11 +106,36 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
     return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
 
 
+def placed(expression: Expression, slope: Any, key: Any) -> Any:
+    """Put slopes where the entries of a part are, and zeros elsewhere."""
+    result = np.zeros((*expression.args[0].shape, slope.shape[-1]))
+    result[key] = slope
+    return result
+
+
+def added_at(expression: Expression, slope: Any) -> Any:
+    """Add slopes up at the places of entries, which may be chosen several times."""
+    inner = expression.args[0]
+    result = np.zeros((inner.size, slope.shape[-1]))
+    places = np.asarray(expression.option("places"), dtype=int)
+    np.add.at(result, places, slope.reshape((len(places), -1), order="F"))
+    return result.reshape((*inner.shape, -1), order="F")
+
+
+def summed_back(slope: Any, shape: Shape) -> Any:
+    """Add up the slopes of repetitions."""
+    added = slope.ndim - 1 - len(shape)
+    slope = slope.sum(axis=tuple(range(added))) if added else slope
+    repeated = tuple(k for k, n in enumerate(shape) if n == 1 and slope.shape[k] != 1)
+    return slope.sum(axis=repeated, keepdims=True) if repeated else slope
+
+
 INDEX = Atom(
     name="index",
     affine="linear",
     shape=indexed,
     value=lambda xp, e, a: a[slices(e.option("key"))],
+    pull=lambda e, value, slope, a: [placed(e, slope, slices(e.option("key")))],
     reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],
     sign=sum_sign,
@@ -130,6 +155,7 @@ SELECT = Atom(
         (*e.shape, -1),
         order="F",
     ),
+    pull=lambda e, value, slope, a: [added_at(e, slope)],
     reads={
         "cvxpy.atoms.affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
         "cvxpy.atoms.affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
@@ -153,6 +179,7 @@ RESHAPE = Atom(
     affine="linear",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else _refuse("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
+    pull=lambda e, value, slope, a: [slope.reshape((*e.args[0].shape, -1), order="F")],
     reads={
         "cvxpy.atoms.affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
@@ -176,6 +203,7 @@ TRANSPOSE = Atom(
     affine="linear",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
+    pull=lambda e, value, slope, a: [slope.transpose((*np.argsort(e.option("axes")), e.ndim))],
     reads={
         "cvxpy.atoms.affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
@@ -203,6 +231,7 @@ DIAG_MATRIX = Atom(
     affine="linear",
     shape=lambda inner, k: (inner[0] + abs(k),) * 2 if len(inner) == 1 else _refuse("the diagonal matrix of", inner),
     value=on_diagonal,
+    pull=lambda e, value, slope, a: [np.moveaxis(np.diagonal(slope, e.option("k")), -1, 0)],
     reads={"cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k))},
     writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
     sign=sum_sign,
@@ -230,6 +259,7 @@ BROADCAST = Atom(
     value=lambda xp, e, a: xp.broadcast_to(
         a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
     ),
+    pull=lambda e, value, slope, a: [summed_back(slope, e.args[0].shape)],
     reads={
         "cvxpy.atoms.affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
         "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
@@ -263,6 +293,9 @@ CONCATENATE = Atom(
     affine="linear",
     shape=concatenated,
     value=joined,
+    pull=lambda e, value, slope, *parts: np.split(
+        slope, np.cumsum([a.shape[e.option("axis")] for a in e.args])[:-1], axis=e.option("axis")
+    ),
     reads={
         "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
         "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),

@@ -19,7 +19,7 @@ from dpconvex.errors import NotPrivate
 def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Apply the function that runs for a user's atom."""
     declaration = expression.option("declaration")
-    return declaration.evaluate(a) if xp is np else declaration.apply(a)
+    return through(declaration, a, 0) if xp is np else declaration.apply(a)
 
 
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
@@ -39,10 +39,18 @@ def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(Interval(declaration.lower, float("inf")), slope, declaration.curvature)
 
 
+def through(declaration: Any, a: Any, order: int) -> Any:
+    """Apply a derivative of the function that runs; what carries derivatives of its own (`dual_numbers`) asks for the next."""
+    if isinstance(a, np.ndarray):
+        return declaration.evaluate(a, order)
+    return a.composed(declaration.evaluate(a.value, order), declaration.evaluate(a.value, order + 1))
+
+
 DECLARED: Atom = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=declared_value,
+    pull=lambda e, value, slope, a: [slope * through(e.option("declaration"), a, 1)],
     reads={
         "dpconvex.core.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(args[0], declaration=node.declaration)
     },

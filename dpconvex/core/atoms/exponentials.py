@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Piece, Scalar, hull_of
-from dpconvex.core.atom import Atom, LeastCurvature
-from dpconvex.core.atoms.divergences import a_log_ratio
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
+from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
 from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
 from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
 from dpconvex.core.atoms.shared import (
@@ -26,6 +26,7 @@ from dpconvex.core.atoms.shared import (
     reduced,
     reduction_text,
     same,
+    unreduced,
 )
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
@@ -43,18 +44,25 @@ def exp_range(expression: Expression, expander: Any) -> Any:
 
 def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Exp is its own slope and its own curvature; it needs an upper bound of the argument."""
-    if not np.isfinite(entry.value.high):
-        raise NotPrivate("exp is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
-    if entry.value.high > LARGEST_EXPONENT:
-        raise NotPrivate(f"exp of an argument as large as {entry.value.high:.4g} overflows", None, BOUND_IT)
-    value = image(np.exp, entry.value)
+    value = image(np.exp, exponent(entry, "exp"))
     return entry.through(value, value, value.high)
+
+
+def exponent(entry: Scalar, what: str) -> Interval:
+    """Return the range of an argument, or refuse what is unbounded above or overflows."""
+    high = entry.value.high
+    if not np.isfinite(high):
+        raise NotPrivate(f"{what} is Lipschitz only where its argument is bounded above, and it is not", None, BOUND_IT)
+    if high > LARGEST_EXPONENT:
+        raise NotPrivate(f"{what} of an argument as large as {high:.4g} overflows", None, BOUND_IT)
+    return entry.value
 
 
 EXP = Atom(
     name="exp",
     shape=same,
     value=lambda xp, expression, a: xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * value],
     reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
     writes=lambda cp, expression, args: cp.exp(args[0]),
     sign=nowhere_negative,
@@ -90,6 +98,7 @@ LOG = Atom(
     name="log",
     shape=same,
     value=lambda xp, expression, a: xp.log(a),
+    pull=lambda expression, value, slope, a: [slope / a],
     reads={
         "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
         "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
@@ -124,6 +133,7 @@ ENTR = Atom(
     name="entr",
     shape=same,
     value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
+    pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
     reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
     writes=lambda cp, expression, args: cp.entr(args[0]),
     domain=lambda expression: ("not negative",),
@@ -139,17 +149,58 @@ ENTR = Atom(
 )
 
 
+def xexp_range(expression: Expression, expander: Any) -> Any:
+    """Increasing on the numbers that are not negative: its values at the ends."""
+    low, high = expander.bounds(expression.args[0])
+    check_not_negative(float(low.min(initial=0.0)), expression)
+    with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
+        return outward(low * np.exp(low), high * np.exp(high))
+
+
+def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
+    check_not_negative(entry.value.low, None)
+    value = exponent(entry, "xexp")
+    slope = image(lambda m: (m + 1) * np.exp(m), value)
+    return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
+
+
+def check_not_negative(low: float, place: Expression | None) -> None:
+    """Refuse arguments of xexp outside its domain."""
+    if low < 0:
+        raise NotPrivate(
+            f"xexp is defined for arguments that are not negative, and its argument goes down to {low:.4g}",
+            place,
+            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
+        )
+
+
 XEXP = Atom(
     name="xexp",
     shape=same,
     value=lambda xp, expression, a: a * xp.exp(a),
+    pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
     reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
     writes=lambda cp, expression, args: cp.xexp(args[0]),
     domain=lambda expression: ("not negative",),
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
+    bounds=xexp_range,
+    rule=entrywise(xexp_rule),
+    strong=LeastCurvature(
+        "xexp",
+        "sum_k w_k m_k exp(m_k), m = A theta + c >= l >= 0 on K: Hessian at least A' diag(w (l + 2) exp(l)) A",
+        lambda e, weights, reach: claimed(weights, (least_of(reach) + 2) * np.exp(least_of(reach))),
+    ),
+    statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
+    source=CALCULUS,
 )
+
+
+def least_of(reach: Reach) -> Any:
+    """Return lower bounds of arguments that are not negative."""
+    return np.minimum(np.maximum(reach.low, 0.0), LARGEST_EXPONENT)
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
@@ -157,6 +208,12 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     if xp is np:
         return np.logaddexp(a, 0.0)
     return softplus()(a)
+
+
+def logistic_slope(a: Any) -> Any:
+    """Slope of log(1 + exp(a)), without overflow."""
+    tail = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1.0, tail) / (1.0 + tail)
 
 
 @cache
@@ -211,6 +268,7 @@ LOGISTIC = Atom(
     name="logistic",
     shape=same,
     value=log_one_plus_exp,
+    pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
     writes=lambda cp, expression, args: cp.logistic(args[0]),
     sign=nowhere_negative,
@@ -285,10 +343,18 @@ def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entrie
     return result
 
 
+def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
+    weights = np.exp(a - unreduced(expression, value))
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
+    return [weights * (unreduced(expression, slope) / total)]
+
+
 LOG_SUM_EXP = Atom(
     name="log_sum_exp",
     shape=reduced,
     value=log_sum_exp_value,
+    pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,

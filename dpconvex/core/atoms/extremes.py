@@ -37,6 +37,7 @@ from dpconvex.core.atoms.shared import (
     reduced,
     reduction_text,
     same,
+    unreduced,
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -85,10 +86,18 @@ def soft_largest(args: list[Expression]) -> Expression:
     return reshape(log_sum_exp(stacked, axis=(0,)), args[0].shape)
 
 
+def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) -> list[Any]:
+    """Share the slope equally among the arguments that attain an extreme."""
+    attained = [term == value for term in terms]
+    part = slope / sum(at * 1.0 for at in attained)
+    return [at * part for at in attained]
+
+
 MAXIMUM = Atom(
     name="maximum",
     shape=same,
     value=largest_value,
+    pull=shared_among,
     reads={"cvxpy.atoms.elementwise.maximum.maximum": lambda node, args: maximum(*args)},
     writes=lambda cp, expression, args: cp.maximum(*args) if len(args) > 1 else args[0],
     sign=lambda expression, signs: 1 if 1 in signs else -1 if set(signs) == {-1} else 0,
@@ -111,6 +120,7 @@ MINIMUM = Atom(
     name="minimum",
     shape=same,
     value=smallest_value,
+    pull=shared_among,
     reads={"cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: minimum(*args)},
     writes=lambda cp, expression, args: cp.minimum(*args) if len(args) > 1 else args[0],
     sign=lambda e, signs: -1 if -1 in signs or any(map(is_zero, e.args)) else 1 if set(signs) == {1} else 0,
@@ -154,10 +164,17 @@ def minimum(*terms: Any) -> Expression:
     return arguments[0] if len(arguments) == 1 else MINIMUM(*arguments)
 
 
+def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any) -> Any:
+    """Share the slope equally among the entries that attain an extreme."""
+    attained = (a == unreduced(expression, value)) * 1.0
+    return attained * (unreduced(expression, slope) / np.sum(attained, axis=expression.option("axis"), keepdims=True))
+
+
 MAX = Atom(
     name="max",
     shape=reduced,
     value=lambda xp, e, a: kept(e, xp.max(a, axis=e.option("axis"), keepdims=True)),
+    pull=lambda e, value, slope, a: [shared_among_entries(e, value, slope, a)],
     reads={"cvxpy.atoms.max.max": over(lambda a, axis, keepdims: largest_entry(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.max(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: signs[0],
@@ -176,6 +193,7 @@ MIN = Atom(
     name="min",
     shape=reduced,
     value=lambda xp, e, a: kept(e, xp.min(a, axis=e.option("axis"), keepdims=True)),
+    pull=lambda e, value, slope, a: [shared_among_entries(e, value, slope, a)],
     reads={"cvxpy.atoms.min.min": over(lambda a, axis, keepdims: smallest_entry(a, axis, keepdims))},
     writes=lambda cp, e, args: cp.min(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=lambda expression, signs: signs[0],
@@ -232,12 +250,21 @@ def rounded_sum_largest(expression: Expression, args: list[Expression], width: f
     return None if table is None else width * log_sum_exp((constant(table) @ vec(args[0])) / width)
 
 
+def among_largest(expression: Expression, a: Any) -> Any:
+    """Ones for the largest entries, as many as are added up, and zeros for the others."""
+    rows = np.argsort(a.reshape((expression.args[0].size, -1)), axis=0, kind="stable")
+    chosen = np.zeros(rows.shape)
+    np.put_along_axis(chosen, rows[len(rows) - expression.option("k") :], 1.0, axis=0)
+    return chosen.reshape((*expression.args[0].shape, -1))
+
+
 SUM_LARGEST = Atom(
     name="sum_largest",
     shape=lambda shape, k: () if 0 < k <= int(np.prod(shape)) else _count(k),
     value=lambda xp, e, a: xp.sum(
         xp.sort(xp.reshape(a, (e.args[0].size, -1)), axis=0)[e.args[0].size - e.option("k") :], axis=0
     ),
+    pull=lambda e, value, slope, a: [slope * among_largest(e, a)],
     reads={"cvxpy.atoms.sum_largest.sum_largest": lambda node, args: reshape(largest_sum(node, args[0]), node.shape)},
     writes=lambda cp, e, args: cp.sum_largest(args[0], e.option("k")),
     sign=lambda expression, signs: signs[0],

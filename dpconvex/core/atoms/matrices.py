@@ -122,15 +122,12 @@ def bounds_by(ends: Ends) -> Callable[[Expression, Any], Pair]:
     def bounds(expression: Expression, expander: Any) -> Pair:
         (inner,) = expression.args
         assert expression.atom is not None
-        if expression.atom.domain(expression) != (None,):
-            matrix = expander.expand(inner)
-            difference = matrix + matrix.gathered(matrix.numbers().T).scaled(-1.0)
-            if difference.coefficient.any():
-                raise NotPrivate(
-                    f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
-                    expression,
-                    "add it to its transpose, or use outer products and diagonals",
-                )
+        if expression.atom.domain(expression) != (None,) and not expander.expand(inner).is_symmetric:
+            raise NotPrivate(
+                f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
+                expression,
+                "add it to its transpose, or use outer products and diagonals",
+            )
         found = ends(inner.shape, *expander.bounds(inner))
         return outward(np.array([found.low]), np.array([found.high]), 4 + inner.size)
 
@@ -147,6 +144,10 @@ def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -
         return [Scalar(ends(shape, *entry_ends(entries)), (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
 
     return rule
+
+
+def never_smooth(expression: Expression, args: list[Expression], width: float) -> None:
+    """Say that there is no smooth stand-in."""
 
 
 TIE = "the largest eigenvalue or singular value is not differentiable where two of them tie"
@@ -169,10 +170,49 @@ def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     return np.full(expression.args[0].size, -weights[0] / reach.norm**2) if known else None
 
 
+def records_first(a: Any) -> Any:
+    """Return matrices as a stack."""
+    return np.moveaxis(a, -1, 0)
+
+
+def outer(vectors: Any, others: Any) -> Any:
+    """Sum of the outer products of columns, for each of a stack, with the records last again."""
+    return np.moveaxis(np.matmul(vectors, np.swapaxes(others, -1, -2)), 0, -1)
+
+
+def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """The projection on an eigenvector of the largest eigenvalue."""
+    vectors = np.linalg.eigh(symmetric(np, records_first(a)))[1][..., -1:]
+    return [slope * outer(vectors, vectors)]
+
+
+def singular_pairs(a: Any, largest: bool = False) -> Any:
+    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest.
+
+    They are eigenvectors of a symmetric matrix with the matrix and its transpose as blocks.
+    """
+    stack = records_first(a)
+    rows, columns = stack.shape[1:]
+    above = np.concatenate([np.zeros((len(stack), rows, rows)), stack], axis=2)
+    below = np.concatenate([np.swapaxes(stack, -1, -2), np.zeros((len(stack), columns, columns))], axis=2)
+    values, vectors = np.linalg.eigh(np.concatenate([above, below], axis=1))
+    kept = 2.0 * (values > 1e-12 * values[..., -1:])[:, None, :]
+    if largest:
+        vectors, kept = vectors[..., -1:], kept[..., -1:]
+    return outer(vectors[:, :rows] * kept, vectors[:, rows:])
+
+
+def inverse(a: Any) -> Any:
+    """Inverses of symmetric matrices; NaN where a matrix has none."""
+    values, vectors = np.linalg.eigh(symmetric(np, records_first(a)))
+    return outer(vectors / values[:, None, :], vectors)
+
+
 LAMBDA_MAX = Atom(
     name="lambda_max",
     shape=of_square,
     value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
+    pull=largest_eigenvector,
     reads={"cvxpy.atoms.lambda_max.lambda_max": lambda node, args: lambda_max(args[0])},
     writes=lambda cp, expression, args: cp.lambda_max(args[0]),
     domain=lambda expression: ("symmetric",),
@@ -181,6 +221,7 @@ LAMBDA_MAX = Atom(
     source=LEWIS,
     bounds=bounds_by(largest_eigenvalue_range),
     rule=spectral_rule(largest_eigenvalue_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -188,6 +229,7 @@ SIGMA_MAX = Atom(
     name="sigma_max",
     shape=of_matrix,
     value=each(lambda xp, a: xp.linalg.svd(a, compute_uv=False)[..., 0]),
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads={"cvxpy.atoms.sigma_max.sigma_max": lambda node, args: sigma_max(args[0])},
     writes=lambda cp, expression, args: cp.sigma_max(args[0]),
     sign=nowhere_negative,
@@ -196,6 +238,7 @@ SIGMA_MAX = Atom(
     source=LEWIS,
     bounds=bounds_by(singular_value_range),
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -203,6 +246,7 @@ NORM_NUC = Atom(
     name="norm_nuc",
     shape=of_matrix,
     value=each(lambda xp, a: xp.sum(xp.linalg.svd(a, compute_uv=False), axis=-1)),
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads={"cvxpy.atoms.norm_nuc.normNuc": lambda node, args: norm_nuc(args[0])},
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
     sign=nowhere_negative,
@@ -215,6 +259,7 @@ NORM_NUC = Atom(
         lambda shape: float(np.sqrt(min(shape))),
         "the nuclear norm is not differentiable where a singular value is 0",
     ),
+    smooth=never_smooth,
 )
 
 
@@ -222,6 +267,7 @@ LOG_DET = Atom(
     name="log_det",
     shape=of_square,
     value=each(logarithm_of_determinant),
+    pull=lambda e, value, slope, a: [slope * inverse(a)],
     reads={"cvxpy.atoms.log_det.log_det": lambda node, args: log_det(args[0])},
     writes=lambda cp, expression, args: cp.log_det(args[0]),
     domain=lambda expression: ("semidefinite",),

@@ -36,6 +36,7 @@ from dpconvex.core.atoms.shared import (
     nowhere_negative,
     over,
     reduced,
+    unreduced,
 )
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.expression import Expression, Shape, constant
@@ -63,6 +64,19 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     powers = xp.where(nonzero, xp.where(nonzero, xp.abs(a) / scale, 1.0) ** p, 0.0)
     mass = xp.sum(powers, axis=axis, keepdims=True)
     return kept(expression, xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0))
+
+
+def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """A point of the dual norm's unit ball; 0 at 0."""
+    p, axis = expression.option("p"), expression.option("axis")
+    value, slope = unreduced(expression, value), unreduced(expression, slope)
+    if p == 1:
+        return [slope * np.sign(a)]
+    if p == INFINITE:
+        attained = (np.abs(a) == value) * 1.0
+        return [np.sign(a) * attained * (slope / np.sum(attained, axis=axis, keepdims=True))]
+    share = a / np.where(value > 0, value, 1.0)
+    return [slope * (share if p == 2 else np.sign(a) * np.abs(share) ** (p - 1))]
 
 
 def order_of(node: Any) -> float:
@@ -180,6 +194,7 @@ NORM = Atom(
     name="norm",
     shape=norm_shape,
     value=norm_value,
+    pull=norm_pull,
     reads={
         "cvxpy.atoms.norm1.norm1": over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
         "cvxpy.atoms.norm_inf.norm_inf": over(lambda a, axis, keepdims: norm(a, INFINITE, axis, keepdims)),

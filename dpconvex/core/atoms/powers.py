@@ -49,6 +49,8 @@ from dpconvex.core.atoms.shared import (
     reduced,
     same,
     sum_matrix,
+    unreduced,
+    varies,
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -59,8 +61,8 @@ Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0
-# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
-WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
+CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
@@ -83,16 +85,24 @@ def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
     return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
 
 
+def huber_range(expression: Expression, expander: Any) -> Any:
+    """Increasing in the absolute value: its values at the least and the largest."""
+    ends = (sizes(*expander.bounds(expression.args[0])) for sizes in (least_sizes, largest_sizes))
+    return outward(*(clipped_product(np, expression, end) for end in ends))
+
+
 HUBER = Atom(
     name="huber",
     shape=lambda shape, M: shape if M > 0 else _threshold(M),
     value=clipped_product,
+    pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
     reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
+    bounds=huber_range,
     rule=entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
     source=f"Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); {CALCULUS}",
@@ -118,6 +128,7 @@ ABS = Atom(
     name="abs",
     shape=same,
     value=magnitude,
+    pull=lambda expression, value, slope, a: [slope * np.sign(a)],
     reads={"cvxpy.atoms.elementwise.abs.abs": lambda node, args: absolute(args[0])},
     writes=lambda cp, expression, args: cp.abs(args[0]),
     sign=nowhere_negative,
@@ -132,8 +143,22 @@ ABS = Atom(
 
 
 def is_whole_line(p: float) -> bool:
-    """Whether CVXPY defines a power everywhere."""
-    return p in WHOLE_LINE
+    """Whether a power is defined and convex everywhere."""
+    return p >= 2 and p % 2 == 0
+
+
+def written_power(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
+    p = expression.option("p")
+    return cp.power(cp.abs(inner) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else inner, p)
+
+
+def whole_power(base: Any, p: int) -> Any:
+    """Power with a whole exponent, by repeated multiplication: NumPy leaves it to a slow function from the third on."""
+    if p < 3:
+        return base**p
+    half = whole_power(base, p // 2)
+    return half * half * base if p % 2 else half * half
 
 
 def _exponent(p: float) -> Shape:
@@ -144,7 +169,7 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
-        return a ** int(p)
+        return whole_power(a, int(p)) if xp is np else a ** int(p)
     if p == 0.5:
         return xp.sqrt(a)
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
@@ -228,10 +253,17 @@ def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | 
     return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
 
 
+def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Power with an exponent less one."""
+    p = expression.option("p")
+    return [slope * (p * whole_power(a, int(p) - 1) if p.is_integer() and p >= 1 else p * a ** (p - 1))]
+
+
 POWER = Atom(
     name="power",
     shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
     value=power_value,
+    pull=power_pull,
     reads={
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
@@ -322,7 +354,9 @@ def squares_over(group: Entries, divisor: Scalar) -> Scalar:
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
     if len(group) > 1 and all(map(is_one_row, inner)):
         steepest = 2 * float(np.linalg.norm(sizes)) / low
-        terms = (Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),)
+        terms: tuple[Term, ...] = (
+            Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),
+        )
     else:
         slopes = [
             Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
@@ -353,6 +387,13 @@ def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
     return result
 
 
+def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Twice the entries over the divisor, and minus the value over it."""
+    first = 2 * a * unreduced(expression, slope / b)
+    second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
+    return [first, second]
+
+
 def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
     """Expand a sum of squares of functions of the record."""
     inner, divisor = expression.args
@@ -368,6 +409,7 @@ QUAD_OVER_LIN = Atom(
     value=lambda xp, e, a, b: (
         kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
     ),
+    pull=squares_pull,
     reads={
         "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
             args[0], args[1], axes_of(node), bool(getattr(node, "keepdims", False))

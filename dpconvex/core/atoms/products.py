@@ -12,7 +12,7 @@ from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, reshape, together
 from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, total
-from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same
+from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same, varies
 from dpconvex.core.atoms.sums import added
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -36,6 +36,7 @@ MULTIPLY = Atom(
     affine="bilinear",
     shape=same,
     value=lambda xp, expression, a, b: a * b,
+    pull=lambda e, value, slope, a, b: [slope * b if varies(e, 0) else None, slope * a if varies(e, 1) else None],
     reads={"cvxpy.atoms.affine.binary_operators.multiply": lambda node, args: multiply(*args)},
     writes=lambda cp, expression, args: cp.multiply(*args),
     sign=product_sign,
@@ -77,6 +78,7 @@ DIVIDE = Atom(
     affine="quotient",
     shape=same,
     value=lambda xp, expression, a, b: a / b,
+    pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if varies(e, 1) else None],
     reads={"cvxpy.atoms.affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
     writes=lambda cp, expression, args: args[0] / args[1],
     sign=product_sign,
@@ -94,10 +96,19 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
     return (*one[:-1], *two[1:])
 
 
+def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
+    """Sum over common axes, records last; what all records share is multiplied as a matrix."""
+    if a.shape[-1] == 1 and b.shape[-1] > 1:
+        return xp.einsum(f"{one},{two}z->{result}z", a[..., 0], b, optimize=True)
+    if b.shape[-1] == 1 and a.shape[-1] > 1:
+        return xp.einsum(f"{one}z,{two}->{result}z", a, b[..., 0], optimize=True)
+    return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
+
+
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
     """Matrix product, records last."""
     one, two = (argument.ndim for argument in expression.args)
-    return xp.einsum(f"{'ij'[2 - one :]}...,{'jk'[:two]}...->{'i' * (one - 1)}{'k' * (two - 1)}...", a, b)
+    return contracted(xp, "ij"[2 - one :], "jk"[:two], "i" * (one - 1) + "k" * (two - 1), a, b)
 
 
 def factors(expression: Expression) -> list[list[tuple[int, int]]]:
@@ -108,11 +119,22 @@ def factors(expression: Expression) -> list[list[tuple[int, int]]]:
     return [list(zip(row, column, strict=True)) for column in right.T.tolist() for row in left.tolist()]
 
 
+def matmul_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Slope times the other factor, transposed."""
+    one, two = expression.args
+    i, k = "i" * (one.ndim - 1), "k" * (two.ndim - 1)
+    return [
+        contracted(np, f"{i}{k}", f"j{k}", f"{i}j", slope, b) if varies(expression, 0) else None,
+        contracted(np, f"{i}j", f"{i}{k}", f"j{k}", a, slope) if varies(expression, 1) else None,
+    ]
+
+
 MATMUL = Atom(
     name="matmul",
     affine="bilinear",
     shape=matmul_shape,
     value=matmul_value,
+    pull=matmul_pull,
     reads={"cvxpy.atoms.affine.binary_operators.MulExpression": lambda node, args: matmul(*args)},
     writes=lambda cp, expression, args: args[0] @ args[1],
     sign=product_sign,
@@ -151,11 +173,19 @@ def kron_product(expander: Any, expression: Expression) -> Polynomial:
     return product
 
 
+def kron_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Sums of blocks."""
+    (i, j), (k, m) = (argument.shape for argument in expression.args)
+    blocks = slope.reshape((i, k, j, m, -1))
+    return [np.einsum("ikjlz,klz->ijz", blocks, b), np.einsum("ikjlz,ijz->klz", blocks, a)]
+
+
 KRON = Atom(
     name="kron",
     affine="bilinear",
     shape=kron_shape,
     value=kron_value,
+    pull=kron_pull,
     reads={"cvxpy.atoms.affine.kron.kron": lambda node, args: kron(as_matrix(args[0]), as_matrix(args[1]))},
     writes=lambda cp, expression, args: cp.kron(*args),
     sign=product_sign,
@@ -189,6 +219,16 @@ def meetings(expression: Expression) -> list[list[tuple[int, int]]]:
     return [[(i, k - i) for i in range(max(0, k + 1 - two), min(one, k + 1))] for k in range(expression.size)]
 
 
+def convolve_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Correlations."""
+    count, other = (argument.shape[0] for argument in expression.args)
+    shifted = [slope[k : k + other] for k in range(count)]
+    return [
+        np.stack([np.sum(part * b, axis=0) for part in shifted]),
+        added(np, expression, *(part * a[k] for k, part in enumerate(shifted))),
+    ]
+
+
 def convolved(node: Any, args: list[Expression]) -> Expression:
     """Read a convolution; CVXPY has one of columns and one of vectors."""
     result = convolve(*(reshape(argument, (argument.size,)) for argument in args))
@@ -202,6 +242,7 @@ CONVOLVE = Atom(
         (one[0] + two[0] - 1,) if len(one) == len(two) == 1 else _refuse("the convolution of", one, two)
     ),
     value=convolve_value,
+    pull=convolve_pull,
     reads={"cvxpy.atoms.affine.conv.conv": convolved, "cvxpy.atoms.affine.conv.convolve": convolved},
     writes=lambda cp, e, args: (
         cp.convolve(args[0], args[1]) if not e.args[0].variables else cp.convolve(args[1], args[0])

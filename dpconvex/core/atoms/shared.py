@@ -126,6 +126,17 @@ def kept(expression: Expression, result: Any) -> Any:
     return result.reshape((*expression.shape, result.shape[-1]))
 
 
+def unreduced(expression: Expression, slope: Any) -> Any:
+    """Return what belongs to the results of a reduction with the axes that were reduced, of length 1."""
+    shape = reduced(expression.args[0].shape, expression.option("axis"), True)
+    return slope.reshape((*shape, slope.shape[-1]))
+
+
+def varies(expression: Expression, k: int) -> bool:
+    """Whether an argument mentions variables, so that a slope by it is wanted."""
+    return bool(expression.args[k].variables)
+
+
 def axis_text(expression: Expression, axis: tuple[int, ...]) -> str:
     """Write the axis of a reduction, unless it is over everything."""
     return "" if len(axis) == expression.args[0].ndim else f", axis={axis[0] if len(axis) == 1 else axis}"

@@ -21,6 +21,7 @@ from dpconvex.core.atoms.shared import (
     same,
     sum_matrix,
     sum_sign,
+    unreduced,
 )
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -61,6 +62,7 @@ ADD = Atom(
     affine="linear",
     shape=added_shape,
     value=added,
+    pull=lambda expression, value, slope, *terms: [slope] * len(terms),
     reads={"cvxpy.atoms.affine.add_expr.AddExpression": lambda node, args: add(*args)},
     writes=lambda cp, expression, args: sum(args[1:], args[0]),
     sign=sum_sign,
@@ -77,6 +79,7 @@ NEGATE = Atom(
     affine="linear",
     shape=same,
     value=lambda xp, expression, a: -a,
+    pull=lambda expression, value, slope, a: [-slope],
     reads={"cvxpy.atoms.affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
     writes=lambda cp, expression, args: -args[0],
     sign=lambda expression, signs: -signs[0],
@@ -92,6 +95,7 @@ SUMMED = Atom(
     affine="linear",
     shape=reduced,
     value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True).reshape((*e.shape, -1)),
+    pull=lambda e, value, slope, a: [np.broadcast_to(unreduced(e, slope), (*e.args[0].shape, slope.shape[-1]))],
     reads={"cvxpy.atoms.affine.sum.Sum": lambda node, args: total(args[0], axes_of(node), bool(node.keepdims))},
     writes=lambda cp, e, args: cp.sum(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
     sign=sum_sign,
@@ -107,6 +111,7 @@ TRACE = Atom(
     affine="linear",
     shape=lambda shape: () if len(shape) == 2 and shape[0] == shape[1] else _refuse("the trace of", shape),
     value=lambda xp, expression, a: xp.einsum("ii...->...", a),
+    pull=lambda e, value, slope, a: [slope * np.eye(e.args[0].shape[0])[..., None]],
     reads={"cvxpy.atoms.affine.trace.Trace": lambda node, args: trace(args[0])},
     writes=lambda cp, expression, args: cp.trace(args[0]),
     sign=lambda expression, signs: signs[0],
@@ -138,6 +143,9 @@ CUMSUM = Atom(
         shape if axis in range(len(shape)) else _refuse(f"cumulative sums along {axis} of", shape)
     ),
     value=lambda xp, e, a: xp.cumsum(a, axis=e.option("axis")),
+    pull=lambda e, value, slope, a: [
+        np.flip(np.cumsum(np.flip(slope, e.option("axis")), e.option("axis")), e.option("axis"))
+    ],
     reads={
         "cvxpy.atoms.affine.cumsum.cumsum": lambda node, args: (
             cumsum(args[0], axis=cumsum_axis(node))
