@@ -270,7 +270,7 @@ POWER = Atom(
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: cp.power(args[0], e.option("p")),
+    writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=power_sign,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -394,15 +394,6 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     first = 2 * a * unreduced(expression, slope / b)
     second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
     return [first, second]
-
-
-def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a sum of squares of functions of the record."""
-    inner, divisor = expression.args
-    if expression.variables or not divisor.is_constant or divisor.number != 1:
-        return None
-    squares: Polynomial = expander.expand(inner).power(2)
-    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(
