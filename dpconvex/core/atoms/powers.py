@@ -396,6 +396,15 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     return [first, second]
 
 
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
     shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
