@@ -197,6 +197,8 @@ def power_range(expression: Expression, expander: Any) -> Any:
     """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
     low, high = expander.bounds(expression.args[0])
     p = expression.option("p")
+    if is_whole_line(p):
+        return outward(least_sizes(low, high) ** p, largest_sizes(low, high) ** p)
     if (low < 0).any() or (p < 0 and (low <= 0).any()):
         raise NotPrivate(
             f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
