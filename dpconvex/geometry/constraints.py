@@ -136,7 +136,7 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
         else:
             curved[part] = factors
     matrix.eliminate_zeros()
-    counts = np.stack([np.diff(factors.indptr) for factors in curved.values()])
+    counts = np.array([np.diff(factors.indptr) for factors in curved.values()]).reshape(len(curved), -1)
     asked = np.isfinite(level)
     straight = asked & (counts.sum(axis=0) == 0)
     bent = asked & ~straight

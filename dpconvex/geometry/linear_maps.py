@@ -39,7 +39,7 @@ def affine_map(expression: Expression, space: Space) -> tuple[sp.csr_array, Arra
 
 
 def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
-    """Write a public expression as a sum of matrices times entries: of affine expressions, and of atoms that are not linear.
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
 
     >>> from dpconvex.core.atoms.powers import square
     >>> from dpconvex.core.atoms.sums import total
@@ -53,6 +53,9 @@ def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:
         node, matrix = waiting.pop()
+        matrix.eliminate_zeros()
+        if not matrix.nnz:
+            continue
         # Only sums and products of numbers with something curved are taken apart.
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
             found[node] = found[node] + matrix if node in found else matrix
