@@ -197,6 +197,8 @@ def power_range(expression: Expression, expander: Any) -> Any:
     """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
     low, high = expander.bounds(expression.args[0])
     p = expression.option("p")
+    if is_whole_line(p):
+        return outward(least_sizes(low, high) ** p, largest_sizes(low, high) ** p)
     if (low < 0).any() or (p < 0 and (low <= 0).any()):
         raise NotPrivate(
             f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
@@ -401,6 +403,15 @@ def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any)
     first = 2 * a * unreduced(expression, slope / b)
     second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
     return [first, second]
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 QUAD_OVER_LIN = Atom(
