@@ -113,7 +113,7 @@ class LossForm:
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:
-    """Return the maximal subexpressions that are affine in the variables and contain some, without repetitions of their entries."""
+    """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
     found: dict[Expression, None] = {}
     seen: set[Expression] = set()
 

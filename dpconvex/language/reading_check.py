@@ -41,7 +41,7 @@ def check_reading(
         for original, copied in zip(originals, read, strict=True):
             pairs = zip(measured(original, theirs), measured_core(copied, ours), strict=True)
             for (one, first), (two, second) in pairs:
-                with np.errstate(invalid="ignore"):  # both may be infinite
+                with np.errstate(invalid="ignore"):  # both are infinite outside the domain
                     apart = np.abs(one - two)
                 wrong = np.isfinite(one) & ~(apart <= READING * max(first, second))
                 if wrong.any():

@@ -94,6 +94,7 @@ EXPRESSIONS: dict[str, cp.Expression] = {
     "outer product of a record": cp.sum(cp.multiply(cp.outer(x, x), S)),
     "quadratic form of a record": x @ S @ x,
     "quadratic form with a homogeneous 1": z[1:3] @ P @ z[2:4],
+    "kron and convolution of a record": cp.kron(M, W)[0] @ np.ones(4) + cp.sum(cp.convolve(x, w)) + cp.kron(W, M)[1, 1],
     "quad_form atom with a variable matrix": cp.quad_form(x, S),
     "powers": w @ (x**2) + v * s**3 + cp.power(s, 4) * w[0],
     "fractional power": v * cp.sqrt(s) + cp.power(s, -1.5) * w[0],
@@ -102,6 +103,7 @@ EXPRESSIONS: dict[str, cp.Expression] = {
     "exponential features": cp.exp(A @ x / 4) @ w,
     "logarithm and softplus": v * cp.log(s) + cp.logistic(x) @ w,
     "maximum and minimum": cp.maximum(x, 0) @ w + v * cp.minimum(s, 1, cp.abs(x[0])),
+    "soft maximum and norms of lines": v * cp.log_sum_exp(x) + w @ cp.norm(M, 2, axis=0),
     "negation and transposition": -W.T @ (-x) - P @ t,
     "power 1": cp.power(w, 1) + x,
     "power 0": cp.power(w, 0) + W[:, 0],
@@ -210,9 +212,10 @@ def test_an_affine_atom_without_a_rule_is_named():
 
 
 def test_a_field_of_another_record_is_refused():
+    far = cp.Parameter(3, name="far")
+    expression = read(far @ w, Reader([far]))
     with pytest.raises(NotPrivate, match="'far' is not a field of the record"):
-        far = cp.Parameter(3, name="far")
-        Expander(SPACE, Bases(RECORD)).expand(read(far @ w, Reader([far])))
+        Expander(SPACE, Bases(RECORD)).expand(expression)
 
 
 def test_an_exponent_that_is_a_field_is_refused_even_if_it_has_a_value():

@@ -61,8 +61,8 @@ Array = NDArray[np.float64]
 
 # Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
 LARGEST_LOGARITHM = 300.0
-# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
-WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
+CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
@@ -143,8 +143,14 @@ ABS = Atom(
 
 
 def is_whole_line(p: float) -> bool:
-    """Whether CVXPY defines a power everywhere."""
-    return p in WHOLE_LINE
+    """Whether a power is defined and convex everywhere."""
+    return p >= 2 and p % 2 == 0
+
+
+def written_power(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
+    p = expression.option("p")
+    return cp.power(cp.abs(inner) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else inner, p)
 
 
 def whole_power(base: Any, p: int) -> Any:
@@ -191,6 +197,8 @@ def power_range(expression: Expression, expander: Any) -> Any:
     """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
     low, high = expander.bounds(expression.args[0])
     p = expression.option("p")
+    if is_whole_line(p):
+        return outward(least_sizes(low, high) ** p, largest_sizes(low, high) ** p)
     if (low < 0).any() or (p < 0 and (low <= 0).any()):
         raise NotPrivate(
             f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
@@ -262,7 +270,7 @@ POWER = Atom(
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: cp.power(args[0], e.option("p")),
+    writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=power_sign,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -308,6 +316,15 @@ def power(a: Any, p: float) -> Expression:
 def square(a: Any) -> Expression:
     """Square."""
     return power(a, 2.0)
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
 
 
 def squares_bounds(expression: Expression, expander: Any) -> Pair:
