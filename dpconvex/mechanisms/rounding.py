@@ -150,7 +150,7 @@ def loss_drop(analysis: Analysis) -> float:
             return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
 
         leaves = [leaf for group in form.leaves for leaf in group]
-        rows = {id(leaf): row for leaf, row in zip(leaves, analysis.gram.rows, strict=True)}
+        rows = dict(zip(leaves, analysis.gram.rows, strict=True))
         walker = Walker(form.expander, rows, reach)
         at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
         least = [loss.scalar.value.low for loss in analysis.losses]
