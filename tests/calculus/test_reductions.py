@@ -98,7 +98,7 @@ def test_sound(name):
         analysis,
         RECORDS,
         points,
-        {name: 0.3 for name in ("gradient", "eigenvalue", "trace", "log det")} | {"replacement": 0.05},
+        dict.fromkeys(("gradient", "eigenvalue", "trace", "log det"), 0.3) | {"replacement": 0.05},
     )
 
 
