@@ -165,7 +165,7 @@ def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0
 
 @lru_cache(maxsize=8)
 def slopes(ratio: float, high: float) -> tuple[Array, Array, Array]:
-    """Return a grid of slopes s, ``log(1 + q s (1 - s))`` there with room for what lies between, and minus its second derivative."""
+    """Return a grid of slopes s, ``log(1 + q s (1 - s))`` there with room for what lies between, minus its bend."""
     bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
     count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
     slack = bend * high**2 / (8 * count**2)
