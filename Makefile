@@ -22,7 +22,7 @@ help:
 	@echo "make clean  remove .venv and caches"
 
 demo: $(INSTALLED)
-	$(BIN)/python -m dpconvex.demo
+	$(BIN)/python -m dpconvex.apps.demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -64,7 +64,7 @@ def growth(output: Path, repetitions: int) -> None:
     import jax
     import matplotlib.pyplot as plt
 
-    from dpconvex.batched import BatchedLoss
+    from dpconvex.evaluation.batch_loss import BatchedLoss
 
     figure, axes = plt.subplots(1, len(GROWTH), figsize=(4.2 * len(GROWTH), 3.6), layout="constrained")
     device = jax.default_backend()

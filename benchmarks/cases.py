@@ -16,10 +16,10 @@ import scipy.sparse as sp
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
 from benchmarks.timing import Row, accelerator, compare, seconds
-from dpconvex import backends
-from dpconvex.batched import BatchedLoss
 from dpconvex.errors import DomainError
-from dpconvex.problem import Problem
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.solvers import backend as backends
+from dpconvex.solvers.problem import Problem
 
 __all__ = ["CASES", "GROWTH", "evaluation"]
 
@@ -212,7 +212,7 @@ def dense_logistic(repetitions: int) -> Iterator[Row]:
 
 def sparse_logistic(repetitions: int) -> Iterator[Row]:
     """Logistic regression on one-hot data, sparse."""
-    from dpconvex.loaders import adult
+    from benchmarks.public_data import adult
 
     table = adult(os.environ.get("DPCONVEX_DATA"))
     x = sp.csr_matrix(table.design())
@@ -223,7 +223,7 @@ def sparse_logistic(repetitions: int) -> Iterator[Row]:
 
 def letters(repetitions: int) -> Iterator[Row]:
     """Private large-margin Gaussians with 26 classes, everything included."""
-    from dpconvex.loaders import letter
+    from benchmarks.public_data import letter
 
     table = letter(os.environ.get("DPCONVEX_DATA"))
     data = scaled_letters(table)
@@ -306,7 +306,7 @@ import dpconvex as dp
 imported = time.process_time() - start
 start = time.perf_counter()
 import numpy as np
-from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.language.datasets import breast_cancer, unit_ball
 X, labels = breast_cancer()
 X = unit_ball(X, lower=1, upper=10)
 template = dp.load("large_margin_gaussian", features=9)
@@ -328,7 +328,7 @@ def cold_start(repetitions: int) -> Iterator[Row]:
 
 def demo_sweep(repetitions: int) -> Iterator[Row]:
     """The demonstration's sweep: six values of epsilon, ten draws each."""
-    from dpconvex.datasets import breast_cancer, unit_ball
+    from dpconvex.language.datasets import breast_cancer, unit_ball
 
     x, labels = breast_cancer()
     data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}

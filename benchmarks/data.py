@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.backends.conic import Conic
-from dpconvex.problem import Problem
-from dpconvex.solve import DataEngine
-from dpconvex.verify import analyse
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
+from dpconvex.solvers.conic import Conic
+from dpconvex.solvers.problem import Problem
 
 __all__ = ["clouds", "halves", "problem_of", "scaled_letters"]
 

@@ -16,14 +16,14 @@ import cvxpy as cp
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.affine import AFFINE_RULES
-from dpconvex.declared import Atom
+from dpconvex.calculus import analysis  # noqa: F401  (importing it registers the rules)
+from dpconvex.calculus.interpreter import AFFINE_COMBINATIONS, OUTER_RULES
+from dpconvex.calculus.strong_convexity import MODULUS_RULES
+from dpconvex.core.declared_atoms import Atom
+from dpconvex.core.expansion import AFFINE_RULES
+from dpconvex.core.record_ranges import INTERVAL_RULES
 from dpconvex.errors import FUNCTIONS
-from dpconvex.intervals import INTERVAL_RULES
-from dpconvex.rules import analysis  # noqa: F401  (importing it registers the rules)
-from dpconvex.rules.convexity import MODULUS_RULES
-from dpconvex.rules.walk import AFFINE_COMBINATIONS, OUTER_RULES
-from dpconvex.verify import analyse
+from dpconvex.release.verify import analyse
 
 PAGE = Path(__file__).resolve().parent / "rules.md"
 
@@ -43,7 +43,7 @@ OUTER = """
 ## Atoms of a loss
 
 `m` stands for an argument, `g` for its gradient, with an index where there are several. "Source" says where the
-mathematics comes from. A rule is a function in `dpconvex/rules/`, registered with `@outer_rule`; adding one takes
+mathematics comes from. A rule is a function in `dpconvex/calculus/`, registered with `@outer_rule`; adding one takes
 nothing else.
 """
 

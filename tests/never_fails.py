@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from sklearn import datasets as bundled
 
 import dpconvex as dp
-from dpconvex import loaders
-from dpconvex.backends.first_order import FirstOrder
-from dpconvex.mechanisms.choice import Automatic
-from dpconvex.noise import seeded_generator
-from dpconvex.record import Record
-from dpconvex.solve import run_certified
+from benchmarks import public_data as loaders
+from dpconvex.language.record import Record
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.solve import run_certified
+from dpconvex.solvers.first_order import FirstOrder
 
 Array = NDArray[np.float64]
 Table = tuple[Array, NDArray[np.int64]]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.batched import BatchedLoss
-from dpconvex.rules.analysis import Analysis
-from dpconvex.rules.differences import Difference, differences
-from dpconvex.verify import analyse
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.neighbour_differences import Difference, differences
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.release.verify import analyse
 
 PROMISE = dp.Privacy(1.0)
 SINGLE, MIXTURE = "large_margin_gaussian", "large_margin_gaussian_mixture"

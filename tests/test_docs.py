@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.rules.walk import OUTER_RULES
-from dpconvex.verify import analyse
+from dpconvex.calculus.interpreter import OUTER_RULES
+from dpconvex.release.verify import analyse
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -75,7 +75,7 @@ def test_public_names_that_a_page_mentions_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_mentions_exist(page: Path) -> None:
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text(encoding="utf-8")):
-        places = (ROOT, ROOT / "dpconvex", ROOT / "dpconvex" / "rules", ROOT / "dpconvex" / "mechanisms")
+        places = (ROOT, ROOT / "dpconvex")
         assert any((place / name).is_file() for place in places), f"{page.name} mentions {name}"
 
 

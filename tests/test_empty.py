@@ -11,9 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.backends import solve
-from dpconvex.columns import Chunks
-from dpconvex.estimators import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
+from dpconvex.language.columns import Chunks
+from dpconvex.learners.estimators import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
+from dpconvex.solvers.backend import solve
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")
 DELTA = dp.Privacy(2.0, 1e-6, "add-remove")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import cvxpy as cp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import dpconvex
 from dpconvex import errors

@@ -15,9 +15,9 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.backends.first_order import FirstOrder
-from dpconvex.datasets import unit_ball
-from dpconvex.privacy import COMPUTABLE
+from dpconvex.language.datasets import unit_ball
+from dpconvex.language.privacy import COMPUTABLE
+from dpconvex.solvers.first_order import FirstOrder
 
 X = np.eye(3)[np.arange(30) % 3]
 DATA = {"x": X, "y": np.where(np.arange(30) % 2, 1, -1)}

@@ -113,7 +113,12 @@ def test_the_wheel_holds_the_package_the_problems_and_the_data(archives: tuple[P
         names = set(wheel.namelist())
     expected = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
     expected |= {f"dpconvex/problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
-    expected |= {"dpconvex/py.typed", "dpconvex/data/breast_cancer_wisconsin.csv", "dpconvex/data/README.md"}
+    expected |= {
+        "dpconvex/py.typed",
+        "dpconvex/__init__.pyi",
+        "dpconvex/data/breast_cancer_wisconsin.csv",
+        "dpconvex/data/README.md",
+    }
     assert expected <= names
     assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
     assert any(n.endswith("licenses/LICENSE") for n in names)
@@ -135,14 +140,19 @@ def test_the_wheel_runs_outside_the_checkout(installed: Environment) -> None:
 
 
 def test_the_wheel_loads_its_own_problems(installed: Environment) -> None:
-    home = installed.python("str(__import__('dpconvex.gallery').gallery.locate('logistic_regression'))")
+    home = installed.python(
+        "str(__import__('importlib').import_module('dpconvex.learners.problem_files').locate('logistic_regression'))"
+    )
     assert installed.folder in Path(home).parents
     shapes = installed.python("[list(v.shape) for v in dp.load('logistic_regression', features=4).variables]")
     assert shapes == [list(v.shape) for v in dpconvex.load("logistic_regression", features=4).variables]
 
 
 def test_the_wheel_holds_its_data(installed: Environment) -> None:
-    assert installed.python("__import__('dpconvex.datasets').datasets.breast_cancer()[0].shape") == [683, 9]
+    assert installed.python("__import__('dpconvex.language.datasets').language.datasets.breast_cancer()[0].shape") == [
+        683,
+        9,
+    ]
 
 
 def test_the_command_line_lists_the_problems(installed: Environment) -> None:

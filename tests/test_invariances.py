@@ -10,11 +10,10 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.verify import analyse
+from dpconvex.release.verify import analyse
 
 D, C = 2, 3
 SIZE = 100

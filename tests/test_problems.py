@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.gallery import execute, locate, options
+from dpconvex.learners.problem_files import execute, locate, options
 
 # What no mechanism with a pure promise can take: an objective without strong convexity.
 REFUSED = {"pathak_raj_2010"}

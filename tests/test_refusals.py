@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.coverage import check_coverage
-from dpconvex.mechanisms.published import PublishedPerturbation
-from dpconvex.verify import analyse
+from benchmarks.published.pathak_raj import PublishedPerturbation
+from dpconvex.mechanisms.noise_coverage import check_coverage
+from dpconvex.release.verify import analyse
 
 PROMISE = dp.Privacy(epsilon=1.0)
 LABELLED = dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dpconvex as dp
-from dpconvex import gallery
+from dpconvex.learners import problem_files as gallery
 
 # At least so much of a certified constant is observed.  A sensitivity that is certified as 2 G need not be attained: with
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.

@@ -26,8 +26,17 @@ import numpy as np
 
 import dpconvex as dp
 from benchmarks import RESULTS
-from benchmarks.papers.folds import LEARNERS, Records, adult_records, certified, errors, folds, kdd_records, plain
-from benchmarks.papers.folds import published as run_published
+from benchmarks.papers.folds import (
+    LEARNERS,
+    Records,
+    adult_records,
+    certified,
+    errors,
+    folds,
+    kdd_records,
+    plain,
+    published as run_published,
+)
 from dpconvex.errors import DPConvexError
 
 __all__ = ["BEST", "GRIDS", "PRINTED", "WAYS", "Log", "main"]

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.papers.chaudhuri import WAYS, Log, number
 from benchmarks.papers.chaudhuri_figures import draw_learning_curves
 from benchmarks.papers.folds import LEARNERS, Records, kdd_records
-from dpconvex.mechanisms.selection import probabilities
+from dpconvex.mechanisms.private_selection import probabilities
 
 __all__ = ["CANDIDATES", "SIZES", "learning_curves", "tuned"]
 

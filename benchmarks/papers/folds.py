@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks.papers.kdd_mix import full_mix, rows_of
-from dpconvex.loaders import Table, adult, kdd
-from dpconvex.reproduction import repeat_chaudhuri
+from benchmarks.public_data import Table, adult, kdd
+from benchmarks.published.reproduce import repeat_chaudhuri
 
 __all__ = [
     "LEARNERS",

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from benchmarks.public_data import Table
 from dpconvex.errors import DomainError
-from dpconvex.loaders import Table
 
 __all__ = ["FULL_COUNTS", "full_mix", "rows_of"]
 

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks import RESULTS
-from dpconvex.datasets import breast_cancer
-from dpconvex.mechanisms.lecture import lecture_delta, lecture_sigma
-from dpconvex.mechanisms.published_risk import lecture_rate
-from dpconvex.noise import seeded_generator
-from dpconvex.risk import risk_bound
-from dpconvex.solve import DataEngine
-from dpconvex.verify import analyse
+from benchmarks.published.lecture import lecture_delta, lecture_sigma
+from benchmarks.published.risk_bounds import lecture_rate
+from dpconvex.language.datasets import breast_cancer
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.excess_risk import risk_bound
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks import RESULTS
+from benchmarks.public_data import landsat, letter
 from dpconvex.errors import DomainError
-from dpconvex.loaders import landsat, letter
 
 Array = NDArray[np.float64]
 

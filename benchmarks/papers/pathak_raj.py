@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks import RESULTS
-from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.mechanisms.published import PublishedPerturbation
-from dpconvex.noise import seeded_generator
-from dpconvex.reproduction import reproduce
-from dpconvex.verify import analyse
+from benchmarks.published.pathak_raj import PublishedPerturbation
+from benchmarks.published.reproduce import reproduce
+from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 Fit = Callable[[dict[str, NDArray], float, int], dp.Release]

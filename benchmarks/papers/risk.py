@@ -23,11 +23,9 @@ from scipy.stats import gamma
 
 import dpconvex as dp
 from benchmarks import RESULTS
-from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.mechanisms.chaudhuri import published_calibration
-from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.published import PublishedPerturbation
-from dpconvex.mechanisms.published_risk import (
+from benchmarks.published.chaudhuri import published_calibration
+from benchmarks.published.pathak_raj import PublishedPerturbation
+from benchmarks.published.risk_bounds import (
     chaudhuri_lemma_3,
     chaudhuri_lemma_5,
     chaudhuri_theorem_3,
@@ -35,9 +33,11 @@ from dpconvex.mechanisms.published_risk import (
     pathak_raj_theorem_5_2,
     pathak_raj_theorem_5_3,
 )
-from dpconvex.noise import gamma_direction, seeded_generator
-from dpconvex.solve import DataEngine
-from dpconvex.verify import analyse
+from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.mechanisms.grid import perturb
+from dpconvex.noise.samplers import gamma_direction, seeded_generator
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 

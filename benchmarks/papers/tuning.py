@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from benchmarks import RESULTS
-from dpconvex.loaders import adult
+from benchmarks.public_data import adult
 
 GRID = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 EPSILONS = (0.1, 0.3, 1.0)

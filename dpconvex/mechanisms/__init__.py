@@ -1,1 +1,1 @@
-"""Mechanisms: theorem, calibration and the law of the noise, each a frozen description."""
+"""Private mechanisms: how much noise the bounds call for, and the certificate that says so."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpconvex.privacy import Privacy
-from dpconvex.rules.analysis import Analysis
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.language.privacy import Privacy
 
 __all__ = ["advise"]
 

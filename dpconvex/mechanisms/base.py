@@ -7,9 +7,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.certificate import Certificate
-from dpconvex.privacy import Privacy
-from dpconvex.rules.analysis import Analysis
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import Certificate
 
 __all__ = ["Engine", "Mechanism"]
 
@@ -30,7 +30,7 @@ class Engine(Protocol):
         """Return a point within `tolerance` of the minimiser of the objective in sum form, shape (dim,).
 
         The objective is the losses plus size times the regularizer plus ``(added/2) ||theta||^2 + <linear, theta>``.  With
-        `smoothing`, the losses are those of `dpconvex.smoothing.smooth_template` with that width.
+        `smoothing`, the losses are those of `dpconvex.calculus.smoothing.smooth_template` with that width.
         """
         ...
 
@@ -49,7 +49,7 @@ class Mechanism(Protocol):
 
     A mechanism is a small frozen description of a theorem's noise.  `verify` accepts every object of this kind, one of
     your own included; noise that leaves out a direction that the data can reach is refused with
-    `dpconvex.mechanisms.coverage.check_coverage`.
+    `dpconvex.mechanisms.noise_coverage.check_coverage`.
     """
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:

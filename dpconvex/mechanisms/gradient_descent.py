@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi
 
-from dpconvex.certificate import Certificate
-from dpconvex.derivation import Derivation
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.regularizer_slopes import regularizer_slope
+from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
-from dpconvex.mechanisms.gaussian import gaussian_sigma, mean_norm
-from dpconvex.mechanisms.modulus import check_options
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.mechanisms.rounding import covered_count
-from dpconvex.mechanisms.steps import declared_constants, public_steps, record_steps, sensitivity_of
-from dpconvex.noise import gaussian, in_subspace
-from dpconvex.privacy import Privacy
-from dpconvex.rules.analysis import Analysis
-from dpconvex.rules.slopes import regularizer_slope
+from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
+from dpconvex.noise.samplers import gaussian, in_subspace
 
 __all__ = ["NoisyGradientDescent"]
 

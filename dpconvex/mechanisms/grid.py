@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from dpconvex.certificate import CoverNoise
 from dpconvex.errors import DPConvexError
+from dpconvex.mechanisms.certificate import CoverNoise
 
 __all__ = ["GAUSSIAN", "LAPLACE", "largest_rho", "measurement", "perturb", "smallest_delta"]
 

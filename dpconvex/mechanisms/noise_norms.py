@@ -9,8 +9,8 @@ import math
 
 from scipy.stats import beta, chi2
 
-from dpconvex.certificate import Certificate
-from dpconvex.mechanisms.laws import LAWS
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noise_laws import LAWS
 
 __all__ = ["cosine_quantile", "mean_square", "norm_quantile", "row_quantile", "square_moments"]
 

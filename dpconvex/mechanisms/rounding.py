@@ -15,16 +15,16 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.certificate import TAIL, Certificate
-from dpconvex.form import LossForm
-from dpconvex.mechanisms.regularizers import bend_of
-from dpconvex.polynomial import Polynomial
-from dpconvex.privacy import Privacy
-from dpconvex.rules.analysis import Analysis
-from dpconvex.rules.forms import Interval
-from dpconvex.rules.walk import Walker
-from dpconvex.sets import UNIT
-from dpconvex.sums import public_norms
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.calculus.interpreter import Walker
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.summation import public_norms
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.regularizer_curvature import bend_of
 
 __all__ = [
     "COUNTED",
@@ -61,7 +61,7 @@ def largest_floor(
 ) -> float:
     """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
 
-    The terms are those that `dpconvex.backends.exactness` adds up at one answer, each at its largest.
+    The terms are those that `dpconvex.solvers.distance` adds up at one answer, each at its largest.
 
     Parameters
     ----------

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.gaussian import gaussian_delta
+from benchmarks.published.lecture import lecture_delta, lecture_sigma
+from benchmarks.published.risk_bounds import lecture_rate
+from dpconvex.calculus.regularizer_slopes import regularizer_slope
 from dpconvex.mechanisms.gradient_descent import enough_steps
-from dpconvex.mechanisms.lecture import lecture_delta, lecture_sigma
-from dpconvex.mechanisms.published_risk import lecture_rate
-from dpconvex.rules.slopes import regularizer_slope
-from dpconvex.solve import DataEngine
-from dpconvex.verify import analyse
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.clustering import Records
-from dpconvex.mechanisms import clustering
-from dpconvex.mechanisms.clustering import (
+from dpconvex.learners.clustering import Records
+from dpconvex.mechanisms import noisy_kmeans as clustering
+from dpconvex.mechanisms.noisy_kmeans import (
     GAMMA,
     GAUSSIAN,
     NoisyKMeans,
@@ -24,7 +24,7 @@ from dpconvex.mechanisms.clustering import (
     nearest,
     start_directions,
 )
-from dpconvex.noise import seeded_generator
+from dpconvex.noise.samplers import seeded_generator
 
 Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")

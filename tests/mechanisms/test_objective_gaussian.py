@@ -10,11 +10,11 @@ import pytest
 from densities import Array, Margins, Softmax, exact_delta, gaussian_noise, grid, log_density
 
 import dpconvex as dp
-from dpconvex.mechanisms.gaussian import chi_delta, gaussian_delta, smallest_scale
-from dpconvex.mechanisms.laws import objective_delta
-from dpconvex.rules.analysis import Analysis
-from dpconvex.rules.differences import differences
-from dpconvex.verify import analyse
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.neighbour_differences import differences
+from dpconvex.mechanisms.noise_laws import objective_delta
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, smallest_scale
+from dpconvex.release.verify import analyse
 
 PROBLEMS = {"logistic_regression": Margins("logistic"), "huber_svm": Margins("huber")}
 ADJACENCIES = ("replace-one", "add-remove")

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
 
-from dpconvex import loaders
-from dpconvex.datasets import breast_cancer as load_breast_cancer
-from dpconvex.datasets import unit_ball
+from benchmarks import public_data as loaders
+from dpconvex.language.datasets import breast_cancer as load_breast_cancer, unit_ball
 
 Array = NDArray[np.float64]
 Find = Callable[[str], Path]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from randomgen import ChaCha
 
 import dpconvex as dp
-from dpconvex import backends
-from dpconvex.backends.conic import perturbed_program, twin
-from dpconvex.problem import Problem
-from dpconvex.solve import projector
-from dpconvex.verify import analyse
+from dpconvex.release.solve import projector
+from dpconvex.release.verify import analyse
+from dpconvex.solvers import backend as backends
+from dpconvex.solvers.conic import perturbed_program, twin
+from dpconvex.solvers.problem import Problem
 
 Array = NDArray[np.float64]
 Numbers = dict[str, Any]

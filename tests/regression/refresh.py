@@ -18,7 +18,7 @@ import golden_files
 from golden_cases import CASES
 from golden_measures import Measured, certificates, draws
 
-from dpconvex import loaders
+from benchmarks import public_data as loaders
 from dpconvex.errors import DomainError
 
 

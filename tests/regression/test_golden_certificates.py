@@ -7,7 +7,7 @@ from golden_cases import GALLERY
 from golden_files import CERTIFICATES, compare, load
 from golden_measures import certificates
 
-from dpconvex.rules import analysis
+from dpconvex.calculus import analysis
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do about it."
 

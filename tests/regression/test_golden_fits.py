@@ -14,7 +14,7 @@ from golden_cases import CASES, Case
 from golden_files import ORACLE, compare, load
 from golden_measures import Measured, draws
 
-from dpconvex.mechanisms import laws
+from dpconvex.mechanisms import noise_laws as laws
 
 REMEDY = "\n`make golden` shows all that moved; CONTRIBUTING.md says what to do about it."
 OTHER_DRAWS = "this version of NumPy draws other numbers from a seed than the one that the golden files were made with"

@@ -1,0 +1,304 @@
+"""Attacks the release of a perturbed objective, by asking which of two data sets it comes from.
+
+The minimiser of a perturbed objective satisfies a stationarity condition.  For a data set D and released matrices theta,
+
+    grad F(theta; D) + b + v = 0,    b in the subspace that the noise is drawn in,    v in the normal cone of K at theta,
+
+so whoever knows the objective can ask, for each candidate data set, whether *any* noise explains the release.  If the noise
+covers the sensitive subspace, every candidate is explained, and only the likelihood of the noise is left, which epsilon
+bounds.  If it does not, the true data set is explained and its neighbour is not (docs/published.md).
+
+The attack reads the released matrices and public facts: the template, the mechanism, and the candidates that it compares.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from benchmarks.published.pathak_raj import PublishedPerturbation
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.geometry.convex_sets import Spectrum
+from dpconvex.language.template import Template
+from dpconvex.release.release import Release
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
+
+__all__ = ["Explanation", "explain", "tell_apart"]
+
+Array = NDArray[np.float64]
+
+# An eigenvalue below this share of the largest one belongs to the face of the cone that the release lies on.
+FACE = 1e-5
+# Two residuals are told apart if they differ by this factor, and not by rounding alone.
+CLEAR = 3.0
+ROUNDING = 1e-9
+# Price of what noise cannot explain, against noise itself, when the least noise is sought.
+PRICE = 1e3
+ACCURATE = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_iter": 200}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How well some noise explains a release, if it came from a candidate data set.
+
+    Attributes
+    ----------
+    residual : float
+        Length of what is left of the stationarity condition whatever the noise was, per record; 0 for the true data set
+        and an exact minimiser.
+    noise : float
+        Norm of the noise that explains the rest, in sum form.
+    scale : float
+        Length of the gradient that had to be explained, per record, against which rounding is judged.
+    """
+
+    residual: float
+    noise: float
+    scale: float
+
+
+def explain(
+    release: Release,
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    mechanism: PublishedPerturbation | None = None,
+) -> Explanation:
+    """Ask whether a candidate data set and some noise explain a release.
+
+    Parameters
+    ----------
+    release : Release
+        Released matrices.  A certificate, if it has one, tells the public size and the quadratic that was added.
+    template : Template
+    data : mapping of str to array_like
+        The candidate.
+    mechanism : PublishedPerturbation, optional
+        The published mechanism that made the release; by default the certified one, with noise on the sensitive subspace.
+
+    Returns
+    -------
+    Explanation
+
+    Raises
+    ------
+    TemplateError
+        If the release names other parameters, or K is more than semidefinite cones and free variables, or neither a
+        certificate nor a mechanism says how the release was made.
+    DomainError
+        If the candidate is not a table of records.
+    """
+    condition = stationarity(release, template, data, mechanism)
+    return Explanation(condition.residual, condition.noise, condition.scale)
+
+
+def tell_apart(
+    release: Release,
+    template: Template,
+    candidates: Sequence[Mapping[str, ArrayLike]],
+    mechanism: PublishedPerturbation | None = None,
+) -> int:
+    """Guess which candidate data set a release comes from.
+
+    The candidate that noise explains best; among those that are explained equally well, the one that needs the least noise.
+
+    Parameters
+    ----------
+    release : Release
+    template : Template
+    candidates : sequence of mappings
+        At least one data set.
+    mechanism : PublishedPerturbation, optional
+        As for `explain`.
+
+    Returns
+    -------
+    int
+        Index into `candidates`.
+
+    Raises
+    ------
+    TemplateError, DomainError
+        As for `explain`.
+    """
+    if not candidates:
+        raise TemplateError("tell_apart: there is no candidate to choose from.")
+    conditions = [stationarity(release, template, data, mechanism) for data in candidates]
+    best = min(condition.residual for condition in conditions)
+    close = [k for k, c in enumerate(conditions) if c.residual <= max(CLEAR * best, ROUNDING * max(c.scale, 1.0))]
+    return close[0] if len(close) == 1 else min(close, key=lambda k: conditions[k].noise)
+
+
+def stationarity(
+    release: Release, template: Template, data: Mapping[str, ArrayLike], mechanism: PublishedPerturbation | None
+) -> Stationarity:
+    """Return the stationarity condition of a candidate data set at a release; errors as for `explain`."""
+    analysis = analyse(template)
+    form = analysis.form
+    space = form.space
+    if set(release) != set(space.blocks):
+        raise TemplateError(f"explain: the release has {sorted(release)}, the template {sorted(space.blocks)}.")
+    batch = template.record.validate(data)
+    size, added = batch.size, 0.0
+    if mechanism is not None:
+        span = mechanism.span(space)
+    elif release.certificate is not None and release.certificate.perturbed == "objective":
+        size, added, span = release.certificate.size, release.certificate.added, form.basis
+    else:
+        raise TemplateError(
+            "explain: the release has no certificate of a perturbed objective; name the mechanism that made it."
+        )
+    theta = space.pack(release)
+    gradient = DataEngine(analysis, batch, size, None).gradient(theta) + added * theta
+    return Stationarity(gradient, span, FaceCone(form, release), size)
+
+
+@dataclass(frozen=True, eq=False)
+class Stationarity:
+    """``gradient + b + v = 0``, to be solved for noise b and an element v of the normal cone.
+
+    Attributes
+    ----------
+    gradient : ndarray, shape (dim,)
+        Of everything but the noise, at the release, in sum form.
+    span : sparse array, shape (dim, k)
+        Orthonormal basis of the noise.
+    cone : FaceCone
+    size : int
+        Number of records.
+    """
+
+    gradient: Array
+    span: sp.csc_array
+    cone: FaceCone
+    size: int
+
+    @cached_property
+    def residual(self) -> float:
+        """What no noise explains, per record."""
+        rest = without_noise(self.gradient - self.cone.fit(self.gradient, self.span), self.span)
+        return float(np.linalg.norm(rest)) / self.size
+
+    @cached_property
+    def noise(self) -> float:
+        """Norm of the least noise that explains the rest."""
+        closest = self.gradient - self.cone.fit(self.gradient, self.span, sparing=True)
+        return float(np.linalg.norm(closest - without_noise(closest, self.span)))
+
+    @property
+    def scale(self) -> float:
+        """Length of the gradient, per record."""
+        return float(np.linalg.norm(self.gradient)) / self.size
+
+
+def without_noise(vectors: Array, span: sp.csc_array) -> Array:
+    """Remove what noise can explain from a vector, or from columns, shape (dim, ...)."""
+    return np.asarray(vectors - span @ (span.T @ vectors))
+
+
+class FaceCone:
+    """Negative normal cone of K at a release: sums of ``W_c A_c W_c'`` with A_c semidefinite and W_c null at Phi_c.
+
+    The normal cone of the semidefinite cone at Phi is ``{-S : S semidefinite, S Phi = 0}``.
+
+    Parameters
+    ----------
+    form : LossForm
+    release : mapping of str to ndarray
+
+    Raises
+    ------
+    TemplateError
+        If K is more than semidefinite cones and free variables.
+    """
+
+    def __init__(self, form: LossForm, release: Mapping[str, Array]) -> None:
+        self.dim = form.space.dim
+        self.maps: list[Array] = []
+        for piece in form.feasible.declared:
+            cone = isinstance(piece, Spectrum) and piece.lower == 0 and np.isinf(piece.upper) and not piece.shift.any()
+            block = next((b for b in form.space.blocks.values() if b.start == piece.coordinates[0]), None)
+            if not cone or block is None or len(piece.coordinates) != block.dim:
+                raise TemplateError(
+                    f"explain: the attack knows semidefinite variables and free ones, not the constraint {piece.text}."
+                )
+            values, vectors = np.linalg.eigh(release[block.name])
+            null = vectors[:, values <= FACE * max(1.0, float(values[-1]))]
+            if null.shape[1]:
+                lift = np.zeros((self.dim, null.shape[1] ** 2))
+                lift[piece.coordinates] = face_map(null)
+                self.maps.append(lift)
+
+    def fit(self, gradient: Array, span: sp.csc_array, sparing: bool = False) -> Array:
+        """Find S in the cone that leaves as little as possible of ``gradient - S`` to explain, shape (dim,).
+
+        Parameters
+        ----------
+        gradient : ndarray, shape (dim,)
+        span : sparse array, shape (dim, k)
+            Orthonormal basis of the noise.
+        sparing : bool
+            Whether to spare noise where that costs nothing: among the fits that leave the least, one that needs the least
+            noise.  Both are norms, so a high price for the first is exact, up to the solver's accuracy.
+
+        Raises
+        ------
+        NotConverged
+            If the solver gives no answer.
+        """
+        if not self.maps:
+            return np.zeros(self.dim)
+        unit = max(float(np.linalg.norm(gradient)), np.finfo(float).tiny)
+        parts = [cp.Variable((m.shape[1],), name=f"A_{k}") for k, m in enumerate(self.maps)]
+        squares = [
+            cp.reshape(part, (isqrt(m.shape[1]),) * 2, order="C") for part, m in zip(parts, self.maps, strict=True)
+        ]
+        outside = cp.norm(
+            without_noise(gradient / unit, span)
+            - sum(without_noise(m, span) @ part for m, part in zip(self.maps, parts, strict=True))
+        )
+        constraints = [square >> 0 for square in squares] + [square == square.T for square in squares]
+        goal = outside
+        if sparing:
+            noise = sum((span.T @ m) @ part for m, part in zip(self.maps, parts, strict=True))
+            goal = PRICE * outside + cp.norm(span.T @ gradient / unit - noise)
+        problem = cp.Problem(cp.Minimize(goal), constraints)
+        for settings in (ACCURATE, {}):
+            with warnings.catch_warnings(), suppress(cp.error.SolverError):
+                warnings.simplefilter(
+                    "ignore"
+                )  # what the solver says of its accuracy is not used: the fit is evaluated
+                problem.solve(solver="CLARABEL", **settings)
+            if all(part.value is not None for part in parts):
+                break
+        else:
+            raise NotConverged("explain: the solver found no element of the normal cone.")
+        found = np.zeros(self.dim)
+        for m, square in zip(self.maps, squares, strict=True):
+            found += m @ positive_part(square.value).ravel() * unit
+        return found
+
+
+def face_map(basis: Array) -> Array:
+    """Return the matrix of ``A -> svec(W A W')`` on the entries of A, shape (D(D+1)/2, k*k); an isometry on symmetric A."""
+    row, column = np.triu_indices(len(basis))
+    weight = np.where(row == column, 1.0, np.sqrt(2.0))
+    first, second = basis[row], basis[column]
+    forward = np.einsum("ti,tj->tij", first, second)
+    return np.asarray(weight[:, None] * ((forward + forward.transpose(0, 2, 1)) / 2).reshape(len(row), -1))
+
+
+def positive_part(matrix: Array) -> Array:
+    """Project a symmetric matrix on the semidefinite cone."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)

@@ -1,0 +1,53 @@
+"""The public names, each with the module that defines it."""
+
+from . import errors as errors
+from .auditing.falsify import Falsification as Falsification, falsify as falsify
+from .auditing.report import Audit as Audit
+from .auditing.whole import audit as audit
+from .core.declared_atoms import Atom as Atom
+from .core.record_domains import Ball as Ball, Box as Box, Choice as Choice
+from .errors import (
+    BudgetExceeded as BudgetExceeded,
+    DomainError as DomainError,
+    DPConvexError as DPConvexError,
+    MissingRule as MissingRule,
+    NotConverged as NotConverged,
+    NotPrivate as NotPrivate,
+    TemplateError as TemplateError,
+)
+from .language.columns import Chunks as Chunks
+from .language.huber_hinge import huber_hinge as huber_hinge
+from .language.privacy import Privacy as Privacy
+from .language.record import Record as Record
+from .language.template import Template as Template
+from .learners.clustering import cluster as cluster
+from .learners.components import Components as Components
+from .learners.estimators import (
+    HuberSVC as HuberSVC,
+    KernelSVC as KernelSVC,
+    LargeMarginGaussian as LargeMarginGaussian,
+    LargeMarginGaussianMixture as LargeMarginGaussianMixture,
+    LogisticRegression as LogisticRegression,
+    SoftmaxRegression as SoftmaxRegression,
+)
+from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
+from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
+from .learners.problem_files import load as load, problems as problems
+from .learners.sweep import sweep as sweep
+from .learners.tune import tune as tune
+from .learners.tune_repeated import tune_repeated as tune_repeated
+from .mechanisms.certificate import Certificate as Certificate
+from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDescent
+from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans
+from .mechanisms.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
+from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
+from .mechanisms.random_repetition import Repetitions as Repetitions
+from .mechanisms.residual_noise import Cover as Cover
+from .release.budget import Budget as Budget
+from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
+from .release.release import Release as Release
+from .release.solve import minimize as minimize, solve as solve
+from .release.verify import is_private as is_private, verify as verify
+from .solvers.conic import Conic as Conic
+
+__version__: str

@@ -1,0 +1,172 @@
+"""Attacks on choices and counts, whose laws can be enumerated: selection, the best of several runs, and clustering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from dpconvex.auditing.masses import Masses
+from dpconvex.auditing.report import Attack
+from dpconvex.auditing.steps import profile_delta, profile_epsilon
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms import private_selection as selection
+from dpconvex.mechanisms.certificate import ClusteringNoise
+from dpconvex.mechanisms.random_repetition import Repetitions
+
+__all__ = ["attack_clustering", "attack_repetitions", "attack_selection", "choice_law"]
+
+Array = NDArray[np.float64]
+
+# Candidates of a choice that is enumerated, at most.
+CANDIDATES = 3
+# The largest gap between two counts of mistakes, in units of the inverse rate: what is left is e to the minus this.
+GAP = 12.0
+# Numbers of runs that are counted; those beyond have this mass at most, and are taken to add nothing.
+TAIL = 1e-13
+MOST_RUNS = 200_000
+# Cells of a quadrature over scores.
+CELLS = 4001
+
+
+def choice_law(counts: Array, rate: float, how: str) -> Array:
+    """Return the exact probabilities that each candidate is chosen, shape (candidates,).
+
+    Permute-and-flip is averaged over all orders: a candidate is chosen if those before it are all rejected.
+    """
+    chances = np.exp(-rate * (counts - counts.min()))
+    if how == "exponential":
+        return np.asarray(chances / chances.sum())
+    found = np.zeros(len(counts))
+    orders = list(permutations(range(len(counts))))
+    for order in orders:
+        left = 1.0
+        for candidate in order:
+            found[candidate] += left * chances[candidate]
+            left *= 1 - chances[candidate]
+    return found / len(orders)
+
+
+def attack_selection(candidates: int, privacy: Privacy, how: str) -> Attack:
+    """Attack a private choice by enumeration: all ways in which one record moves the counts of mistakes."""
+    rate = selection.rate(privacy.epsilon, privacy.adjacency)
+    m = min(candidates, CANDIDATES)
+    gaps = np.unique(np.rint(np.append(0, np.geomspace(1, GAP / min(rate, 1.0) + 1, 8))))
+    moves = [np.array(move) for move in product((-1.0, 0.0, 1.0), repeat=m)]
+    if privacy.adjacency == "add-remove":
+        moves = [move for move in moves if (move >= 0).all() or (move <= 0).all()]
+    worst, place = 0.0, (np.zeros(m), np.zeros(m))
+    for gap in product(gaps, repeat=m - 1):
+        counts = np.array([*gap, 0.0]) + 1
+        law = choice_law(counts, rate, how)
+        for move in moves:
+            other = choice_law(counts + move, rate, how)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = float(np.nanmax(np.where(law > 1e-300, np.log(law) - np.log(other), -np.inf)))
+            if ratio > worst:
+                worst, place = ratio, (counts, counts + move)
+    first, second = (counts.astype(int).tolist() for counts in place)
+    note = f"The counts of mistakes are {first} with the one data set and {second} with the other."
+    return Attack("choice", privacy.epsilon, 0.0, worst * (1 - 1e-12), 0.0, f"enumeration of {how}", notes=(note,))
+
+
+def attack_repetitions(repetitions: Repetitions, privacy: Privacy) -> Attack:
+    """Attack the best of a random number of runs, with the worst mechanism that a single run may be.
+
+    With f the generating function of the number of runs, a result with probability w, better than all but a share a, is the
+    best with probability ``f(a + w) - f(a)``: for small w, ``w f'(a)``.
+    """
+    runs = RunLaw(repetitions)
+    if repetitions.accounting == "renyi":
+        return gaussian_runs(repetitions, privacy, runs)
+    each = repetitions.each(privacy)
+    share = np.concatenate([np.geomspace(1e-12, 0.5, 1500), 1 - np.geomspace(1e-12, 0.5, 1500)])
+    # What does not beat the result has the mass `share` with one data set, and as little as epsilon allows with the other.
+    least = np.maximum(np.exp(-each.epsilon) * share, 1 - np.exp(each.epsilon) * (1 - share))
+    most = np.minimum(np.exp(each.epsilon) * share, 1 - np.exp(-each.epsilon) * (1 - share))
+    up, down, here = (np.log(runs.slope(a)) for a in (most, least, share))
+    found = each.epsilon + float(max((here - down).max(), (up - here).max()))
+    note = f"Each run may cost epsilon = {each.epsilon:.6g}; the number of runs has the mean {repetitions.mean:g}."
+    how = "the worst run with that epsilon, and the law of the number of runs"
+    return Attack("best of all runs", privacy.epsilon, 0.0, found * (1 - 1e-9), 0.0, how, notes=(note,))
+
+
+class RunLaw:
+    """The law of the number of runs, from its probabilities."""
+
+    def __init__(self, repetitions: Repetitions) -> None:
+        count = min(max(repetitions.quantile(1 - TAIL), 2), MOST_RUNS)
+        self.probabilities = repetitions.probabilities(count)
+        self.number = np.arange(1.0, count + 1)
+
+    def slope(self, a: Array) -> Array:
+        """Return f'(a), for a in [0, 1]."""
+        found = np.empty(len(a))
+        for k, value in enumerate(a):
+            with np.errstate(divide="ignore"):
+                found[k] = float((self.probabilities * self.number) @ np.power(value, self.number - 1))
+        return found
+
+
+def gaussian_runs(repetitions: Repetitions, privacy: Privacy, runs: RunLaw) -> Attack:
+    """Attack the best of runs that are Gaussian releases, each of which is its own score."""
+    rho = repetitions.each_concentrated(privacy)
+    shift = math.sqrt(2 * rho)
+    edges = np.linspace(-12.0, 12.0 + shift, CELLS)
+    middle, width = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+
+    def best(at: float) -> Array:
+        x = middle - at
+        return np.asarray(np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * width * runs.slope(np.exp(log_ndtr(-x))))
+
+    laws = best(0.0), best(shift)
+    forward, back = Masses(*laws, error=1e-6), Masses(*laws[::-1], error=1e-6)
+    worst = max((forward, back), key=lambda masses: masses.delta(privacy.epsilon))
+    note = f"Each run may be {rho:.6g}-zero-concentrated; Rényi accounting is not tight, so little may be found."
+    return Attack(
+        "best of all runs",
+        privacy.epsilon,
+        privacy.delta,
+        worst.epsilon_at(privacy.delta),
+        worst.delta(privacy.epsilon),
+        "exact law of the best of Gaussian runs",
+        masses=worst,
+        notes=(note,),
+    )
+
+
+def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
+    """Attack the counts and sums of a clustering: one record that moves within its cell, or to another one, in every round."""
+    gaussian = noise.noise == "gaussian"
+    length: Callable[[list[Array]], float] = euclidean if gaussian else blocks
+    worst = max(length(change) for change in changes(noise, adjacency))
+    if not gaussian:
+        found = noise.rounds * worst / noise.scale
+        return Attack("clustering", noise.epsilon, 0.0, found, 0.0, "composition of the rounds' privacy losses")
+    shift = math.sqrt(noise.rounds) * worst / noise.scale
+    found, lost = profile_epsilon(noise.delta, shift), profile_delta(noise.epsilon, shift)
+    return Attack("clustering", noise.epsilon, noise.delta, found, lost, "Gaussian profile of all rounds")
+
+
+def changes(noise: ClusteringNoise, adjacency: str) -> Iterator[list[Array]]:
+    """Yield how the sums and weighted counts of each cell move between neighbours, for records on the sphere."""
+    record = np.array([noise.radius, noise.weight])
+    if adjacency == "add-remove":
+        yield [record]
+        return
+    yield [np.array([2 * noise.radius, 0.0])]
+    yield [record, -record]
+
+
+def euclidean(change: list[Array]) -> float:
+    """Return the Euclidean norm over all cells."""
+    return float(np.linalg.norm(np.concatenate(change)))
+
+
+def blocks(change: list[Array]) -> float:
+    """Return the sum over cells of the Euclidean norms."""
+    return float(sum(np.linalg.norm(part) for part in change))

@@ -1,0 +1,327 @@
+"""The adversary of the verifier: tries to break every constant that was proved about a template.
+
+The verifier derives constants by rules over expressions.  Here they are attacked from the other side: automatic
+differentiation of one record's loss, and gradient ascent over the record, its neighbour and the parameters.  What is observed
+must never exceed what is certified; how near it comes says how tight the certificate is.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.auditing.ascent import Adversary
+from dpconvex.auditing.feasible_region import Region
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.evaluation.compiled import double_precision, lower
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.verify import analyse
+
+__all__ = ["Falsification", "Finding", "falsify"]
+
+Array = NDArray[np.float64]
+
+# Certified constants cover rounding by a relative 1e-11; what exceeds them by more than this is no rounding.
+TOLERANCE = 1e-9
+# Where a constant is certified to be zero, this much is rounding.
+ZERO = 1e-12
+# Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
+RANK_TOLERANCE = 1e-9
+LARGEST_RANK_TEST = 5000
+LARGEST_HESSIAN = 400
+
+NAMES = {
+    "gradient_bound": "gradient bound G",
+    "sensitivity": "sensitivity G_adj",
+    "hessian_bound": "largest Hessian eigenvalue",
+    "hessian_trace": "Hessian trace",
+    "log_det": "log det(I + H/mu)",
+    "epsilon": "cost of one record in epsilon",
+    "noise_dimension": "sensitive subspace",
+    "strong_convexity": "strong convexity mu",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """The worst case that was found for one constant.
+
+    Attributes
+    ----------
+    constant : str
+        Which constant: a key of the `Falsification`.
+    observed, certified : float
+    lower_bound : bool
+        Whether the constant is certified from below (the strong convexity), not from above.
+    record, neighbour : dict of str to value, or None
+        Fields of the record, and of what replaces it, where the worst case lies.
+    parameters : dict of str to ndarray, or None
+        The parameters there.
+    """
+
+    constant: str
+    observed: float
+    certified: float
+    lower_bound: bool = False
+    record: Mapping[str, Any] | None = field(default=None, repr=False)
+    neighbour: Mapping[str, Any] | None = field(default=None, repr=False)
+    parameters: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def ratio(self) -> float:
+        """Observed over certified (for a lower bound: certified over observed); at most 1 if the constant holds."""
+        small, large = (self.certified, self.observed) if self.lower_bound else (self.observed, self.certified)
+        if large > 0:
+            return small / large
+        return 1.0 if small <= ZERO else float("inf")
+
+    @property
+    def holds(self) -> bool:
+        """Whether the attack failed."""
+        return self.ratio <= 1 + TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class Falsification(Mapping[str, Finding]):
+    """What an attack on a template's constants found: a mapping from each constant to its `Finding`.
+
+    Attributes
+    ----------
+    findings : mapping of str to Finding
+        Keys are some of ``gradient_bound``, ``sensitivity``, ``hessian_bound``, ``hessian_trace``, ``log_det``, ``epsilon``,
+        ``noise_dimension``, ``strong_convexity``.
+    """
+
+    findings: Mapping[str, Finding]
+
+    def __getitem__(self, constant: str) -> Finding:
+        return self.findings[constant]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield (constant, observed, certified, ratio)."""
+        for constant, found in self.findings.items():
+            yield NAMES[constant], f"{found.observed:.6g}", f"{found.certified:.6g}", f"{found.ratio:.4f}"
+
+    def __str__(self) -> str:
+        head = f"{'constant':<30}{'observed':>12}{'certified':>12}{'ratio':>9}"
+        lines = [f"{a:<30}{b:>12}{c:>12}{d:>9}" for a, b, c, d in self.rows()]
+        return "\n".join(["The attack broke no constant.", "", head, "-" * len(head), *lines])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{html.escape(a)}</td>"
+            + "".join(f"<td style='text-align:right'>{value}</td>" for value in (b, c, d))
+            + "</tr>"
+            for a, b, c, d in self.rows()
+        )
+        head = "<tr><th>constant</th><th>observed</th><th>certified</th><th>ratio</th></tr>"
+        return f"<p>The attack broke no constant.</p><table>{head}{cells}</table>"
+
+
+def falsify(
+    template: Template,
+    certificate: Certificate | None = None,
+    *,
+    starts: int = 32,
+    steps: int = 60,
+    seed: int | None = None,
+) -> Falsification:
+    """Attack the constants of a template by gradient ascent over records, neighbours and parameters.
+
+    Parameters
+    ----------
+    template : Template
+    certificate : Certificate, optional
+        Attack its constants; for objective perturbation its log-determinant and, with Gamma noise, the whole cost of one
+        record as well.  Without a certificate, what the calculus says about the template alone is attacked (with the
+        sensitivity under replace-one).
+    starts : int
+        How many candidates climb at a time, for each constant and pair of different losses.
+    steps : int
+        How many steps they climb.
+    seed : int, optional
+        Seed of the attack, to repeat it.
+
+    Returns
+    -------
+    Falsification
+        For each constant, what was observed and certified, and where.
+
+    Raises
+    ------
+    DPConvexError
+        If a constant was broken: a defect of the toolkit.
+    NotPrivate
+        If the template falls outside the discipline.
+    TemplateError
+        If an argument is malformed.
+
+    Notes
+    -----
+    An attack that fails proves nothing; the proof is the certificate's derivation.  The attack touches no data.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=2)
+    >>> certificate = dp.verify(template, dp.Privacy(1.0), size=100)
+    >>> dp.falsify(template, certificate, starts=8, steps=20, seed=0)["gradient_bound"].ratio > 0.99
+    True
+    """
+    analysis = analyse(template)
+    if certificate is not None and not isinstance(certificate, Certificate):
+        raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")
+    for name, value in (("starts", starts), ("steps", steps)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
+    rng = np.random.default_rng(seed)
+    form = analysis.form
+    size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
+    moduli = diagonal(analysis, size, added)
+    adversary = Adversary(form, np.where(moduli > 0, moduli, 1.0), int(starts), int(steps), rng)
+    goals = constants(analysis, certificate)
+    found = adversary.search([weights for _, weights in goals.values()])
+    if any(value == -np.inf for value, _ in found):
+        raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter that was tried.")
+    findings = {
+        constant: Finding(constant, value, certified, **place)
+        for (constant, (certified, _)), (value, place) in zip(goals.items(), found, strict=True)
+    }
+    claimed = form.noise_dimension if certificate is None else certificate.noise_dimension
+    findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(adversary)), float(claimed))
+    modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
+    if modulus > 0 and (moduli > 0).all():
+        observed, parameters = observed_modulus(form, size, added, moduli / moduli.min(), rng)
+        findings["strong_convexity"] = Finding("strong_convexity", observed, modulus, True, parameters=parameters)
+    for finding in findings.values():
+        if not finding.holds:
+            raise DPConvexError(broken(finding))
+    return Falsification(findings)
+
+
+def constants(analysis: Analysis, certificate: Certificate | None) -> dict[str, tuple[float, dict[str, float]]]:
+    """Return the certified value of each constant, and the weighted sum of quantities that it bounds."""
+    goals: dict[str, tuple[float, dict[str, float]]] = {}
+    curved = analysis.kink is None
+    if certificate is None:
+        move, bound, sensitivity = "difference", analysis.gradient_bound, analysis.replacement_bound
+        eigenvalue = analysis.hessian_bound
+    else:
+        move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
+        bound, sensitivity = certificate.gradient_bound, certificate.sensitivity
+        eigenvalue = certificate.hessian_bound
+    goals["gradient_bound"] = bound, {"gradient": 1.0}
+    goals["sensitivity"] = sensitivity, {move: 1.0}
+    if curved:
+        goals["hessian_bound"] = eigenvalue, {"eigenvalue": 1.0}
+        goals["hessian_trace"] = max(loss.curvature.trace for loss in analysis.losses), {"trace": 1.0}
+    if certificate is not None and certificate.perturbed == "objective" and curved:
+        moduli = analysis.moduli(certificate.size, certificate.added)
+        goals["log_det"] = analysis.log_det(moduli)[0], {"log_det": 1.0}
+        if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
+            paid = certificate.noise_epsilon + certificate.jacobian_epsilon
+            goals["epsilon"] = paid, {move: 1.0 / certificate.noise_scale, "log_det": 1.0}
+    return goals
+
+
+def diagonal(analysis: Analysis, size: int, added: float) -> Array:
+    """Return the certified curvature of the rest of the objective, coordinate by coordinate, shape (dim,)."""
+    moduli = analysis.moduli(size, added)
+    result = np.zeros(analysis.form.space.dim)
+    for block, ratio in zip(analysis.form.space.blocks.values(), moduli.ratios, strict=True):
+        result[block.slice] = moduli.least / ratio
+    return result
+
+
+def observed_dimension(adversary: Adversary) -> int:
+    """Count the dimensions that rows of `A_z` span, for sampled records of all labels (some thousands of rows at most).
+
+    Rows that stick out of the certified subspace count on top of it.
+    """
+    form, rng = adversary.form, adversary.rng
+    wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
+    total = sum(len(kind.groups) * kind.size for kind in adversary.kinds)
+    each = -(-wanted // max(total, 1)) + 1
+    rows = []
+    for kind in adversary.kinds:
+        group = np.repeat(np.arange(len(kind.groups)), each)
+        record = {name: domain.sample(len(group), rng) for name, domain in adversary.domains.items()}
+        rows.append(adversary.rows(kind, group, record)[0].reshape(-1, form.space.dim))
+    table = np.concatenate(rows)
+    norms = np.linalg.norm(table, axis=1, keepdims=True)
+    table = (table / np.where(norms > 0, norms, 1.0))[rng.permutation(len(table))[:LARGEST_RANK_TEST]]
+    inside = np.asarray(table @ form.basis)
+    outside = table - inside @ form.basis.T
+    if np.linalg.norm(outside, axis=1).max() > RANK_TOLERANCE:
+        return form.noise_dimension + int(np.linalg.matrix_rank(outside, tol=RANK_TOLERANCE))
+    return int(np.linalg.matrix_rank(inside, tol=RANK_TOLERANCE)) if inside.size else 0
+
+
+def observed_modulus(
+    form: LossForm, size: int, added: float, shape: Array, rng: np.random.Generator
+) -> tuple[float, dict[str, Array]]:
+    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines and in Hessians over K.
+
+    Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
+    attacked too.  Returns the curvature, and the parameters where it was found.
+    """
+    import jax
+
+    count, dim = 64, form.space.dim
+    region = Region(form, rng)
+    function = lower(form.template.regularizer, form.space)
+    blocks = np.zeros((len(form.space.blocks), dim))
+    for row, block in zip(blocks, form.space.blocks.values(), strict=True):
+        row[block.slice] = 1.0
+    mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
+    radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
+    here = region.enter(radius * rng.normal(size=(count, dim)), rng)
+    there = region.climb(
+        here, mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)), np.full(count, 0.5)
+    )
+    with double_precision():
+        slope = jax.jit(jax.vmap(jax.grad(lambda theta: size * function(theta, {}))))
+        change, gap = np.asarray(slope(here)) - np.asarray(slope(there)), here - there
+        moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)
+            quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
+        if dim <= LARGEST_HESSIAN:
+            some = here[: count // 8]
+            bend = np.asarray(jax.jit(jax.vmap(jax.hessian(lambda theta: size * function(theta, {}))))(some))
+            scaled = (bend + added * np.eye(dim)) / np.sqrt(shape[:, None] * shape)
+            finite = np.isfinite(scaled).all(axis=(1, 2))
+            least = np.linalg.eigvalsh(np.where(finite.reshape(-1, 1, 1), scaled, np.eye(dim)))[:, 0]
+            here, quotients = np.concatenate([here, some]), np.append(quotients, np.where(finite, least, np.inf))
+    worst = int(np.argmin(np.nan_to_num(quotients, nan=np.inf)))
+    return float(quotients[worst]), form.space.unpack(here[worst])
+
+
+def broken(finding: Finding) -> str:
+    """Word the error for a constant that was broken."""
+    relation = "falls below" if finding.lower_bound else "exceeds"
+    lines = [
+        f"the {NAMES[finding.constant]} is certified as {finding.certified:.12g}, but what was observed {relation} it: "
+        f"{finding.observed:.12g}. This is a defect of dpconvex, please report it with the template (unless the certificate "
+        "was changed, or is another template's)."
+    ]
+    for name in ("record", "neighbour", "parameters"):
+        place = getattr(finding, name)
+        if place is not None:
+            fields = ", ".join(f"{key} = {np.array2string(np.asarray(v), threshold=40)}" for key, v in place.items())
+            lines.append(f"  {name}: {fields}")
+    return "\n".join(lines)

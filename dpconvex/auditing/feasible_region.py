@@ -1,0 +1,122 @@
+"""Where the search may go: parameters in K, records in their domains."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.errors import NotConverged
+from dpconvex.geometry.convex_sets import Spectrum, clip_spectra
+
+__all__ = ["Region", "project_field", "unit"]
+
+Array = NDArray[np.float64]
+
+# Directions in which a feasible set without a projection is explored, and how far its points are pulled inside, so that
+# the accuracy of the solver that found them does not matter.
+EXPLORED = 24
+INSIDE = 1e-6
+
+
+class Region:
+    """The feasible set K, as the search moves in it.
+
+    Parameters
+    ----------
+    form : LossForm
+    rng : numpy.random.Generator
+
+    Notes
+    -----
+    Where K has no projection, the search stays in the convex hull of some of its points, and moves towards one of them.
+    """
+
+    def __init__(self, form: LossForm, rng: np.random.Generator) -> None:
+        self.feasible = form.feasible
+        self.points = None if form.feasible.has_projection else explore(form, rng)
+
+    def enter(self, theta: Array, rng: np.random.Generator) -> Array:
+        """Return points of K for points of the space, shape (B, dim): the nearest ones, or any."""
+        if self.points is not None:
+            weights = rng.dirichlet(np.full(len(self.points), 0.2), size=len(theta))
+            return np.asarray(weights @ self.points)
+        return self.project(theta)
+
+    def project(self, theta: Array) -> Array:
+        """Project every row on K, shape (B, dim)."""
+        theta = theta.copy()
+        for piece in self.feasible.pieces:
+            part = theta[:, piece.coordinates]
+            if isinstance(piece, Spectrum):
+                bounds = (np.full(len(theta), bound) for bound in (piece.lower, piece.upper))
+                part = clip_spectra(part, np.broadcast_to(piece.shift, (len(theta), *piece.shift.shape)), *bounds)
+            else:
+                part = np.stack([piece.project(row) for row in part])
+            theta[:, piece.coordinates] = part
+        return theta
+
+    def climb(self, theta: Array, slope: Array, step: Array) -> Array:
+        """Move along a gradient, by `step` relative to the size of theta, within K."""
+        if self.points is not None:
+            best = self.points[np.argmax(slope @ self.points.T, axis=1)]
+            share = np.minimum(step, 1.0)[:, None]
+            return np.asarray((1 - share) * theta + share * best)
+        size = np.maximum(np.linalg.norm(theta, axis=1), 1.0)
+        return self.project(theta + (step * size)[:, None] * unit(slope))
+
+
+def explore(form: LossForm, rng: np.random.Generator) -> Array:
+    """Return points of a feasible set that has no projection, shape (m, dim).
+
+    Raises
+    ------
+    NotConverged
+        If no solver finds any.
+    """
+    blocks = form.space.blocks.values()
+    goals = [cp.Parameter(block.dim) for block in blocks]
+    distances = [
+        cp.sum_squares(block.lift.T @ cp.vec(block.variable, order="F") - goal)
+        for block, goal in zip(blocks, goals, strict=True)
+    ]
+    problem = cp.Problem(cp.Minimize(sum(distances)), list(form.template.constraints))
+    points = []
+    for k in range(EXPLORED):
+        aim = (
+            10.0 ** rng.uniform(-1, 3) * unit(rng.normal(size=(1, form.space.dim)))[0]
+            if k
+            else np.zeros(form.space.dim)
+        )
+        for block, goal in zip(blocks, goals, strict=True):
+            goal.value = aim[block.slice]
+        try:
+            problem.solve(solver=cp.CLARABEL)
+        except cp.SolverError:
+            continue
+        if problem.status == cp.OPTIMAL:
+            points.append(form.space.pack({block.name: block.variable.value for block in blocks}))
+    if not points:
+        raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
+    found = np.stack(points)
+    return np.asarray(found + INSIDE * (found.mean(axis=0) - found))
+
+
+def unit(vectors: Array) -> Array:
+    """Divide each row by its norm; zero stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+
+
+def project_field(domain: Ball | Box, values: Array) -> Array:
+    """Euclidean projection of values of a field, shape (B, *shape), on its domain."""
+    if isinstance(domain, Box) or domain.norm != 1:
+        return domain.project(values)
+    # Held, Wolfe & Crowder 1974: shrink all coordinates by the amount that makes the remaining sum the radius.
+    sizes = -np.sort(-np.abs(values), axis=1)
+    shrink = (np.cumsum(sizes, axis=1) - domain.radius) / np.arange(1, values.shape[1] + 1)
+    last = (sizes > shrink).sum(axis=1, keepdims=True) - 1
+    amount = np.maximum(np.take_along_axis(shrink, np.maximum(last, 0), axis=1), 0.0)
+    return np.asarray(np.sign(values) * np.maximum(np.abs(values) - amount, 0.0))

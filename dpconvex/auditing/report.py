@@ -1,0 +1,270 @@
+"""What an audit found: claimed against found for every part of a promise, with the worst neighbours, printed and drawn."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.auditing.masses import Masses
+from dpconvex.language.privacy import Privacy
+
+__all__ = ["Attack", "Audit"]
+
+Array = NDArray[np.float64]
+
+# What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.
+TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True, eq=False)
+class Attack:
+    """An attack on one part of a promise.
+
+    Attributes
+    ----------
+    part : str
+        What was attacked, such as "exact answer" or "cover".
+    epsilon, delta : float
+        What is claimed of that part.
+    found_epsilon : float
+        No smaller epsilon is true at the claimed delta; NaN if that was not computed.
+    found_delta : float
+        No smaller delta is true at the claimed epsilon; NaN if that was not computed.
+    how : str
+    what : str
+        What the two numbers of `epsilon` and `found_epsilon` are, if not an epsilon.
+    record, neighbour : dict of str to value, or None
+        What one data set has and what the other has instead; None for nothing at all.
+    slope : dict of str to ndarray
+        Gradient of the rest of the data, in sum form: a linear term that the other records make up.
+    curvature : float
+        Of the rest of the data: ``curvature/2 ||theta||^2`` is added to the linear term.
+    answer : dict of str to ndarray
+        Parameters at which the loss of privacy is large.
+    estimate : float or None
+        Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound.
+    needed : float or None
+        For Gaussian noise on the objective, the share of it that the worst case needs.
+    masses : Masses or None
+        The two laws of the answer, for the whole profile.
+    notes : tuple of str
+    """
+
+    part: str
+    epsilon: float
+    delta: float
+    found_epsilon: float
+    found_delta: float
+    how: str
+    what: str = "epsilon"
+    record: Mapping[str, Any] | None = None
+    neighbour: Mapping[str, Any] | None = None
+    slope: Mapping[str, Array] = field(default_factory=dict)
+    curvature: float = 0.0
+    answer: Mapping[str, Array] = field(default_factory=dict)
+    estimate: float | None = None
+    needed: float | None = None
+    masses: Masses | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Found over claimed: of epsilon for a pure claim, else of delta.  At most 1 if the claim holds."""
+        found, claimed = (self.found_epsilon, self.epsilon) if self.delta == 0 else (self.found_delta, self.delta)
+        if claimed > 0:
+            return found / claimed
+        return math.inf if found > 0 else 1.0
+
+    @property
+    def strength(self) -> float:
+        """How near the attack came, or how far beyond; the best estimate, not the bound, where sampling was needed."""
+        if self.estimate is not None and self.delta > 0:
+            return self.estimate / self.delta
+        return self.ratio
+
+    @property
+    def holds(self) -> bool:
+        """Whether the attack failed."""
+        return not self.ratio > 1 + TOLERANCE
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield (name, claimed, found, ratio)."""
+        if not math.isnan(self.found_epsilon):
+            share = f"{self.found_epsilon / self.epsilon:.4f}" if self.epsilon > 0 else ""
+            yield f"{self.part}: {self.what}", f"{self.epsilon:.6g}", f"{self.found_epsilon:.6g}", share
+        if self.found_delta > 0 or (self.delta > 0 and not math.isnan(self.found_delta)):
+            share = f"{self.found_delta / self.delta:.4f}" if self.delta > 0 else ""
+            yield f"{self.part}: delta", f"{self.delta:.6g}", f"{self.found_delta:.6g}", share
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield (name, where the worst case lies)."""
+        if self.record is not None or self.neighbour is not None:
+            yield "one data set has", written(self.record)
+            yield "the other has", written(self.neighbour)
+            rest = [f"gradient {written(self.slope)}"] if any(np.any(v) for v in self.slope.values()) else []
+            rest += [f"curvature {self.curvature:.4g}"] if self.curvature else []
+            yield "the rest of the data", " and ".join(rest) or "nothing"
+        if self.answer:
+            yield "seen at", written(self.answer)
+        yield "by", self.how
+        if self.estimate is not None:
+            yield "estimate of delta", f"{self.estimate:.4g}"
+        if self.needed is not None:
+            yield (
+                "noise that this case needs",
+                f"{self.needed:.3g} of the claimed, which is {1 / self.needed:.3g} times as much",
+            )
+        for note in self.notes:
+            yield "note", note
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What an attack on a whole promise found.
+
+    Attributes
+    ----------
+    privacy : Privacy
+        The promise.
+    mechanism : str
+    attacks : tuple of Attack
+        One for each part of the promise; the parts' epsilons and deltas add up to it, or the largest of them is it.
+    """
+
+    privacy: Privacy
+    mechanism: str
+    attacks: tuple[Attack, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no claim was broken."""
+        return all(attack.holds for attack in self.attacks)
+
+    @property
+    def worst(self) -> Attack:
+        """The attack that came nearest to its claim, or furthest beyond; the first part, if no claim is broken."""
+        broken = [attack for attack in self.attacks if not attack.holds]
+        return max(broken, key=lambda attack: attack.ratio) if broken else self.attacks[0]
+
+    @property
+    def ratio(self) -> float:
+        """Found over claimed, for `worst`: how tight the certificate is, if it holds."""
+        return self.worst.ratio
+
+    def __getitem__(self, part: str) -> Attack:
+        for attack in self.attacks:
+            if attack.part == part:
+                return attack
+        raise KeyError(f"{part!r}; attacked were: {', '.join(attack.part for attack in self.attacks)}")
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in a sentence."""
+        if self.holds:
+            return "No claim was broken."
+        broken = ", ".join(attack.part for attack in self.attacks if not attack.holds)
+        return (
+            f"BROKEN: {broken}. More was found than is claimed. This is a defect of dpconvex; please report it with the template "
+            "and what is printed here (unless the certificate or the code was changed)."
+        )
+
+    def __str__(self) -> str:
+        lines = [f"Audit of {self.mechanism}, {self.privacy}", self.verdict, ""]
+        table = [row for attack in self.attacks for row in attack.rows()]
+        wide = max((len(row[0]) for row in table), default=10)
+        head = f"{'':<{wide}}{'claimed':>13}{'found':>13}{'ratio':>9}"
+        lines += [head, "-" * len(head)]
+        lines += [f"{a:<{wide}}{b:>13}{c:>13}{d:>9}" for a, b, c, d in table]
+        for attack in self.attacks:
+            lines += ["", f"{attack.part}"]
+            lines += [f"  {name}: {place}" for name, place in attack.places()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{html.escape(a)}</td>"
+            + "".join(f"<td style='text-align:right'>{v}</td>" for v in (b, c, d))
+            + "</tr>"
+            for attack in self.attacks
+            for a, b, c, d in attack.rows()
+        )
+        head = "<tr><th></th><th>claimed</th><th>found</th><th>ratio</th></tr>"
+        return f"<p>{html.escape(self.verdict)}</p><table>{head}{cells}</table>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the laws as JSON-able data."""
+        names = (
+            "part",
+            "what",
+            "epsilon",
+            "delta",
+            "found_epsilon",
+            "found_delta",
+            "how",
+            "curvature",
+            "estimate",
+            "needed",
+            "ratio",
+            "holds",
+        )
+        listed = []
+        for attack in self.attacks:
+            entry = {name: finite(getattr(attack, name)) for name in names}
+            for name in ("record", "neighbour", "slope", "answer"):
+                place = getattr(attack, name)
+                entry[name] = None if place is None else {key: plain(value) for key, value in place.items()}
+            listed.append({**entry, "notes": list(attack.notes)})
+        return {
+            "holds": self.holds,
+            "privacy": self.privacy.to_dict(),
+            "mechanism": self.mechanism,
+            "attacks": listed,
+        }
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw delta against epsilon, claimed and found, and save the picture.
+
+        Parameters
+        ----------
+        path : str or path
+            Its ending decides the format.
+
+        Raises
+        ------
+        DPConvexError
+            If Matplotlib is not installed.
+        """
+        from dpconvex.plots import draw_profile
+
+        draw_profile(self, path)
+
+
+def written(place: Mapping[str, Any] | None) -> str:
+    """Write a record or parameters in one line."""
+    if place is None:
+        return "no such record"
+    return ", ".join(f"{key} = {short(value)}" for key, value in place.items()) or "nothing"
+
+
+def short(value: Any) -> str:
+    """Write a value in a few digits."""
+    if isinstance(value, np.ndarray):
+        return np.array2string(value, precision=5, threshold=12).replace("\n", "")
+    return repr(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain Python has it."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def finite(value: Any) -> Any:
+    """Return a number that JSON has, or None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

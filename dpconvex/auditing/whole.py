@@ -1,0 +1,210 @@
+"""The audit of a whole promise: every part of it is attacked by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dpconvex.auditing.choices import attack_clustering, attack_repetitions, attack_selection
+from dpconvex.auditing.drawn import attack_drawing
+from dpconvex.auditing.objective import Effort, attack_objective
+from dpconvex.auditing.report import Attack, Audit
+from dpconvex.auditing.runs import attack_runs
+from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output
+from dpconvex.errors import TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.template import Template
+from dpconvex.learners.mixtures import verify_mixture
+from dpconvex.learners.tune_repeated import planned
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.private_selection import SELECTIONS
+from dpconvex.mechanisms.random_repetition import Repetitions
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.release.verify import analyse, verify
+
+__all__ = ["audit"]
+
+# Draws of a mechanism's noise that are compared with its law.
+DRAWS = 8000
+# Fewer fits cannot show anything.
+FEWEST_RUNS = 20
+
+
+def audit(
+    template: Template | Sequence[Template] | Mapping[str, Template],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    *,
+    size: int,
+    cover: Cover | None = None,
+    selection: str = "permute-and-flip",
+    repetitions: Repetitions | None = None,
+    share: float | None = None,
+    effort: float = 1.0,
+    runs: int = 0,
+    backend: Any = None,
+    seed: int | None = None,
+) -> Audit:
+    """Attack a whole promise, epsilon and delta, and say how near the attack came.
+
+    `falsify` attacks the constants of a proof.  All of them can be right and the promise still be false.  So here the promise
+    itself is attacked: the exact law of the answer is computed for two neighbouring data sets, and the search is for those
+    that it tells apart best.  No data are needed, and none are touched.
+
+    Parameters
+    ----------
+    template : Template, or several
+        Several are audited as `tune` would choose among them, or `tune_repeated` if `repetitions` is given.
+    privacy : Privacy
+        The promise.
+    mechanism : Mechanism, optional
+        As for `verify`.
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    cover : Cover, optional
+        As for `verify`.
+    selection : {"permute-and-flip", "exponential"}
+        How `tune` chooses.
+    repetitions : Repetitions, optional
+        The law of the number of fits of `tune_repeated`.
+    share : float, optional
+        Of the promise, for the components of a mixture: what `solve_mixture` does is audited.
+    effort : float
+        How long to search: a multiple of the usual effort.
+    runs : int
+        How often to fit both data sets of the worst case, to attack everything as it is released.  0 leaves that out; it takes
+        thousands to see four fifths of epsilon = 1.
+    backend : str or object, optional
+        For these fits; as for `solve`.
+    seed : int, optional
+        Seed of the search, to repeat it.
+
+    Returns
+    -------
+    Audit
+        For every part of the promise what is claimed and what was found, with the worst neighbours.  It prints, and draws a
+        picture with ``plot(path)``.  Its `holds` is False if a claim was broken.
+
+    Raises
+    ------
+    NotPrivate, MissingRule
+        If there is no certificate to attack.
+    TemplateError
+        If an argument is malformed, or the attack cannot compute this law.
+
+    Notes
+    -----
+    An attack that fails proves nothing; the proof is the certificate's derivation.  See docs/audit.md.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=2)
+    >>> found = dp.audit(template, dp.Privacy(1.0), dp.ObjectivePerturbation(), size=100, effort=0.2, seed=0)
+    >>> found.holds, found["exact answer"].ratio > 0.95
+    (True, True)
+    """
+    check_options(effort, runs, selection, repetitions)
+    rng = np.random.default_rng(seed)
+    work, chosen = Effort.of(float(effort)), mechanism if mechanism is not None else Automatic()
+    candidates = [template] if isinstance(template, Template) else list_of(template)
+    if repetitions is not None:
+        return audit_repeated(candidates, privacy, chosen, int(size), repetitions, work, rng)
+    tuned = not isinstance(template, Template)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise TemplateError(f"audit: size must be a positive integer, not {size!r}.")
+    each = int(size) // (len(candidates) + 1) if tuned else int(size)
+    if each < 1:
+        raise TemplateError(f"audit: {size} records cannot be split into {len(candidates) + 1} parts.")
+    attacks: list[Attack] = []
+    certificate = None
+    for k, candidate in enumerate(candidates):
+        certificate = certified(candidate, privacy, each, chosen, cover, share)
+        found = attack_certificate(candidate, certificate, chosen, work, rng)
+        if runs:
+            found.append(attack_runs(candidate, certificate, chosen, found[0], backend, int(runs)))
+        attacks.extend(named(found, k) if tuned else found)
+    assert certificate is not None
+    if not tuned:
+        return Audit(privacy, certificate.mechanism, tuple(attacks))
+    attacks.append(attack_selection(len(candidates), privacy, selection))
+    return Audit(privacy, f"a choice among {len(candidates)} fits on disjoint parts", tuple(attacks))
+
+
+def audit_repeated(
+    candidates: list[Template],
+    privacy: Privacy,
+    mechanism: Mechanism,
+    size: int,
+    repetitions: Repetitions,
+    work: Effort,
+    rng: np.random.Generator,
+) -> Audit:
+    """Attack the fits, the scores and the choice of `tune_repeated`."""
+    attacks = []
+    for k, candidate in enumerate(candidates):
+        plan = planned(candidate, privacy, repetitions, size, mechanism)
+        found = attack_certificate(candidate, plan.run, mechanism, work, rng)
+        attacks.extend(named([*found, attack_cover(plan.score, "noise of the score")], k))
+    attacks.append(attack_repetitions(repetitions, privacy))
+    return Audit(privacy, f"the best of {repetitions.mean:g} runs on average", tuple(attacks))
+
+
+def named(attacks: list[Attack], number: int) -> list[Attack]:
+    """Say which candidate's fit was attacked."""
+    return [replace(attack, part=f"candidate {number}, {attack.part}") for attack in attacks]
+
+
+def attack_certificate(
+    template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
+) -> list[Attack]:
+    """Attack every part of one fit."""
+    analysis = analyse(template)
+    attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
+    found = [attack[certificate.perturbed](analysis, certificate, work, rng)]
+    if certificate.noise_dimension:
+        found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
+    if certificate.cover is not None:
+        found.append(attack_cover(certificate.cover))
+    if certificate.clustering is not None:
+        found.append(attack_clustering(certificate.clustering, certificate.privacy.adjacency))
+    return found
+
+
+def certified(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: Cover | None, share: float | None
+) -> Certificate:
+    """Return the certificate that is to be attacked."""
+    if share is None:
+        return verify(template, privacy, size, mechanism, cover)
+    return verify_mixture(template, privacy, size, mechanism, cover, share=share)
+
+
+def list_of(templates: Sequence[Template] | Mapping[str, Template]) -> list[Template]:
+    """Return several templates as a list."""
+    found: Any = list(templates.values()) if isinstance(templates, Mapping) else templates
+    if not isinstance(found, list | tuple) or not found:
+        raise TemplateError(f"audit: expected a Template or several, not {type(templates).__name__}.")
+    for one in found:
+        if not isinstance(one, Template):
+            raise TemplateError(f"audit: expected Templates, not {type(one).__name__}.")
+    return list(found)
+
+
+def check_options(effort: float, runs: int, selection: str, repetitions: Repetitions | None) -> None:
+    """Refuse options that make no sense."""
+    real = isinstance(effort, int | float) and not isinstance(effort, bool)
+    if not (real and 0 < effort < 1e6):
+        raise TemplateError(f"audit: effort must be a positive number, not {effort!r}.")
+    whole = isinstance(runs, int | np.integer) and not isinstance(runs, bool)
+    if not (whole and (runs == 0 or runs >= FEWEST_RUNS)):
+        raise TemplateError(f"audit: runs must be 0, or at least {FEWEST_RUNS} fits, not {runs!r}.")
+    if selection not in SELECTIONS:
+        raise TemplateError(f"audit: selection must be one of {SELECTIONS}, not {selection!r}.")
+    if repetitions is not None and not isinstance(repetitions, Repetitions):
+        raise TemplateError(f"audit: repetitions must be a Repetitions, not {repetitions!r}.")

@@ -1,0 +1,1 @@
+"""Bounds on what one record can do, by rules over expressions."""

@@ -1,0 +1,271 @@
+"""What the calculus knows about one scalar subexpression of a loss: its range, its gradients and its curvature.
+
+The values are abstract: each is a superset of what can happen over the record's domain and all parameters in K.  Gradients
+are sets in generator coordinates (see `gram`), so that sums of terms that share rows of `A_z` keep their exact geometry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.errors import MissingRule
+
+__all__ = ["Kink", "Piece", "Scalar", "Term", "hull_of"]
+
+Array = NDArray[np.float64]
+
+LARGEST_HULL = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A set of gradients: a convex hull, or the image of a unit ball.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (k, generators)
+        Vertices of the hull, or axes ``a_j`` of the set of all ``sum_j u_j a_j`` with ``||u|| <= 1``.
+    ball : bool
+        Which of the two.
+    mass : ndarray, shape (generators,), or None
+        If rows are sums, in which terms may have cancelled: a bound on the sums of their absolute terms, for each row.
+    """
+
+    rows: Array
+    ball: bool = False
+    mass: Array | None = None
+
+    @property
+    def masses(self) -> Array:
+        """Bounds on the absolute terms that each row is a sum of, shape (k, generators); one row for a ball."""
+        size = np.abs(self.rows)
+        if self.mass is not None:
+            size = np.maximum(size, self.mass)
+        # A ball's axes are weighted with a unit vector.
+        return np.sqrt((size**2).sum(axis=0, keepdims=True)) if self.ball else size
+
+    def scaled(self, factor: Interval) -> Term:
+        """Multiply by any number of an interval."""
+        largest = max(abs(factor.low), abs(factor.high))
+        mass = None if self.mass is None else self.mass * largest
+        if self.ball:
+            return Term(self.rows * largest, True, mass)
+        if factor.low == factor.high:
+            return Term(self.rows * factor.low, mass=mass)
+        return Term(distinct(np.concatenate([self.rows * factor.low, self.rows * factor.high])), mass=mass)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a Hessian: ``outer * g g' + spread * Cov(a)``.
+
+    Here g is in the Minkowski sum of `terms`; with ``spread > 0`` there is one term, a hull, g is a convex combination of its
+    vertices a and Cov(a) their covariance under the same weights.
+    """
+
+    terms: tuple[Term, ...]
+    outer: float
+    spread: float = 0.0
+
+    def scaled(self, factor: float) -> Piece:
+        """Multiply by a non-negative number."""
+        return Piece(self.terms, factor * self.outer, factor * self.spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Kink:
+    """Why a subexpression has no Lipschitz gradient."""
+
+    reason: str
+    place: cp.Expression
+    remedy: str
+
+    @property
+    def expression(self) -> str:
+        """Text of the subexpression."""
+        return str(self.place)
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A scalar subexpression.
+
+    Attributes
+    ----------
+    value : Interval
+        Range of its values.
+    terms : tuple of Term
+        Its gradients lie in their Minkowski sum.
+    pieces : tuple of Piece
+        Its Hessian, times `sign`, is below their sum in the Loewner order; meaningful without a kink.
+    sign : {1, -1}
+        Convex or concave.
+    kink : Kink or None
+        Set if the gradient is not Lipschitz.
+    logit : tuple or None
+        (row, scale, low, high) if this is ``scale * log(1 + exp(m))`` of one affine m, up to a constant, with that row and
+        with slopes between `low` and `high` times the scale.
+    lead : float or None
+        If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
+        bound on the multiple.
+    """
+
+    value: Interval
+    terms: tuple[Term, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    sign: int = 1
+    kink: Kink | None = field(default=None)
+    logit: tuple[Array, float, float, float] | None = None
+    lead: float | None = None
+
+    @property
+    def is_affine(self) -> bool:
+        """Whether it is affine in the parameters."""
+        return not self.pieces and self.kink is None
+
+    def __add__(self, other: Scalar) -> Scalar:
+        sign = other.sign if self.is_affine else self.sign
+        if not self.is_affine and not other.is_affine and self.sign != other.sign:
+            raise MissingRule("a convex and a concave term are added", None, "keep every term of a loss convex")
+        return Scalar(
+            self.value + other.value,
+            self.terms + other.terms,
+            self.pieces + other.pieces,
+            sign,
+            self.kink or other.kink,
+            self.logit if not other.terms else other.logit if not self.terms else None,
+            self.lead if not other.terms else other.lead if not self.terms else None,
+        )
+
+    def scaled(self, factor: Interval) -> Scalar:
+        """Multiply by a number in an interval: a constant, or a function of the record."""
+        if factor.low < 0 < factor.high and not self.is_affine:
+            raise MissingRule(
+                "a factor that can change sign multiplies a curved term",
+                None,
+                "declare the factor's field non-negative",
+            )
+        size = max(abs(factor.low), abs(factor.high))
+        return Scalar(
+            self.value * factor,
+            tuple(term.scaled(factor) for term in self.terms) if size else (),
+            tuple(piece.scaled(size) for piece in self.pieces) if size else (),
+            self.sign if factor.high > 0 else -self.sign,
+            self.kink if size else None,
+            None if self.logit is None or factor.low < 0 else (self.logit[0], size * self.logit[1], *self.logit[2:]),
+            None if self.lead is None else size * self.lead,
+        )
+
+    def through(
+        self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
+    ) -> Scalar:
+        """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds).
+
+        Parameters
+        ----------
+        value, slope : Interval
+            Range of the outer function and of its derivative, over this scalar's values.
+        curvature : float
+            Bound on the absolute second derivative.
+        sign : {1, -1}
+            Whether the outer function is convex or concave.
+        kink : Kink, optional
+            Set if the outer function's derivative jumps.
+
+        Notes
+        -----
+        The Hessian is ``slope * (inner Hessian) + curvature * (inner gradient)(inner gradient)'``.  Both parts must have the
+        same sign, or the result is neither convex nor concave; then bounding each from above is valid.  CVXPY makes sure of
+        that from signs that users may assert, so it is checked here against ranges that are proved.
+
+        Raises
+        ------
+        MissingRule
+            If a curved term goes through a function that is not monotone, in the right direction, on its range.
+        """
+        if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
+            raise MissingRule(
+                "a curved term goes through a function that is not monotone on its range "
+                f"[{self.value.low:.4g}, {self.value.high:.4g}]",
+                None,
+                "apply the function to an affine expression, or to a term whose sign follows from its parts",
+            )
+        size = max(abs(slope.low), abs(slope.high))
+        pieces = tuple(piece.scaled(size) for piece in self.pieces)
+        lead = None
+        if curvature > 0:
+            own = covariance_of_gradient(self)
+            apart = (*pieces, Piece(self.terms, curvature))
+            pieces = apart if own is None else (Piece(own.terms, curvature, size * own.spread),)
+            lead = None if own is None else size
+        scaled = tuple(term.scaled(slope) for term in self.terms)
+        return Scalar(value, scaled, pieces, sign, self.kink or kink, lead=lead)
+
+    def with_value(self, value: Interval) -> Scalar:
+        """Return the same with a sharper range."""
+        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit, self.lead)
+
+
+def covariance_of_gradient(scalar: Scalar) -> Piece | None:
+    """Write a Hessian as the covariance of the very points whose mean is the gradient, if it is one.
+
+    A scaled log-sum-exp plus affine terms has gradient ``shift + s E v`` and Hessian ``s Cov(v)``.  In terms of
+    ``v' = shift + s v`` these are ``E v'`` and ``Cov(v')/s``: one hull for both.
+    """
+    if len(scalar.pieces) != 1 or any(term.ball for term in scalar.terms):
+        return None
+    (piece,) = scalar.pieces
+    if piece.outer != 0 or piece.spread <= 0 or len(piece.terms) != 1 or piece.terms[0].ball:
+        return None
+    vertices = piece.terms[0].rows
+    fixed = [term.rows[0] for term in scalar.terms if len(term.rows) == 1]
+    moving = [term.rows for term in scalar.terms if len(term.rows) > 1]
+    if len(moving) != 1 or not np.array_equal(moving[0], piece.spread * vertices):
+        return None
+    shift = np.sum(fixed, axis=0) if fixed else np.zeros(vertices.shape[1])
+    mass = np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0) if fixed else scalar.terms[0].mass
+    return Piece((Term(shift + moving[0], mass=mass),), 0.0, 1.0 / piece.spread)
+
+
+def hull_of(scalars: Sequence[Scalar]) -> Term:
+    """Return one hull that contains every convex combination of the scalars' gradients.
+
+    Raises
+    ------
+    MissingRule
+        If the hull would need too many vertices, or a gradient set is not a polytope.
+    """
+    vertices, masses = [], []
+    for scalar in scalars:
+        if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
+            masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
+        sums = np.zeros((1, scalar.terms[0].rows.shape[1])) if scalar.terms else None
+        for term in scalar.terms:
+            if term.ball or sums is None or len(sums) * len(term.rows) > LARGEST_HULL:
+                raise MissingRule(
+                    "a maximum or log-sum-exp over terms whose gradients are not a small polytope",
+                    None,
+                    "take it over affine expressions, or over sums of few simple terms",
+                )
+            sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, term.rows.shape[1])
+        if sums is not None:
+            vertices.append(sums)
+        else:
+            vertices.append(np.zeros((1, 0)))
+    width = max(v.shape[1] for v in vertices)
+    rows = distinct(np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices]))
+    return Term(rows, mass=np.max(masses, axis=0) if masses else None)
+
+
+def distinct(rows: Array) -> Array:
+    """Drop repeated rows, keeping the order of first appearance."""
+    seen: dict[bytes, int] = {}
+    for k, row in enumerate(rows + 0.0):  # -0 is 0
+        seen.setdefault(row.tobytes(), k)
+    return rows if len(seen) == len(rows) else rows[list(seen.values())]

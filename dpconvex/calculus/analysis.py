@@ -1,0 +1,306 @@
+"""Everything the calculus proves about a template, before any privacy parameter is chosen.
+
+The constants hold for one record of the declared domain: gradient bounds, pairwise sensitivities, Hessian bounds and the
+curvature of the regularizer.  Mechanisms turn them into noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.calculus import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
+from dpconvex.calculus.abstract_values import Kink, Scalar
+from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bound
+from dpconvex.calculus.gradient_norms import Gradients
+from dpconvex.calculus.gram import Gram
+from dpconvex.calculus.interpreter import Step, Walker
+from dpconvex.calculus.joint_supremum import Joint, joint_form
+from dpconvex.calculus.leaf_ranges import leaf_ranges
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
+from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
+from dpconvex.calculus.symmetry import Symmetry
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
+
+__all__ = ["Analysis", "LossBounds", "Moduli"]
+
+Array = NDArray[np.float64]
+
+# Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
+ROUNDING_SLACK = 1e-11
+# Gradients that differ by less than this fraction of their bound differ by rounding.
+SAME = 1e-12
+# Values that agree to this fraction tie.
+TIE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class LossBounds:
+    """What is proved about the loss of one combination of discrete fields.
+
+    Attributes
+    ----------
+    values : str
+        The combination.
+    scalar : Scalar
+        Abstract value of the loss.
+    gradients : Gradients
+    gradient_bound : float
+    curvature : Curvature
+        Meaningful if the loss has no kink.
+    step : Step
+        How the constants were derived.
+    joint : Joint or None
+        A bound of gradient and curvature together, if the loss has a shape that allows one.
+    """
+
+    values: str
+    scalar: Scalar
+    gradients: Gradients
+    gradient_bound: float
+    curvature: Curvature
+    step: Step
+    joint: Joint | None
+
+    @cached_property
+    def derivation(self) -> Derivation:
+        """How the constants were derived, in words."""
+        return self.step.written()
+
+
+@dataclass(frozen=True)
+class Moduli:
+    """Strong convexity of the public part of an objective, in sum form.
+
+    Attributes
+    ----------
+    least : float
+        mu: the modulus over the whole space.
+    ratios : tuple of float
+        For each variable, `least` over its own modulus; 1 or less.  A variable with a larger modulus feels less curvature.
+    """
+
+    least: float
+    ratios: tuple[float, ...]
+
+
+class Analysis:
+    """All constants of a template.
+
+    Parameters
+    ----------
+    form : LossForm
+
+    Attributes
+    ----------
+    losses : tuple of LossBounds
+        One for each combination of discrete fields.
+    obstacle : DPConvexError or None
+        Why the program cannot be run, whatever the data, as far as is known.
+    """
+
+    obstacle: DPConvexError | None = None
+
+    def __init__(self, form: LossForm) -> None:
+        self.form = form
+        check_magnitudes(form)
+        everything = [leaf for group in form.leaves for leaf in group]
+        polynomials = [form.polynomial(leaf) for leaf in everything]
+        self.gram = Gram(polynomials, form.space, form.bases)
+        self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
+        rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
+        walker = Walker(form.expander, rows, self.reach)
+        self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
+        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
+
+    def _bounds(self, walker: Walker, k: int) -> LossBounds:
+        loss = self.form.template.losses[k]
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
+        entries, step = walker.walk(loss)
+        (scalar,) = entries
+        if scalar.sign < 0 and not scalar.is_affine:
+            raise MissingRule("the loss is concave", loss, "minimise a convex loss")
+        # Rows whose squares overflow are refused before they are squared.
+        sizes = [float(np.abs(term.rows).max(initial=0.0)) for term in scalar.terms]
+        check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
+        gradients = Gradients(scalar.terms, self.gram)
+        bound = gradients.bound * (1 + ROUNDING_SLACK)
+        curvature = self._curvature(scalar, self.gram)
+        check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
+        claims = {"gradient bound": bound}
+        if scalar.kink is None:
+            claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
+        written = self.form.template.written[k]
+        source = "" if written is loss else "in normal form; docs/theory.md, section 2"
+        whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
+        return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
+
+    def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
+        """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
+        return self.ranges.offsets[id(polynomial)]
+
+    def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
+        """Bound the entries of an affine leaf over the record's domain and K."""
+        return self.ranges.values[id(polynomial)]
+
+    @cached_property
+    def gradient_bound(self) -> float:
+        """Largest norm of one record's gradient, G."""
+        bound = max(loss.gradient_bound for loss in self.losses)
+        if bound == 0:
+            raise NotPrivate(
+                "the loss has slope 0 everywhere, so nothing would be learnt from the data",
+                self.form.template.losses[0],
+                "check the factors of its terms: one of them is 0",
+            )
+        return bound
+
+    @cached_property
+    def steepest(self) -> LossBounds:
+        """The first loss with the largest gradient bound."""
+        return self.losses[first_largest(np.array([loss.gradient_bound for loss in self.losses]))]
+
+    @cached_property
+    def replacement_bound(self) -> float:
+        """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
+        bound = 0.0
+        seen: set[Hashable] = set()
+        for k, first in enumerate(self.losses):
+            for second in self.losses[k:]:
+                both = first.gradients.enumerated(second.gradients)
+                rounding = first.gradients.rounding, second.gradients.rounding
+                key = None if both is None else (self.symmetry.key(*both), *rounding)
+                if key is None or key not in seen:
+                    seen.add(key)
+                    bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))
+        if bound <= SAME * self.gradient_bound:
+            raise NotPrivate(
+                "every record has the same gradient, so nothing would be learnt from the data",
+                self.form.template.losses[0],
+                "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
+            )
+        return min(bound, 2 * self.gradient_bound)
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """Recognises pairs of losses that are alike."""
+        return Symmetry(self.gram)
+
+    @cached_property
+    def kink(self) -> Kink | None:
+        """Why the loss has no Lipschitz gradient, if it has none."""
+        return next((loss.scalar.kink for loss in self.losses if loss.scalar.kink is not None), None)
+
+    @cached_property
+    def hessian_bound(self) -> float:
+        """Largest eigenvalue of one record's Hessian."""
+        return max(loss.curvature.eigenvalue for loss in self.losses)
+
+    def log_det(self, moduli: Moduli) -> tuple[float, LossBounds]:
+        """Bound J = sup log det(I + M^(-1/2) H M^(-1/2)) over records and theta, with the loss that attains it.
+
+        M is the constant curvature of the rest of the objective, bounded below variable by variable.
+        """
+        values = self.log_dets(moduli)
+        return float(values.max()), self.losses[first_largest(values)]
+
+    def log_dets(self, moduli: Moduli) -> Array:
+        """Bound ``sup log det(I + M^(-1/2) H M^(-1/2))`` for each of the losses, shape (losses,)."""
+        return self._log_dets(moduli.ratios)(moduli.least)
+
+    def _log_dets(self, ratios: tuple[float, ...] = ()) -> LogDeterminants:
+        """Return the bounds for all losses, in coordinates where every variable has the smallest modulus."""
+        if min(ratios, default=1.0) == 1.0:
+            ratios = ()
+        if ratios not in self._weighted:
+            gram = self.gram.reweighted(np.sqrt(np.array(ratios))) if ratios else None
+            self._weighted[ratios] = LogDeterminants(
+                [loss.curvature if gram is None else self._curvature(loss.scalar, gram) for loss in self.losses]
+            )
+        return self._weighted[ratios]
+
+    def _curvature(self, scalar: Scalar, gram: Gram) -> Curvature:
+        return curvature_bound(scalar.pieces, gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
+
+    def moduli(self, size: float, added: float) -> Moduli:
+        """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
+        values = [size * modulus + added for modulus in self.block_moduli]
+        least = min(values, default=added)
+        return Moduli(least, tuple(float(min(1.0, least / value)) if value > 0 else 1.0 for value in values))
+
+    def perturbation_cost(self, beta: float, moduli: Moduli, adjacency: str) -> tuple[float, str]:
+        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta.
+
+        Parameters
+        ----------
+        beta : float
+            Inverse scale of the noise.
+        moduli : Moduli
+            Strong convexity in sum form.
+        adjacency : str
+
+        Returns
+        -------
+        epsilon : float
+        how : str
+            Which of the two valid bounds is the smaller: the suprema apart, or joined.
+        """
+        mu = moduli.least
+        replace = adjacency == "replace-one"
+        sensitivity = self.replacement_bound if replace else self.gradient_bound
+        apart = beta * sensitivity + self.log_det(moduli)[0]
+        if all(loss.joint is None for loss in self.losses):
+            return apart, "suprema of gradient and curvature apart"
+        other = beta * self.gradient_bound if replace else 0.0
+        joint = 0.0
+        for loss, curved in zip(self.losses, self._log_dets()(mu).tolist(), strict=True):
+            separate = beta * loss.gradient_bound + curved
+            together = separate if loss.joint is None else min(separate, loss.joint.loss(beta, mu))
+            joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
+        if joint >= apart:
+            return apart, "suprema of gradient and curvature apart"
+        names = sorted({loss.joint.name for loss in self.losses if loss.joint is not None})
+        return joint, "; ".join(names)
+
+    @cached_property
+    def regularizer(self) -> tuple[sp.csr_array, Derivation]:
+        """Constant curvature M of the regularizer (mean form), and its derivation."""
+        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+
+    @cached_property
+    def block_moduli(self) -> tuple[float, ...]:
+        """Strong convexity of the regularizer in each variable, mean form.
+
+        If the quadratic terms couple variables, all get the modulus of the whole.
+        """
+        matrix, _ = self.regularizer
+        blocks = list(self.form.space.blocks.values())
+        table = matrix.tocoo()
+        starts = np.array([block.start for block in blocks])
+        row, column = (np.searchsorted(starts, index, side="right") for index in table.coords)
+        if (row != column).any():
+            return (self.modulus,) * len(blocks)
+        return tuple(smallest_eigenvalue(matrix[block.slice][:, block.slice]) for block in blocks)
+
+    @cached_property
+    def modulus(self) -> float:
+        """Strong convexity of the regularizer over the whole space, mean form."""
+        return smallest_eigenvalue(self.regularizer[0])
+
+
+def first_largest(values: Array) -> int:
+    """Return the place of the first value that is the largest one but for rounding: labels that are alike tie.
+
+    >>> first_largest(np.array([1.0, 2.0, 2.0 + 1e-12]))
+    1
+    """
+    return int(np.argmax(values >= values.max() * (1 - TIE)))

@@ -1,0 +1,466 @@
+"""Inner products of rows of `A_z`, over the whole record domain.
+
+The rows of all leaves of a loss are written in a few *generators*: one variable's worth of coefficients, up to a factor.
+A gradient is then a short vector of numbers, and inner products of gradients, of one record or of two, are sums of bilinear
+forms with known ranges.  For a classifier with C matrices there are C generators, whatever the number of leaves.
+
+If all rows are ``a (x) H(z)`` in a variable, one weight for each of its columns (or rows, or entries) times one and the same H,
+a generator is H in one column: C generators for a matrix with one column for each of C classes, and not one for each of the
+C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
+
+Sums that cancel are bounded outward: an error is relative to what was added up, never to what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.calculus.abstract_values import Term
+from dpconvex.calculus.bilinear_forms import Interval, form_range
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, significant
+from dpconvex.core.record_scalars import Bases
+from dpconvex.errors import MissingRule
+
+__all__ = ["Form", "Gram"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+LARGEST_NUMBER_OF_FORMS = 4000
+# Vertices whose norm is also bounded through the one form that belongs to them (slower, sharper).
+LARGEST_EXACT_SET = 64
+# Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
+MERGED_BITS = 40
+# Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
+ROUNDING = 2.0**-44
+EPSILON = 2.0**-52
+# Rounding of a norm that is worth the time to avoid, relative to the norm.
+CANCELLED = 1e-11
+# An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
+RESIDUE = 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One bilinear form in the record, with its place among the generators.
+
+    Attributes
+    ----------
+    weight : ndarray, shape (generators, generators)
+        The form's coefficient in the inner product of two generators.
+    same, cross : Interval
+        Its range for one record, and for two independent ones.
+    matrix : sparse array, shape (monomials, monomials)
+    """
+
+    weight: Array
+    same: Interval
+    cross: Interval
+    matrix: sp.csr_array
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is one number, whatever the records."""
+        return self.same.low == self.same.high == self.cross.low == self.cross.high
+
+
+class Gram:
+    """Inner products of the leaves' rows.
+
+    Parameters
+    ----------
+    leaves : sequence of Polynomial
+        Affine leaves; only their terms in theta matter.
+    space : Space
+    bases : Bases
+
+    Attributes
+    ----------
+    rows : list of ndarray, one per leaf, shape (leaf.size, generators)
+        Each entry's row of `A_z` in generator coordinates.
+    blocks : ndarray of int, shape (generators,)
+        Which variable each generator belongs to.
+    places : list of ndarray of int
+        The coordinates of theta that each generator lives on: a variable's, or one of its columns'.
+    forms : list of Form
+    upper : ndarray, shape (generators, generators)
+        Positive semidefinite, and above the Gram matrix of the generators at every record (in the Loewner order).
+    rounding : ndarray, shape (generators, generators)
+        Bound on what rounding does to an inner product, for each unit of the absolute factors of two generators.
+    errors : ndarray, shape (generators,)
+        How far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding, and merging.
+    """
+
+    def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
+        self.bases = bases
+        sizes = [leaf.size for leaf in leaves]
+        offsets = np.cumsum([0, *sizes])
+        parts = [leaf.part(with_theta=True) for leaf in leaves]
+        joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+        terms = concatenate(parts, (int(offsets[-1]),), joined) if parts else Polynomial.constant(np.zeros(0))
+        self.monomial, mono = numbered_rows(terms.monomial)
+        largest = np.max(np.abs(bases.monomial_range(self.monomial)), axis=0)
+        table, generators, excess = factor(terms, mono, largest, space, int(offsets[-1]))
+        self.rows = [table[offsets[k] : offsets[k + 1]] for k in range(len(leaves))]
+        self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
+        self.places = [generator.place for generator in generators]
+        self.generators = generators
+        self.scale = np.ones(len(generators))
+        self._residue = 0.0
+        self.forms = self._forms(generators)
+        lengths, moving = (self._lengths(generators, moving) for moving in (False, True))
+        self.errors = ROUNDING * lengths + excess
+        self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
+        self.rounding = self._outer + self._magnitude(self.forms)
+        self.upper = self._upper(len(generators))
+
+    def _magnitude(self, forms: list[Form]) -> Array:
+        """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
+        count = len(self.generators)
+        sizes = (np.abs(form.weight) * max(form.same.size, form.cross.size) for form in forms)
+        longest = max(
+            (int(np.count_nonzero(form.weight, axis=axis).max()) for form in forms for axis in (0, 1)), default=0
+        )
+        return EPSILON * (longest + len(forms) + 2) * sum(sizes, np.zeros((count, count)))
+
+    def _lengths(self, generators: list[Generator], moving: bool) -> Array:
+        """Bound the norm that each generator would have if all its coefficients and monomials were positive.
+
+        `moving` says to leave out what is the same for every record.
+        """
+        known: dict[bytes, float] = {}
+        kept = sp.csr_array(sp.diags_array(1.0 - moving * (self.monomial < 0).all(axis=1)))
+        for generator in generators:
+            if generator.key not in known:
+                matrix = abs(generator.matrix(len(self.monomial))) @ kept
+                square = form_range(sp.csr_array(matrix.T @ matrix), self.monomial, self.bases, same=True)
+                known[generator.key] = float(np.sqrt(square.size))
+        return np.array([known[generator.key] for generator in generators])
+
+    def _forms(self, generators: list[Generator]) -> list[Form]:
+        count = len(generators)
+        weights: dict[bytes, Array] = {}
+        matrices: dict[bytes, sp.csr_array] = {}
+        products: dict[tuple[bytes, bytes], list[tuple[bytes, float]]] = {}
+        size = len(self.monomial)
+        for g, left in enumerate(generators):
+            for k, right in enumerate(generators):
+                if (left.block, left.cell) != (right.block, right.cell):
+                    continue
+                pair = (left.key, right.key)
+                if pair not in products:
+                    first, second = left.matrix(size), right.matrix(size)
+                    products[pair] = self._split(first, second, matrices)
+                for key, coefficient in products[pair]:
+                    weights.setdefault(key, np.zeros((count, count)))[g, k] = coefficient
+                    if len(weights) > LARGEST_NUMBER_OF_FORMS:
+                        raise MissingRule(
+                            f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
+                            None,
+                            "write it with fewer leaves, or with leaves that share their features",
+                        )
+        return [
+            Form(
+                weight,
+                form_range(matrices[key], self.monomial, self.bases, same=True),
+                form_range(matrices[key], self.monomial, self.bases, same=False),
+                matrices[key],
+            )
+            for key, weight in weights.items()
+        ]
+
+    def _split(
+        self, first: sp.csr_array, second: sp.csr_array, known: dict[bytes, sp.csr_array]
+    ) -> list[tuple[bytes, float]]:
+        """Write the product of two generators as multiples of forms: its constant, which is exact, apart from all else.
+
+        An entry that is small against the sum of its absolute terms is rounding.  What is merely small against other entries is
+        not, because the monomials that it multiplies may be large.
+        """
+        constant = (self.monomial < 0).all(axis=1)
+        matrix, size = sp.csr_array(first.T @ second), sp.csr_array(abs(first).T @ abs(second))
+        parts = [(matrix, size)]
+        if constant.any():
+            only = sp.csr_array(sp.diags_array(constant.astype(float)))
+            parts = [(only @ part @ only, only @ whole @ only) for part, whole in parts]
+            parts.append((matrix - parts[0][0], size - parts[0][1]))
+        found = []
+        for part, whole in parts:
+            kept = sp.csr_array(part.multiply(abs(part) > RESIDUE * whole))
+            if kept.count_nonzero() < part.count_nonzero():
+                self._residue = RESIDUE
+            found.append(normalised(kept, known))
+        return [item for item in found if item is not None]
+
+    def _upper(self, count: int) -> Array:
+        upper = np.zeros((count, count))
+        # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
+        squares = sum((np.diag(form.weight) * form.same.high for form in self.forms), np.zeros(count))
+        length = np.sqrt(np.where(squares > 0, squares, 1.0))
+        for form in self.forms:
+            values, vectors = np.linalg.eigh((form.weight + form.weight.T) / 2 / length / length[:, None])
+            positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
+            negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
+            # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
+            upper += form.same.high * positive - form.same.low * negative
+            upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
+        return np.asarray(upper * length * length[:, None])
+
+    def reweighted(self, weights: Array) -> Gram:
+        """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""
+        factor = weights[self.blocks]
+        result = copy(self)
+        result.scale = factor * self.scale
+        result.forms = [replace(form, weight=factor[:, None] * form.weight * factor) for form in self.forms]
+        result.upper = factor[:, None] * self.upper * factor
+        result._outer, result._moving = (factor[:, None] * part * factor for part in (self._outer, self._moving))
+        result.rounding = factor[:, None] * self.rounding * factor
+        result.errors = factor * self.errors
+        return result
+
+    def slack(self, masses: Array) -> Array:
+        """Bound how far gradients are from their generator coordinates, whose absolute terms add up to `masses`."""
+        return np.asarray(masses @ self.errors)
+
+    def term_slack(self, terms: Sequence[Term]) -> float:
+        """Bound how far any gradient in the sum of some terms is from its generator coordinates."""
+        return float(sum(self.slack(term.masses).max(initial=0.0) for term in terms))
+
+    def inner(self, rows: Array) -> tuple[Array, float]:
+        """Return the upper bound of the Gram matrix of some rows, and a bound on the rounding of each entry."""
+        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(self.upper), 0.0))).max(initial=0.0))
+        return rows @ self.upper @ rows.T, ROUNDING * size**2
+
+    def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
+        """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
+
+        `cross` says whether u belongs to one record and v to another.
+        """
+        total = np.abs(left) @ self.rounding @ np.abs(right).T
+        for form in self.forms:
+            value = sign * (left @ form.weight @ right.T)
+            interval = form.cross if cross else form.same
+            highest = value * interval.high
+            np.multiply(value, interval.low, out=value)
+            total += np.maximum(highest, value, out=value)
+        return np.asarray(total)
+
+    def squared_distances(self, left: Array, right: Array, squares: tuple[Array, Array]) -> Array:
+        """Bound ``||u - v||^2`` for rows u of `left` of one record and v of `right` of another, given bounds of their squares.
+
+        What is the same for every record is subtracted first: of two large labels, the difference counts.
+        """
+        apart = squares[0][:, None] + squares[1][None, :] + 2 * self.products(left, right, cross=True, sign=-1.0)
+        fixed, moving = copy(self), copy(self)
+        fixed.forms = [form for form in self.forms if form.fixed]
+        if not fixed.forms:
+            return np.asarray(apart)
+        fixed.rounding = self._outer + self._magnitude(fixed.forms)
+        moving.forms = [form for form in self.forms if not form.fixed]
+        moving.rounding = self._moving + self._magnitude(moving.forms)
+        own = [moving.summed_squares(rows) for rows in (left, right)]
+        result = own[0][:, None] + own[1][None, :] + 2 * moving.products(left, right, cross=True, sign=-1.0)
+        for k, row in enumerate(left):
+            result[k] += fixed.summed_squares(row - right)
+        return np.asarray(np.minimum(apart, result))
+
+    def summed_squares(self, vectors: Array) -> Array:
+        """Bound the squared norm of each row form by form."""
+        size = np.abs(vectors)
+        total = ((size @ self.rounding) * size).sum(axis=1)
+        for form in self.forms:
+            value = ((vectors @ form.weight) * vectors).sum(axis=1)
+            total += np.maximum(value * form.same.low, value * form.same.high)
+        return np.asarray(total)
+
+    def squared_norms(self, vectors: Array) -> Array:
+        """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
+        size = np.abs(vectors)
+        result = ((vectors @ self.upper) * vectors).sum(axis=1)
+        result += ROUNDING * ((size @ np.abs(self.upper)) * size).sum(axis=1)
+        result = np.minimum(result, self.summed_squares(vectors))
+        if len(vectors) <= LARGEST_EXACT_SET:
+            several = sum(not form.fixed for form in self.forms) > 1
+            cancelled = ((size @ self.rounding) * size).sum(axis=1) > CANCELLED * result
+            for k in np.flatnonzero(cancelled | several):
+                vector = vectors[k]
+                result[k] = min(result[k], form_range(self._form(vector), self.monomial, self.bases, same=True).high)
+        return np.maximum(result, 0.0)
+
+    def _form(self, vector: Array) -> sp.csr_array:
+        """Return the form of one combination's squared norm: coefficients are added up before they are squared."""
+        count = len(self.monomial)
+        cells: dict[tuple[int, int], sp.csr_array] = {}
+        for generator, factor_ in zip(self.generators, vector * self.scale, strict=True):
+            if factor_ != 0:
+                place = generator.block, generator.cell
+                own = generator.matrix(count) * factor_
+                cells[place] = cells[place] + own if place in cells else own
+        total = sp.csr_array((count, count))
+        for matrix in cells.values():
+            total = total + matrix.T @ matrix
+        return sp.csr_array(total)
+
+
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
+
+    Attributes
+    ----------
+    block, cell : int
+        Number of the variable, and of the cell within it.
+    key : bytes
+        What generators with equal coefficients in different cells share.
+    place : ndarray of int
+        The cell's coordinates of theta.
+    coordinate, monomial : ndarray of int, shape (terms,)
+        Of each term; coordinates are counted within the cell.
+    coefficient : ndarray, shape (terms,)
+    """
+
+    block: int
+    cell: int
+    key: bytes
+    place: Index
+    coordinate: Index
+    monomial: Index
+    coefficient: Array
+
+    def matrix(self, monomials: int) -> sp.csr_array:
+        """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
+        return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
+
+
+def factor(
+    terms: Polynomial, mono: Index, largest: Array, space: Space, rows: int
+) -> tuple[Array, list[Generator], Array]:
+    """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
+
+    `largest` bounds the absolute values of the monomials.
+    """
+    blocks = list(space.blocks.values())
+    starts = np.array([block.start for block in blocks])
+    owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
+    generators: list[Generator] = []
+    found: list[tuple[Index, Index, Array]] = []
+    excess: list[Array] = []
+    for number, block in enumerate(blocks):
+        own = order[(ends[number - 1] if number else 0) : ends[number]]
+        if len(own) == 0:
+            continue
+        place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
+        part = (*place, terms.coefficient[own], terms.error[own], largest)
+        best = patterns(number, block.start, np.arange(block.dim)[None, :], *part)
+        if len(best[0]) > 1 and not block.symmetric:
+            for cells in layouts(block.variable.shape):
+                split = patterns(number, block.start, cells, *part)
+                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) <= len(best[0]):
+                    best = split
+        found.append((best[1], best[2] + len(generators), best[3]))
+        generators.extend(best[0])
+        excess.append(best[4])
+    table = np.zeros((rows, len(generators)))
+    for row, column, lead in found:
+        table[row, column] = lead
+    return table, generators, np.concatenate(excess) if excess else np.zeros(0)
+
+
+def layouts(shape: tuple[int, ...]) -> list[Index]:
+    """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
+    numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
+    found = [numbers[:, None]]
+    if len(shape) == 2:
+        columns = numbers.reshape(shape[::-1])
+        found += [columns, columns.T]
+    return found
+
+
+def patterns(
+    block: int,
+    start: int,
+    cells: Index,
+    entry: Index,
+    coordinate: Index,
+    mono: Index,
+    coefficient: Array,
+    error: Array,
+    largest: Array,
+) -> tuple[list[Generator], Index, Index, Array, Array]:
+    """Divide the rows within one variable into multiples of generators, cell by cell.
+
+    Parameters
+    ----------
+    block, start : int
+        Number of the variable, and its first coordinate.
+    cells : ndarray of int, shape (cells, size)
+        The coordinates of each cell, counted within the variable.
+    entry, coordinate, mono : ndarray of int, shape (terms,)
+        The row, the coordinate within the variable and the monomial of each term.
+    coefficient, error : ndarray, shape (terms,)
+        And how far each coefficient may be from the exact one.
+    largest : ndarray, shape (monomials,)
+        Bound on the absolute value of each monomial.
+
+    Returns
+    -------
+    generators : list of Generator
+    row, number : ndarray of int
+    factor : ndarray
+        In that row, that generator has this factor.
+    excess : ndarray, shape (generators,)
+        Bound on the distance of a row from factor times generator, for each unit of the factor.
+    """
+    cell, position = np.empty((2, cells.size), dtype=np.int64)
+    cell[cells], position[cells] = np.indices(cells.shape)
+    cell, position = cell[coordinate], position[coordinate]
+    order = np.lexsort([mono, position, cell, entry])
+    entry, cell, position, mono = entry[order], cell[order], position[order], mono[order]
+    coefficient, error = coefficient[order], error[order]
+    begins = np.flatnonzero(np.append(True, (np.diff(entry) != 0) | (np.diff(cell) != 0)))
+    lengths = np.diff(np.append(begins, len(entry)))
+    lead = coefficient[begins]
+    pattern = coefficient / np.repeat(lead, lengths)
+    merged = significant(pattern, MERGED_BITS)
+    known: dict[tuple[int, bytes], int] = {}
+    generators: list[Generator] = []
+    number = np.empty(len(begins), dtype=np.int64)
+    for k, a in enumerate(begins):
+        run = slice(a, a + lengths[k])
+        key = position[run].tobytes() + b"|" + mono[run].tobytes() + b"|" + merged[run].tobytes()
+        number[k] = known.setdefault((int(cell[a]), key), len(generators))
+        if number[k] == len(generators):
+            place = start + cells[cell[a]]
+            generators.append(Generator(block, int(cell[a]), key, place, position[run], mono[run], pattern[run]))
+    merged = np.concatenate([generators[g].coefficient for g in number])
+    apart = np.abs(pattern - merged) + 4 * EPSILON * np.abs(pattern) + error / np.abs(np.repeat(lead, lengths))
+    run_of = np.repeat(np.arange(len(begins)), lengths)
+    _, line = np.unique(run_of * cells.shape[1] + position, return_inverse=True)
+    lines = np.bincount(line.ravel(), weights=apart * largest[mono]) ** 2
+    owner = np.zeros(len(lines), dtype=np.int64)
+    owner[line.ravel()] = run_of
+    excess = np.zeros(len(generators))
+    np.maximum.at(excess, number, np.sqrt(np.bincount(owner, weights=lines, minlength=len(begins))))
+    return generators, entry[begins], number, lead, excess
+
+
+def normalised(matrix: sp.csr_array, known: dict[bytes, sp.csr_array]) -> tuple[bytes, float] | None:
+    """Split a matrix into a factor and a normal form, which is remembered under its key; None for zero."""
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    if matrix.nnz == 0:
+        return None
+    factor_ = float(matrix.data[0])
+    matrix.data = matrix.data / factor_
+    key = matrix.indptr.tobytes() + matrix.indices.tobytes() + significant(matrix.data, MERGED_BITS).tobytes()
+    known.setdefault(key, matrix)
+    return key, factor_

@@ -1,0 +1,159 @@
+"""The joint supremum: one record's gradient and curvature are not extreme at the same parameters.
+
+Objective perturbation costs ``sup [beta ||g - g'|| + log det(I + H/mu)]``, with g, H of one record at one theta.  Bounding the
+two parts apart is always valid.  Where the loss has a known shape the sum is bounded directly, which can make curvature free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from dpconvex.calculus.abstract_values import Piece, Scalar, Term, covariance_of_gradient
+from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.calculus.curvature import mixed_piece, trace_bound
+from dpconvex.calculus.gram import Gram
+from dpconvex.calculus.mixed_curvature import Mixed
+
+__all__ = ["Joint", "joint_form"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A loss whose gradient and curvature are bounded together.
+
+    Attributes
+    ----------
+    name : str
+        Which rule applies.
+    """
+
+    name: str
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Bound ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and all theta."""
+        raise TypeError("Joint is abstract")
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticJoint(Joint):
+    """``scale * log(1 + exp(m))`` of one affine leaf with rows no longer than `radius`.
+
+    With slope s in [low, high] the gradient has norm ``scale s R`` and the only eigenvalue is ``scale s (1-s) R^2``.  The sum
+    is concave in s (a logarithm of a positive concave function), so the largest value on [low, high] is where its derivative
+    ``beta c R + c q (1 - 2s)/(1 + c q s(1-s))``, q = R^2/mu, changes sign: at a root of a quadratic, or at an end.
+    If R^2/mu <= beta R it is at s = 1: curvature is free.
+    """
+
+    radius: float
+    scale: float
+    low: float
+    high: float
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Evaluate at the ends and at the root of the derivative."""
+        a, q = beta * self.scale * self.radius, self.scale * self.radius**2 / mu
+        points = [self.low, self.high]
+        if q > 0:
+            # a (1 + q s - q s^2) + q (1 - 2 s) = 0
+            roots = np.roots([-a * q, a * q - 2 * q, a + q])
+            points += [float(r.real) for r in roots if abs(r.imag) == 0 and self.low < r.real < self.high]
+        return max(a * s + float(np.log1p(q * s * (1 - s))) for s in points)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxJoint(Joint):
+    """``scale * log-sum-exp`` of affine leaves, up to an affine term.
+
+    With softmax weights p over vertices v_j, the gradient is ``scale * E v`` and the Hessian ``scale * Cov(v)``.  For any m > 0,
+    ``||Ev|| <= m/2 + ||Ev||^2/(2m)`` and ``log det(I + H/mu) <= tr(H)/mu``, so the sum is at most
+
+        beta scale m/2 + max_p [(scale/mu) E||v||^2 - (scale/mu - beta scale/(2m)) ||Ev||^2],
+
+    a concave maximisation.  With m the longest vertex M it equals ``beta scale M`` once ``beta mu >= 2 M``: curvature is free
+    (for a softmax on the ball of radius R, M = sqrt(2) R).
+    """
+
+    term: Term
+    scale: float
+    gram: Gram
+
+    @property
+    def vertices(self) -> Array:
+        """The points v_j, shape (k, generators)."""
+        return self.term.rows
+
+    @cached_property
+    def longest(self) -> float:
+        """Bound M on the length of every vertex."""
+        return float(np.sqrt(self.gram.squared_norms(self.vertices).max())) + self.gram.term_slack([self.term])
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Minimise the bound over m."""
+        longest, term = self.longest, self.term
+
+        def bound(m: float) -> float:
+            piece = Piece((term,), beta * self.scale / (2 * m), self.scale / mu)
+            return beta * self.scale * m / 2 + trace_bound(piece, self.gram, longest)
+
+        if beta * mu >= 2 * longest:
+            return beta * self.scale * longest
+        found = minimize_scalar(bound, bounds=(0.2 * longest, longest), method="bounded", options={"maxiter": 8})
+        return float(min(bound(longest), found.fun))
+
+    def is_free(self, beta: float, mu: float) -> bool:
+        """Say whether curvature costs nothing."""
+        return beta * mu >= 2 * self.longest
+
+
+@dataclass(frozen=True, eq=False)
+class HingeJoint(Joint):
+    """A smooth function of one variable, of slope at most `lead`, of a log-sum-exp of affine leaves.
+
+    The gradient is at most `lead` times the mean of the points whose covariance is a part of the Hessian: where these spread,
+    their mean is short.
+    """
+
+    lead: float
+    mixed: Mixed
+
+    def loss(self, beta: float, mu: float) -> float:
+        """Maximise over the trace of the covariance."""
+        return self.mixed.loss(beta * self.lead, mu)
+
+
+def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
+    """Recognise a loss whose gradient and curvature can be bounded together.
+
+    Returns
+    -------
+    Joint or None
+    """
+    if scalar.kink is not None:
+        return None
+    if scalar.logit is not None:
+        row, scale, low, high = scalar.logit
+        radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)))
+        return LogisticJoint("joint supremum of slope and curvature (logistic)", radius, scale, low, high)
+    if scalar.lead is not None and len(scalar.pieces) == 1:
+        mixed = mixed_piece(scalar.pieces[0], gram)
+        if mixed is not None:
+            return HingeJoint("joint supremum of gradient and curvature (hinge of a softmax)", scalar.lead, mixed)
+    return softmax_form(scalar, gram)
+
+
+def softmax_form(scalar: Scalar, gram: Gram) -> SoftmaxJoint | None:
+    """Recognise a scaled log-sum-exp of affine leaves, plus affine terms."""
+    own = covariance_of_gradient(scalar)
+    if own is None:
+        return None
+    # Points v' with gradient E v' and Hessian Cov(v')/s are s times points v with gradient s E v and Hessian s Cov(v).
+    scale = 1.0 / own.spread
+    term = own.terms[0].scaled(Interval(1.0 / scale, 1.0 / scale))
+    return SoftmaxJoint("joint supremum of gradient and curvature (softmax)", term, scale, gram)

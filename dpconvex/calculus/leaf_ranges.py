@@ -1,0 +1,127 @@
+"""Ranges of affine leaves ``A_z theta + c_z`` over the record's domain and over K.
+
+K may lie anywhere, so a leaf is split at several points c: ``(A_z c + c_z) + A_z (theta - c)``, where the first part depends on
+the record alone and the second is bounded by how far K reaches from c, as a ball or as a box.  Each split gives a bound, and
+all of them are intersected: with c a centre of K, to move K and the loss together moves no range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.calculus.gram import Gram
+from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
+from dpconvex.core.record_scalars import Bases
+from dpconvex.geometry.feasible_set import FeasibleSet
+
+__all__ = ["LeafRanges", "leaf_ranges"]
+
+Array = NDArray[np.float64]
+Pair = tuple[Array, Array]
+
+UNIT = float(np.finfo(float).eps)
+# A few roundings of a length.
+SLACK = 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class LeafRanges:
+    """Ranges of all leaves, by the id of their polynomial.
+
+    Attributes
+    ----------
+    offsets : dict of int to (ndarray, ndarray)
+        Least and largest values of what a leaf adds to its linear part, shape (size,) each.
+    values : dict of int to list of Interval
+        Ranges of the entries.
+    """
+
+    offsets: dict[int, Pair]
+    values: dict[int, list[Interval]]
+
+
+def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases) -> LeafRanges:
+    """Bound the offsets and the values of all leaves at once: with many classes there are very many, each small.
+
+    Parameters
+    ----------
+    leaves : sequence of Polynomial
+        In the order of ``gram.rows``.
+    gram : Gram
+    feasible : FeasibleSet
+    bases : Bases
+    """
+    if not leaves:
+        return LeafRanges({}, {})
+    ends = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    joined = [leaf.entry + start for leaf, start in zip(leaves, ends, strict=False)]
+    terms = concatenate(leaves, (int(ends[-1]),), joined)
+    offset = bases.range(terms.part(with_theta=False))
+    part = terms.part(with_theta=True)
+    monomial, number = numbered_rows(part.monomial)
+    below, above = (bound[number] for bound in bases.monomial_range(monomial))
+    # Entries without parameters stay where they are.
+    moving = np.bincount(part.entry, minlength=part.size) > 0
+    touched = [np.unique(leaf.coordinate[leaf.coordinate >= 0]) for leaf in leaves]
+    limited = [bool(feasible.limited[coordinates].all()) for coordinates in touched]
+    least, most = np.full(part.size, -np.inf), np.full(part.size, np.inf)
+    for center in (np.zeros(feasible.space.dim), *feasible.centers):
+        shifted = center.any()
+        low, high = split_at(center, terms, bases) if shifted else offset
+        size = np.full(part.size, np.inf)
+        for k, (coordinates, known) in enumerate(zip(touched, limited, strict=True)):
+            if known:
+                reach = feasible.reach_on(coordinates, center) if shifted else feasible.norm_on(coordinates)
+                rows = gram.rows[k]
+                length = np.sqrt(gram.squared_norms(rows)) + gram.slack(np.abs(rows))
+                size[ends[k] : ends[k + 1]] = length * reach * (1 + SLACK)
+        size[~moving] = 0.0
+        limits = feasible.lower, feasible.upper
+        if shifted:
+            limits = np.nextafter(limits[0] - center, -np.inf), np.nextafter(limits[1] - center, np.inf)
+        box_low, box_high = box_of(part, (below, above), limits)
+        linear = np.maximum(-size, box_low).tolist(), np.minimum(size, box_high).tolist()
+        sums = [
+            Interval(*a) + Interval(*b)
+            for a, b in zip(zip(low, high, strict=True), zip(*linear, strict=True), strict=True)
+        ]
+        least = np.maximum(least, [interval.low for interval in sums])
+        most = np.minimum(most, [interval.high for interval in sums])
+    # Bounds that meet may miss each other by rounding.
+    least, most = np.minimum(least, most), np.maximum(least, most)
+    values = [Interval(a, b) for a, b in zip(least.tolist(), most.tolist(), strict=True)]
+    result = LeafRanges({}, {})
+    for leaf, a, b in zip(leaves, ends, ends[1:], strict=False):
+        result.offsets[id(leaf)], result.values[id(leaf)] = (offset[0][a:b], offset[1][a:b]), values[a:b]
+    return result
+
+
+def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
+    """Bound ``A_z c + c_z``, with room for the rounding of its coefficients: they may be small differences of large numbers."""
+    fixed = np.append(center, 1.0)[terms.coordinate]
+    coefficient = terms.coefficient * fixed
+    nowhere, error = np.full_like(terms.coordinate, -1), terms.error * np.abs(fixed) * (1 + SLACK)
+    at_center = replace(terms, coordinate=nowhere, coefficient=coefficient, error=error).collected()
+    low, high = bases.range(at_center)
+    monomial, number = numbered_rows(terms.monomial)
+    largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)[number]
+    magnitude = np.bincount(terms.entry, weights=np.abs(coefficient) * largest, minlength=terms.size)
+    count = np.bincount(terms.entry, minlength=terms.size)
+    # The center itself, and how far K reaches from it, are rounded too.
+    room = (count + 8) * UNIT * magnitude
+    return low - room, high + room
+
+
+def box_of(part: Polynomial, monomial: Pair, limits: Pair) -> Pair:
+    """Bound the linear parts of all entries term by term, given the bounds of monomials and of coordinates."""
+    exact = part.error == 0
+    about = [part.coefficient + sign * part.error * (1 + SLACK) for sign in (-1, 1)]
+    about = [np.where(exact, part.coefficient, end) for end in about]
+    factors = interval_product(monomial, (about[0], about[1]))
+    own = limits[0][part.coordinate], limits[1][part.coordinate]
+    return interval_sums(part.entry, *interval_product(factors, own), part.size)

@@ -1,0 +1,232 @@
+"""Splits a template into what the proofs speak of.
+
+That is: affine leaves `A_z theta + c_z`, an outer function for each label, a public regularizer and a public feasible set.
+
+What cannot be split this way, or depends on data where it must not, is refused here, with the place and a remedy.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
+from cvxpy.atoms.affine.wraps import nonneg_wrap, nonpos_wrap, nsd_wrap, psd_wrap
+from cvxpy.atoms.quad_form import QuadForm
+
+from dpconvex.calculus.sensitive_subspace import sensitive_basis
+from dpconvex.core.expansion import Expander
+from dpconvex.core.mentions import Mentions
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_scalars import Bases
+from dpconvex.core.summation import Lengths
+from dpconvex.errors import NotPrivate
+from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
+from dpconvex.geometry.implicit_domains import implicit_constraints
+from dpconvex.geometry.quadratics import quadratic
+from dpconvex.language.template import Template
+
+__all__ = ["LossForm", "affine_leaves"]
+
+
+class LossForm:
+    """A template, split.
+
+    Parameters
+    ----------
+    template : Template
+
+    Attributes
+    ----------
+    space : Space
+        Coordinates of the parameters.
+    feasible : FeasibleSet
+        The set K: the template's constraints, and where its regularizer is defined.
+    constraints : tuple of cvxpy.Constraint
+        Both.
+    bases : Bases
+        The record's scalars and their bounds.
+    leaves : tuple of list
+        For each combination of discrete fields, the affine leaves of its loss.
+
+    Raises
+    ------
+    NotPrivate
+        If the loss is not convex, mentions no variable, or something public depends on a record.
+    MissingRule
+        If an affine atom has no rule.
+    """
+
+    def __init__(self, template: Template) -> None:
+        self.template = template
+        check_public(template)
+        check_loss(template)
+        self.space = Space(template.variables)
+        self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
+        self.bases = Bases(template.record)
+        self.expander = Expander(self.space, self.bases)
+        self.leaves: tuple[list[cp.Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
+        domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
+        self.constraints = (*template.constraints, *domains)
+        if domains:
+            self.feasible = feasible_set(self.space, self.constraints)
+        for group in self.leaves:
+            for leaf in group:
+                self.expander.expand_leaf(leaf)
+        if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
+            raise NotPrivate(
+                "the loss does not change with any variable: what multiplies them is zero",
+                template.losses[0],
+                "write the loss in the CVXPY variables that the learner estimates",
+            )
+
+    def polynomial(self, leaf: cp.Expression) -> Polynomial:
+        """Return a leaf as a polynomial in the record."""
+        return self.expander.expand(leaf)
+
+    @cached_property
+    def basis(self) -> sp.csc_array:
+        """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
+        return sensitive_basis([self.polynomial(leaf) for group in self.leaves for leaf in group], self.space.dim)
+
+    @property
+    def noise_dimension(self) -> int:
+        """Dimension p of the sensitive subspace."""
+        return int(self.basis.shape[1])
+
+    @cached_property
+    def projection(self) -> sp.csr_array | None:
+        """Orthogonal projection on the sensitive subspace, shape (dim, dim); None if that is the whole space."""
+        return None if self.noise_dimension == self.space.dim else sp.csr_array(self.basis @ self.basis.T)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How long the sums are that make a gradient of the objective."""
+        projected = 0.0
+        if self.projection is not None:
+            rows = np.diff(self.projection.indptr) * abs(self.projection).sum(axis=1)
+            projected = float(rows.max(initial=0.0))
+        entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
+        regularizer = quadratic(self.template.regularizer, self.space)
+        row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
+        return Lengths(self.bases.count, entries, row, projected)
+
+
+def affine_leaves(expression: cp.Expression) -> list[cp.Expression]:
+    """Return the maximal subexpressions that are affine in the variables and contain some, each once."""
+    found: dict[int, cp.Expression] = {}
+    mentions = Mentions()
+
+    def visit(node: cp.Expression) -> None:
+        if not mentions.variables(node):
+            return
+        if node.is_affine():
+            found.setdefault(id(node), node)
+            return
+        for argument in node.args:
+            visit(argument)
+
+    visit(expression)
+    return list(found.values())
+
+
+def check_public(template: Template) -> None:
+    """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
+    for public in (template.regularizer, *template.constraints):
+        check_assertions(public)
+    if template.regularizer.parameters():
+        raise NotPrivate(
+            "the regularizer mentions a field of the record; it must be public",
+            template.regularizer,
+            "move the term into the loss, or use a constant",
+        )
+    for constraint in template.constraints:
+        if constraint.parameters():
+            raise NotPrivate(
+                "a constraint mentions a field of the record, so the feasible set would depend on data",
+                constraint,
+                "state the constraint with public constants, or penalise its violation in the loss",
+            )
+        if not constraint.is_dcp():
+            raise NotPrivate(
+                "a constraint is not convex by CVXPY's rules",
+                constraint,
+                "bound convex functions from above and concave ones from below; let equations be affine",
+            )
+
+
+def check_assertions(expression: Any) -> None:
+    """Refuse signs and definiteness that the user asserts of variables, where convexity rests on them and nothing checks them.
+
+    In a loss they are checked against proved ranges by the rules.
+    """
+    if isinstance(expression, nonneg_wrap | nonpos_wrap | psd_wrap | nsd_wrap):
+        raise NotPrivate(
+            f"{type(expression).__name__} asserts what is not known of a public expression",
+            expression,
+            "declare the variable with its sign, or write the term so that CVXPY sees that it is convex",
+        )
+    for argument in expression.args:
+        check_assertions(argument)
+
+
+def check_loss(template: Template) -> None:
+    """Refuse a loss that is not convex, or does not depend on a variable."""
+    for values, loss in zip(template.record.combinations, template.losses, strict=True):
+        where = f" for {values}" if values else ""
+        if not loss.is_convex():
+            place = culprit(loss)
+            why, remedy = why_not_convex(place)
+            raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)
+    if not any(loss.variables() for loss in template.losses):
+        raise NotPrivate(
+            "the loss mentions no variable, so nothing would be learnt from the data",
+            template.losses[0],
+            "write the loss in the CVXPY variables that the learner estimates",
+        )
+
+
+def why_not_convex(place: cp.Expression) -> tuple[str, str]:
+    """Say what keeps a subexpression from being convex, and what to do about it."""
+    if place.is_concave():
+        return (
+            "it has a concave term",
+            "drop the term, change its sign, or replace it by its tangent; a loss must be convex",
+        )
+    if isinstance(place, QuadForm):
+        return (
+            "the matrix of a quadratic form has a negative eigenvalue",
+            "use a positive semidefinite matrix, so that the form is convex",
+        )
+    if isinstance(place, multiply | MulExpression | DivExpression):
+        left, right = place.args
+        if left.variables() and right.variables():
+            return (
+                "it multiplies variables with each other",
+                "write one of the factors as a constant or a field, or use a convex function of both",
+            )
+        return (
+            "a factor that can change sign multiplies a curved term",
+            "declare the factor's field non-negative (a Box with lower bounds of 0), so that the product stays convex",
+        )
+    return (
+        "CVXPY's rules do not prove it",
+        "compose as the rules ask: a convex non-decreasing function of a convex one, or a convex function of an affine one",
+    )
+
+
+def culprit(expression: cp.Expression) -> cp.Expression:
+    """Return the smallest subexpression that makes an expression fail to be convex."""
+    if isinstance(expression, cp.Expression) and expression.args:
+        for argument in expression.args:
+            if not (argument.is_convex() or argument.is_concave()):
+                return culprit(argument)
+        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "broadcast_to", "DivExpression"):
+            for argument in expression.args:
+                if not argument.is_convex():
+                    return culprit(argument)
+    return expression

@@ -1,0 +1,313 @@
+"""What one record changes: the differences of gradients between neighbours, as vertices, lengths and dimensions.
+
+Gaussian noise is calibrated to more than the longest difference.  The difference depends on the parameters, hence on the
+noise, but for given records it lies in a fixed polytope and in a fixed subspace: conv{0, v_1, ..., v_N} with bounds on the
+lengths of the vertices, and the span of the rows of the two records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.abstract_values import Piece, Term
+from dpconvex.calculus.analysis import Analysis, LossBounds
+from dpconvex.calculus.curvature import rank_bound, trace_bound
+from dpconvex.calculus.gradient_norms import Gradients
+from dpconvex.calculus.gram import Gram
+from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
+from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
+from dpconvex.calculus.symmetry import Symmetry
+from dpconvex.core.ranks import numerical_rank
+
+__all__ = ["Difference", "Hull", "Ray", "differences", "row_dimension"]
+
+Array = NDArray[np.float64]
+
+# Relative slack for rounding, as for every constant of an analysis.
+SLACK = 1 + 1e-11
+# Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
+GRID = 1e-7
+
+_KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKeyDictionary()
+_DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The gradients of one logistic record: ``scale s a`` with ``||a|| <= radius`` and ``0 <= s <= high``.
+
+    They are treated together, with the curvature at each s (`dpconvex.noise.gaussian_profiles.logistic_delta`).
+    """
+
+    radius: float
+    scale: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Hull:
+    """A polytope that holds the differences of two given records, and what is known along it.
+
+    Attributes
+    ----------
+    length : float
+        Bound on the norm of every vertex.
+    lengths, counts : ndarray or None
+        Lengths of the vertices other than 0, and how many have each; None if there are too many, or no polytope.
+    opposed : Opposed or None
+        If the first record's gradient and curvature are known to be opposed along it.
+    ray : Ray or None
+        The first record's own gradients, if they are to be treated apart: they are not among the `lengths` then.
+    """
+
+    length: float
+    lengths: Array | None
+    counts: Array | None
+    opposed: Opposed | None
+    ray: Ray | None = None
+
+    @property
+    def signature(self) -> tuple[Hashable, ...]:
+        """A key that hulls with equal bounds share, up to rounding."""
+        vertices = None
+        if self.lengths is not None and self.counts is not None:
+            vertices = (self.lengths.tobytes(), self.counts.tobytes())
+        return f"{self.length:.9e}", vertices, None if self.opposed is None else self.opposed.signature, self.ray
+
+    def merged(self, other: Hull) -> Hull:
+        """Return what holds for this and for another of the same signature."""
+        opposed = self.opposed
+        if opposed is not None and other.opposed is not None:
+            opposed = opposed.merged(other.opposed)
+        return replace(self, length=max(self.length, other.length), opposed=opposed)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Differences ``g_z - g_z'`` of two records, in this order, or one record's gradient if z' is none.
+
+    The first record's curvature counts, the second's does not.
+
+    Attributes
+    ----------
+    dimension : int
+        Bound on the dimension of the subspace that all differences of two given records lie in.
+    hulls : tuple of Hull
+        Each holds all of them; whichever gives the smallest bound counts.
+    firsts : tuple of int
+        The losses that the first record may have.
+    """
+
+    dimension: int
+    hulls: tuple[Hull, ...]
+    firsts: tuple[int, ...]
+
+    @property
+    def length(self) -> float:
+        """Bound on the norm of every difference."""
+        return min(hull.length for hull in self.hulls)
+
+    @property
+    def signature(self) -> tuple[Hashable, ...]:
+        """A key that differences with equal bounds share, up to rounding."""
+        return self.dimension, tuple(hull.signature for hull in self.hulls)
+
+    def merged(self, other: Difference) -> Difference:
+        """Return what holds for this and for another of the same signature."""
+        hulls = tuple(a.merged(b) for a, b in zip(self.hulls, other.hulls, strict=True))
+        return Difference(self.dimension, hulls, tuple(sorted({*self.firsts, *other.firsts})))
+
+
+class Facts:
+    """What is needed of one loss, computed once.
+
+    Attributes
+    ----------
+    gradients : Gradients
+        In the hull of their vertices.
+    outward : Gradients
+        In a larger hull for logistic losses: of 0 and the steepest gradient.
+    narrow : bool
+        Whether that one really is larger.
+    """
+
+    def __init__(self, number: int, loss: LossBounds, gram: Gram) -> None:
+        self.number = number
+        self.dimension = dimension_of(loss.scalar.terms, gram)
+        self.gradients = self.outward = loss.gradients
+        self.opposed = self.opposed_outward = spread_of(loss, gram)
+        self.ray: Ray | None = None
+        self.narrow = False
+        segment = segment_of(loss)
+        if segment is not None and loss.scalar.logit is not None:
+            self.opposed, self.narrow = segment, segment.low > 0
+            self.opposed_outward = replace(segment, low=0.0)
+            self.ray = Ray(segment.radius * SLACK, segment.scale, segment.high)
+            if self.narrow:
+                top = segment.scale * segment.high * loss.scalar.logit[0]
+                self.outward = Gradients((Term(np.stack([0 * top, top])),), gram)
+
+
+def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
+    """Return all kinds of differences between neighbours, each once: for replacements, in both orders.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    adjacency : {"replace-one", "add-remove"}
+    """
+    known = _KNOWN.setdefault(analysis, {})
+    if adjacency not in known:
+        gram, p = analysis.gram, analysis.form.noise_dimension
+        facts = [Facts(number, loss, gram) for number, loss in enumerate(analysis.losses)]
+        found: dict[Hashable, Difference] = {}
+        if adjacency == "add-remove":
+            items = [alone(fact, p) for fact in facts]
+        else:
+            tallies = Tallies(analysis.symmetry)
+            items = [pair(first, second, p, tallies) for first in facts for second in facts]
+        for item in items:
+            key = item.signature
+            found[key] = found[key].merged(item) if key in found else item
+        # The order does not depend on that of the labels.
+        known[adjacency] = tuple(found[key] for key in sorted(found, key=repr))
+    return known[adjacency]
+
+
+def alone(fact: Facts, p: int) -> Difference:
+    """One record appears.  In the other order, where it disappears, its curvature helps, and lengths are the same."""
+    hulls = []
+    if fact.ray is not None:
+        hulls.append(Hull(fact.outward.bound * SLACK, np.empty(0), np.empty(0), fact.opposed_outward, fact.ray))
+    if fact.ray is None or fact.narrow:
+        squares = fact.gradients.squares
+        lengths, counts = (None, None) if squares is None else tally(squares)
+        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed))
+    return Difference(min(fact.dimension, p), tuple(hulls), (fact.number,))
+
+
+def pair(first: Facts, second: Facts, p: int, tallies: Tallies) -> Difference:
+    """One record takes another's place, whose loss is the second."""
+    hulls = []
+    narrow = first.narrow or second.narrow
+    if narrow or first.ray is not None:
+        # Where the second record's vertex is 0, what is left is the first record alone.
+        apart = first.ray is not None and tallies.reaches_zero(second)
+        ray = first.ray if apart else None
+        found = tallies(first, second, outward=True, apart=apart)
+        longest = first.outward.bound + second.outward.bound
+        if found is not None:
+            hulls.append(Hull(min(longest, found[0]) * SLACK, found[1], found[2], first.opposed_outward, ray))
+    if narrow or not hulls:
+        found = tallies(first, second)
+        longest = first.gradients.bound + second.gradients.bound
+        longest = min(longest, first.gradients.difference_bound(second.gradients) if found is None else found[0])
+        lengths, counts = (None, None) if found is None else found[1:]
+        hulls.append(Hull(longest * SLACK, lengths, counts, first.opposed))
+    return Difference(min(first.dimension + second.dimension, p), tuple(hulls), (first.number,))
+
+
+Vertices = tuple[float, Array, Array]
+
+
+class Tallies:
+    """The lengths of all differences of two losses' vertices, counted once for pairs that are alike."""
+
+    def __init__(self, symmetry: Symmetry) -> None:
+        self.symmetry = symmetry
+        self._pairs: dict[tuple[int, int, bool, bool], Vertices | None] = {}
+        self._kinds: dict[Hashable, Vertices] = {}
+
+    def reaches_zero(self, fact: Facts) -> bool:
+        """Say whether 0 is a vertex of the larger hull."""
+        vertices = fact.outward.vertices
+        return vertices is None or not np.any(vertices != 0, axis=1).all()
+
+    def __call__(self, first: Facts, second: Facts, outward: bool = False, apart: bool = False) -> Vertices | None:
+        """Return the longest difference, and all lengths with their counts; None if they are too many.
+
+        Parameters
+        ----------
+        first, second : Facts
+        outward : bool
+            Of the larger hulls.
+        apart : bool
+            Leave out the differences from a second vertex that is 0.
+        """
+        if not apart and first.number > second.number:
+            first, second = second, first  # the other order has the same lengths
+        key = first.number, second.number, outward, apart
+        if key not in self._pairs:
+            sets = (first.outward, second.outward) if outward else (first.gradients, second.gradients)
+            self._pairs[key] = self._found(*sets, apart)
+        return self._pairs[key]
+
+    def _found(self, left: Gradients, right: Gradients, apart: bool) -> Vertices | None:
+        both = left.enumerated(right)
+        if both is None:
+            return None
+        kind = (self.symmetry.key(*both), left.rounding, right.rounding, apart)
+        if kind not in self._kinds:
+            squares = left.squared_distances(right)
+            assert squares is not None
+            longest = float(np.sqrt(max(float(squares.max()), 0.0)))
+            if apart:
+                squares = squares[:, np.any(both[1] != 0, axis=1)]
+            self._kinds[kind] = (longest, *tally(squares.ravel()))
+        return self._kinds[kind]
+
+
+def tally(squares: Array) -> tuple[Array, Array]:
+    """Return distinct lengths, rounded up, and how often each occurs; zeros are left out.
+
+    >>> lengths, counts = tally(np.array([0.0, 2.0, 2.0, 6.0]))
+    >>> lengths.round(5).tolist(), counts.tolist()
+    ([1.41421, 2.44949], [2.0, 1.0])
+    """
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    lengths = lengths[lengths > 0]
+    if len(lengths) == 0:
+        return np.empty(0), np.empty(0)
+    steps, counts = np.unique(np.ceil(np.log(lengths) / GRID - 1e-3), return_counts=True)
+    # Lengths that agree but for rounding fall on one step: the slack covers what the rounding down left out.
+    return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)
+
+
+def dimension_of(terms: Sequence[Term], gram: Gram) -> int:
+    """Bound the dimension of the span of all gradients of one record: the rank of its rows in generator coordinates."""
+    if not terms:
+        return 0
+    return numerical_rank(np.concatenate([term.rows for term in terms]))
+
+
+def row_dimension(analysis: Analysis) -> int:
+    """Bound the dimension r_V of the subspace that all gradients of one given record lie in."""
+    if analysis not in _DIMENSIONS:
+        most = max(dimension_of(loss.scalar.terms, analysis.gram) for loss in analysis.losses)
+        _DIMENSIONS[analysis] = min(most, analysis.form.noise_dimension)
+    return _DIMENSIONS[analysis]
+
+
+def spread_of(loss: LossBounds, gram: Gram) -> Opposed | None:
+    """Return the spread of a softmax loss."""
+    if isinstance(loss.joint, SoftmaxJoint):
+        piece = Piece((loss.joint.term,), 0.0, 1.0)
+        return Spread(loss.joint.scale, trace_bound(piece, gram) * SLACK, max(rank_bound(piece, gram), 1))
+    return None
+
+
+def segment_of(loss: LossBounds) -> Segment | None:
+    """Return the gradients of a logistic loss, between the vertices that they are bounded by."""
+    joint, logit = loss.joint, loss.scalar.logit
+    if not isinstance(joint, LogisticJoint) or logit is None or joint.scale * joint.radius == 0:
+        return None
+    (term,), largest = loss.scalar.terms, int(np.argmax(np.abs(logit[0])))
+    # A factor that a field of the record multiplies makes the flattest gradient flatter than the slopes alone tell.
+    flattest = float((term.rows[:, largest] / logit[0][largest]).min()) / joint.scale
+    low = min(max(flattest, 0.0), joint.low)
+    return Segment(joint.scale, joint.radius * SLACK, low, joint.high, low)

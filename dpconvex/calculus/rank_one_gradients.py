@@ -1,0 +1,323 @@
+"""Templates whose gradients are rank-one matrices: one vector of weights times one vector of features.
+
+The gradient of one record is a combination of its rows of `A_z`.  If the parameters can be laid out as a table, classes by
+positions, so that every row of every leaf is ``alpha (x) H m(z)`` with one and the same matrix H of coefficients and the
+monomials m of the record, then every gradient is ``a (x) h(z)``, for every loss with these leaves.  That is tested on the
+coefficients, exactly but for rounding, and nothing else of the template matters.
+
+If moreover the positions are those of a symmetric matrix and ``h(z) = svec(v v')`` with v affine in the record, the gradient
+is ``a (x) v (x) v``, of rank one as a matrix with v on one side and ``a (x) v`` on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.sensitive_subspace import settled
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial
+
+__all__ = ["RankOne", "degrees_of_freedom", "rank_one_structures"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# Coefficients that agree to this relative accuracy are equal.
+CLOSE = 2.0**-46
+# Singular values below this fraction of the largest count as 0.  Erring on the large side of a rank only adds noise.
+RANK_TOLERANCE = 1e-13
+# Columns of a root come from eigenvectors, which carry errors relative to their own length.
+ROOT_ACCURACY = 1e-11
+# A direction that the noise does not cover sticks out by far more than this.
+COVERED = 1e-12
+# Rounding of gradients, relative to their bound, above which terms are taken to cancel.
+CANCELLED = 1e-10
+# Features with more positions than this are not examined for a quadratic form.
+LARGEST_SIDE = 200
+
+_KNOWN: WeakKeyDictionary[Analysis, tuple[RankOne, ...]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class RankOne:
+    """A linear map from matrices to coordinates such that every gradient is the image of a rank-one matrix.
+
+    The map is the transpose of an isometry on the gradients: the matrix has the Frobenius norm of the gradient, which is also
+    its nuclear norm.
+
+    Attributes
+    ----------
+    name : str
+    rows, columns : int
+        Shape of the matrices.
+    share : float
+        Mean square of the image's norm over that of a matrix whose law has no preferred directions.
+    map : sparse array, shape (dim, rows * columns)
+        Takes a matrix, flattened row by row, to coordinates; it is a partial isometry.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    share: float
+    map: sp.csr_array
+
+    @property
+    def square(self) -> float:
+        """Mean square of the norm of matrix-shaped noise for beta = 1: ``share s^2 rows columns / (nu - rows - 1)``."""
+        freedom = degrees_of_freedom(self.rows, self.columns)
+        spread = (freedom + self.columns) / 2
+        return self.share * spread**2 * self.rows * self.columns / (freedom - self.rows - 1)
+
+    def covers(self, basis: sp.csc_array) -> bool:
+        """Say whether the images of matrices span all columns of an orthonormal basis."""
+        missed = basis - self.map @ (self.map.T @ basis)
+        return not missed.nnz or float(abs(missed).max()) <= COVERED
+
+
+def degrees_of_freedom(rows: int, columns: int) -> int:
+    """Return the nu of matrix-shaped noise, ``rows + 1 + (3/2) (rows + columns + 1)``, rounded up.
+
+    With t = nu - rows - 1 and k = rows + columns + 1 the mean square is proportional to ``(t + k)^2 / (4t)``, least for t = k.
+    The tail falls like the power -(t + 2) of the norm, so some more is well spent: t = 3k/2 costs 1/24 of the mean square.
+    """
+    return rows + 1 + -(-3 * (rows + columns + 1) // 2)
+
+
+def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
+    """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    """
+    if analysis not in _KNOWN:
+        form = analysis.form
+        # Where large terms cancel, what is left need not have the pattern of its terms.
+        if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
+            _KNOWN[analysis] = ()
+            return ()
+        leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
+        found = tuple(structures(leaves, form.space)) if leaves else ()
+        _KNOWN[analysis] = tuple(structure for structure in found if structure.covers(form.basis))
+    return _KNOWN[analysis]
+
+
+def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
+    """Try every layout of the parameters as a table."""
+    for name, classes, positions in layouts(space):
+        found = factor(leaves, classes, positions)
+        if found is None:
+            continue
+        weights, features, monomials = found
+        table = sp.csr_array(
+            (np.ones(space.dim), (np.arange(space.dim), classes * (int(positions.max()) + 1) + positions)),
+            shape=(space.dim, (int(classes.max()) + 1) * (int(positions.max()) + 1)),
+        )
+        left, right = row_space(weights), row_space(features.T)
+        yield RankOne(
+            f"{name}, weights times features",
+            left.shape[1],
+            right.shape[1],
+            1.0,
+            sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
+        )
+        root = affine_root(features, monomials) if name == "one symmetric matrix for each class" else None
+        if root is not None:
+            yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
+
+
+def layouts(space: Space) -> Iterator[tuple[str, Index, Index]]:
+    """Yield layouts: a name, and for each coordinate its class and its position."""
+    blocks = list(space.blocks.values())
+    if len({(block.dim, block.symmetric) for block in blocks}) == 1:
+        kind = "symmetric matrix" if blocks[0].symmetric else "variable"
+        classes = np.repeat(np.arange(len(blocks)), blocks[0].dim)
+        yield f"one {kind} for each class", classes, np.tile(np.arange(blocks[0].dim), len(blocks))
+    if any(block.symmetric for block in blocks):
+        return
+    counts = sorted({int(side) for block in blocks for side in block.variable.shape})
+    for count in counts:
+        for first in (True, False):
+            found = aligned(space, count, first)
+            if found is not None:
+                yield f"{count} classes", *found
+            if found is None or not any(block.variable.shape == (count, count) for block in blocks):
+                break  # the two orders are the same
+
+
+def aligned(space: Space, count: int, first: bool) -> tuple[Index, Index] | None:
+    """Lay out variables that all have an axis of `count` classes; `first` decides for square ones."""
+    classes, positions, start = [], [], 0
+    for block in space.blocks.values():
+        shape = block.variable.shape
+        if count not in shape:
+            return None
+        axis = shape.index(count) if first else len(shape) - 1 - shape[::-1].index(count)
+        index = np.indices(shape)
+        own = index[axis].reshape(-1, order="F")
+        rest = index[1 - axis].reshape(-1, order="F") if len(shape) == 2 else np.zeros(count, dtype=np.int64)
+        classes.append(own)
+        positions.append(start + rest)
+        start += shape[1 - axis] if len(shape) == 2 else 1
+    return np.concatenate(classes), np.concatenate(positions)
+
+
+def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tuple[Array, Array, Index] | None:
+    """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind.
+
+    Returns
+    -------
+    weights : ndarray, shape (entries, classes)
+        The alphas, one for each leaf entry.
+    features : ndarray, shape (positions, monomials)
+        H, of norm 1.
+    monomials : ndarray of int, shape (monomials, degree)
+    """
+    degree = max(leaf.monomial.shape[1] for leaf in leaves)
+    padded = [
+        np.pad(leaf.monomial, ((0, 0), (degree - leaf.monomial.shape[1], 0)), constant_values=-1) for leaf in leaves
+    ]
+    monomials, number = np.unique(np.concatenate(padded), axis=0, return_inverse=True)
+    number = number.ravel()
+    offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
+    entry = np.concatenate([leaf.entry + offset for leaf, offset in zip(leaves, offsets[:-1], strict=True)])
+    coordinate = np.concatenate([leaf.coordinate for leaf in leaves])
+    coefficient = np.concatenate([leaf.coefficient for leaf in leaves])
+    sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
+    tensor = sp.csr_array(
+        (coefficient, (entry * sides + classes[coordinate], positions[coordinate] * len(monomials) + number)),
+        shape=(int(offsets[-1]) * sides, spots * len(monomials)),
+    )
+    lengths = np.sqrt(np.asarray(tensor.power(2).sum(axis=1)).ravel())
+    if not lengths.any():
+        return None
+    reference = tensor[[int(np.argmax(lengths))]].toarray().ravel() / lengths.max()
+    alpha = np.asarray(tensor @ reference).ravel()
+    # Entry by entry: a small coefficient may multiply a large field.
+    model = sp.coo_array(tensor)
+    row, column = model.coords
+    used = np.flatnonzero(reference)
+    if (
+        not np.array_equal(np.unique(column), used)
+        or (np.bincount(row, minlength=len(alpha))[lengths > 0] != len(used)).any()
+    ):
+        return None
+    if (np.abs(model.data - alpha[row] * reference[column]) > CLOSE * np.abs(model.data)).any():
+        return None
+    return alpha.reshape(-1, sides), reference.reshape(spots, len(monomials)), monomials
+
+
+def row_space(matrix: Array) -> Array:
+    """Return an orthonormal basis of the span of the rows, as columns; the identity if they span everything.
+
+    Rows that share no column are orthogonal, so the span is found part by part.
+    """
+    lengths = np.linalg.norm(matrix, axis=1)
+    rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
+    bases: list[tuple[Index, Array, Array]] = []
+    for members, columns in components(rows):
+        if len(members) == 1:  # of unit length
+            bases.append((columns, np.ones(1), rows[np.ix_(members, columns)]))
+            continue
+        _, values, vectors = np.linalg.svd(rows[np.ix_(members, columns)], full_matrices=False)
+        bases.append((columns, values, vectors))
+    largest = max(float(values[0]) for _, values, _ in bases)
+    kept = [(columns, vectors[values > RANK_TOLERANCE * largest]) for columns, values, vectors in bases]
+    rank = sum(len(vectors) for _, vectors in kept)
+    if rank == matrix.shape[1]:
+        return np.eye(rank)
+    basis, place = np.zeros((matrix.shape[1], rank)), 0
+    for columns, vectors in kept:
+        basis[columns, place : place + len(vectors)] = settled(vectors.T)
+        place += len(vectors)
+    return basis
+
+
+def components(rows: Array) -> list[tuple[Index, Index]]:
+    """Divide rows into sets that share no column; returns the rows and the columns of each."""
+    table = sp.csr_array(rows)
+    count, label = sp.csgraph.connected_components(
+        sp.block_array([[None, table], [table.T, None]], format="csr"), directed=False
+    )
+    order = np.argsort(label, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(label, minlength=count))[:-1])
+    split = [(part[part < len(rows)], part[part >= len(rows)] - len(rows)) for part in parts]
+    return [(members, columns) for members, columns in split if len(members)]
+
+
+def affine_root(features: Array, monomials: Index) -> Array | None:
+    """Return L with ``svec(L m (L m)') = H monomials`` for the monomials m of degree one (and 1), or None.
+
+    Parameters
+    ----------
+    features : ndarray H, shape (D (D + 1) / 2, monomials)
+    monomials : ndarray of int, shape (monomials, degree)
+
+    Returns
+    -------
+    ndarray L, shape (D, scalars)
+        For the scalars in increasing order, -1 standing for 1.
+    """
+    side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
+    if monomials.shape[1] != 2 or side > LARGEST_SIDE:
+        return None
+    scalars = np.unique(monomials)
+    place = np.searchsorted(scalars, monomials)
+    row, column = np.triu_indices(side)
+    entries = features * np.where(row == column, 1.0, np.sqrt(0.5))[:, None]
+    root = np.zeros((side, len(scalars)))
+    for k in np.flatnonzero(place[:, 0] == place[:, 1]):
+        # The coefficient of a square is the outer product of one column of L, up to its sign: so is each column of it.
+        square = np.zeros((side, side))
+        square[row, column] = square[column, row] = entries[:, k]
+        pivot = int(np.argmax(np.diag(square)))
+        if square[pivot, pivot] > 0:
+            root[:, place[k, 0]] = square[pivot] / np.sqrt(square[pivot, pivot])
+    lead = int(np.argmax(np.linalg.norm(root, axis=0)))
+    for pair, values in zip(place, entries.T, strict=True):
+        if pair[0] != pair[1] and lead in pair:
+            other = int(pair.sum() - lead)
+            mixed = root[row, lead] * root[column, other] + root[row, other] * root[column, lead]
+            if mixed @ values < 0:
+                root[:, other] *= -1
+    norms = np.linalg.norm(root, axis=0)
+    used = int((norms > 0).sum())
+    present = (norms[place] > 0).all(axis=1)
+    if used == 0 or int(present.sum()) != used * (used + 1) // 2:
+        return None  # a product of two scalars that v v' would have is missing
+    products = root[row][:, place[:, 0]] * root[column][:, place[:, 1]]
+    swapped = root[row][:, place[:, 1]] * root[column][:, place[:, 0]]
+    model = np.where(place[:, 0] == place[:, 1], products, products + swapped)
+    # Monomial by monomial: a small coefficient may multiply a large field.
+    if not (np.abs(model - entries) <= ROOT_ACCURACY * norms[place].prod(axis=1)).all():
+        return None
+    return root
+
+
+def symmetric(name: str, left: Array, basis: Array, table: sp.csr_array) -> RankOne:
+    """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised.
+
+    `left`, shape (classes, m), spans the a and `basis`, shape (D, r), the v; matrices are r by (m r).
+    """
+    side, rank, count = basis.shape[0], basis.shape[1], left.shape[1]
+    row, column = np.triu_indices(side)
+    weight = np.where(row == column, 0.5, np.sqrt(0.5))
+    place = np.arange(len(row))
+    # svec of the symmetric part of a side-by-side matrix, flattened row by row.
+    fold = sp.coo_array((weight, (place, row * side + column)), shape=(len(row), side * side))
+    fold = sp.csr_array(fold + sp.coo_array((weight, (place, column * side + row)), shape=(len(row), side * side)))
+    narrow = sp.csr_array(fold @ sp.kron(sp.csr_array(basis), sp.csr_array(basis)))
+    spread = sp.csr_array(sp.kron(sp.csr_array(left), narrow))
+    # Columns of `spread` run over (class, i, j); a matrix has rows i and columns (class, j).
+    c, i, j = np.meshgrid(np.arange(count), np.arange(rank), np.arange(rank), indexing="ij")
+    order = np.empty(count * rank * rank, dtype=np.int64)
+    order[(i * count * rank + c * rank + j).ravel()] = ((c * rank + i) * rank + j).ravel()
+    return RankOne(name, rank, count * rank, (rank + 1) / (2 * rank), sp.csr_array(table @ spread[:, order]))

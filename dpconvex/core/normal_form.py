@@ -1,0 +1,328 @@
+"""One way to write a loss: like terms together, and affine terms where the proofs see them best.
+
+Constants belong to a function, and should not depend on how it is written.  Before anything else reads it, a loss is rewritten
+by identities that are exact in real arithmetic:
+
+    c f + d f = (c + d) f                                          like terms are collected, and terms with factor 0 go
+    c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, entry by entry
+    lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a
+    logistic(m) - m = logistic(-m)
+    c logistic(m) + a = c lse(a/c, m + a/c)                        where a is neither 0 nor -c m
+    -min(a, b) = max(-a, -b),  f(|m|) = f(m) and |m|^2 = m^2       for even f; also for Euclidean norms
+
+What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
+user wrote, and so does one that is not convex or cannot be read: it is refused later, in the words that it was written in.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from cvxpy.atoms.affine import binary_operators as binary
+from cvxpy.atoms.elementwise.power import Power
+
+from dpconvex.core.combinations import (
+    NORM,
+    Combination,
+    Curved,
+    Entries,
+    Entry,
+    TermReader,
+    Terms,
+    Unreadable,
+    build,
+    is_even,
+)
+from dpconvex.core.expansion import Expander
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Fields
+from dpconvex.core.record_scalars import Bases
+from dpconvex.errors import NotPrivate, TemplateError
+
+__all__ = ["normal_form", "normal_forms"]
+
+ONE = Fraction(1)
+# Values of one function agree to this fraction; others are compared exactly.
+SAME = 1e-6
+# What is equal to the Euclidean norm of its arguments, or is if there is one.
+LENGTHS: tuple[type, ...] = (NORM, cp.Pnorm)
+ABSOLUTE: tuple[type, ...] = (cp.abs, cp.norm1, cp.norm_inf, NORM, cp.Pnorm)
+
+
+def normal_forms(
+    losses: Sequence[cp.Expression], variables: Sequence[cp.Variable], record: Fields
+) -> tuple[cp.Expression, ...]:
+    """Return the normal form of each loss.
+
+    Parameters
+    ----------
+    losses : sequence of cvxpy.Expression
+        Scalars, in the variables and the record's parameters.
+    variables : sequence of cvxpy.Variable
+    record : Fields
+    """
+    try:
+        expander = Expander(Space(variables), Bases(record))
+    except TemplateError:
+        return tuple(losses)
+    return tuple(normal_form(loss, expander) for loss in losses)
+
+
+def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
+    """Return the normal form of a scalar expression: the expression itself, if no identity changes it.
+
+    Parameters
+    ----------
+    loss : cvxpy.Expression
+    expander : Expander
+        Of the variables and the record that it mentions.
+
+    Examples
+    --------
+    >>> from dpconvex.core.record_domains import Ball
+    >>> from dpconvex.language.record import Record
+    >>> W, record = cp.Variable((2, 3), name="W"), Record(x=Ball(2))
+    >>> expander, x = Expander(Space([W]), Bases(record)), record.parameters["x"]
+    >>> print(normal_form(cp.log_sum_exp(x @ W) / 2 + cp.log_sum_exp(x @ W) / 2 - x @ W[:, 0], expander))
+    log_sum_exp(x @ W + Promote(-(x @ W[0:2, 0]), (3,)), None, False)
+    """
+    reader = TermReader(expander)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
+            (written,) = reader.read(loss).ravel()
+            settled, changed = Normaliser(reader).settle(written)
+        if not changed or not loss.is_convex():
+            return loss
+        result = build(settled)
+    except (NotPrivate, Unreadable, OverflowError):
+        return loss
+    return result if result.is_convex() else loss
+
+
+class Normaliser:
+    """Applies the identities, from the inside out.
+
+    Parameters
+    ----------
+    reader : TermReader
+    """
+
+    def __init__(self, reader: TermReader) -> None:
+        self.reader = reader
+        self._settled: dict[tuple[int, bool], tuple[Curved, Combination, bool]] = {}
+
+    def settle(self, written: Combination) -> tuple[Combination, bool]:
+        """Return the normal form of a combination, and whether it differs from what was written."""
+        changed = written.turned and any(c > 0 for c, _ in written.curved)
+        total = Combination((), written.affine)
+        for factor, term in written.curved:
+            if factor == 0:
+                changed = True
+                continue
+            found, other = self.term(term, factor < 0)
+            total, changed = total + found * factor, changed or other
+        total = replace(total, turned=False)
+        steps = (self.collected, self.logistics, self.placed, self.collected)
+        for step in steps:
+            found, other = step(total)
+            total, changed = (found, True) if other else (total, changed)
+        return total, changed
+
+    def term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
+        """Return the normal form of a curved term, and whether it differs; `negative` is the sign of its factor."""
+        known = self._settled.get((id(term), negative))
+        if known is None:
+            known = self._settled[id(term), negative] = (term, *self._term(term, negative))
+        return known[1:]
+
+    def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
+        if term.arguments is None:
+            return Combination(((ONE, term),)), False
+        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in term.arguments]
+        if any(changed for part in pairs for _, changed in part):
+            term = replace(term, arguments=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
+        rules = (self.smallest, self.even, self.product) if negative else (self.even, self.product)
+        for rule in rules:
+            found = rule(term)
+            if found is not None:
+                return self.settle(found)[0], True
+        return Combination(((ONE, term),)), term.changed
+
+    def smallest(self, term: Curved) -> Combination | None:
+        """Write a minimum as minus a maximum."""
+        if term.kind not in (cp.minimum, cp.min) or term.arguments is None:
+            return None
+        negatives = [build(one * Fraction(-1)) for part in term.arguments for one in part.ravel(order="F")]
+        largest = cp.maximum(*negatives) if len(negatives) > 1 else negatives[0]
+        (found,) = self.reader.read(largest).ravel()
+        return Combination(((Fraction(-1), found.curved[0][1]),)) if found.only else None
+
+    def even(self, term: Curved) -> Combination | None:
+        """Write an even function of an absolute value as one of what is behind it, and a squared length as a sum of squares."""
+        if not is_even(term) or term.arguments is None or len(term.arguments[0].ravel()) != 1:
+            return None
+        inner = term.arguments[0].ravel()[0].only
+        if inner is None or inner.arguments is None or inner.kind not in ABSOLUTE or not is_even(inner):
+            return None
+        behind = list(inner.arguments[0].ravel(order="F"))
+        if len(behind) == 1:
+            return Combination(((ONE, replace(term, arguments=(table(behind), *term.arguments[1:]), changed=True)),))
+        source = inner.entry.source
+        square = isinstance(term.entry.source, Power) and term.entry.source.p.value == 2
+        if not square or inner.kind not in LENGTHS or float(source.original_p) != 2:
+            return None
+        squares = cp.sum_squares(cp.hstack([build(one) for one in behind]) if inner.changed else source.args[0])
+        (found,) = self.reader.read(squares).ravel()
+        return Combination(found.curved, found.affine)
+
+    def product(self, term: Curved) -> Combination | None:
+        """Take a number out of the product of a function of the record with a curved term."""
+        if term.kind not in (binary.multiply, binary.MulExpression) or term.arguments is None:
+            return None
+        for place, argument in enumerate(term.arguments):
+            (inner,) = argument.ravel()
+            if len(inner.curved) == 1 and not inner.affine and inner.curved[0][0] != 1:
+                ((factor, curved),) = inner.curved
+                arguments = list(term.arguments)
+                arguments[place] = table([Combination(((ONE, curved),))])
+                return Combination(((factor, replace(term, arguments=tuple(arguments), changed=True)),))
+        return None
+
+    def collected(self, total: Combination) -> tuple[Combination, bool]:
+        """Add up the factors of like terms."""
+        alike = self.alike([term for _, term in total.curved])
+        if not any(alike):
+            return total, False
+        found: dict[Any, tuple[Fraction, Curved]] = {}
+        for k, (factor, term) in enumerate(total.curved):
+            key = self.reader.curved_key(term) if alike[k] else k
+            found[key] = (found[key][0] + factor, found[key][1]) if key in found else (factor, term)
+        if len(found) == len(total.curved):
+            return total, False
+        curved = tuple((factor, term) for factor, term in found.values() if factor != 0)
+        return replace(total, curved=curved), True
+
+    def alike(self, terms: Sequence[Curved]) -> list[bool]:
+        """Say of each term whether it may be the same function as another one."""
+        groups: dict[Any, list[int]] = {}
+        for k, term in enumerate(terms):
+            groups.setdefault((term.kind, term.options), []).append(k)
+        result = [False] * len(terms)
+        for group in groups.values():
+            if len(group) > 1:
+                probes = sorted((self.reader.curved_probe(terms[k]), k) for k in group)
+                for (a, k), (b, j) in itertools.pairwise(probes):
+                    if not b - a > SAME * max(abs(a), abs(b)):
+                        result[k] = result[j] = True
+        return result
+
+    def logistics(self, total: Combination) -> tuple[Combination, bool]:
+        """Collect logistic functions of m and of -m: ``c logistic(m) + d logistic(-m) = (c + d) logistic(m) - d m``."""
+        margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.kind is cp.logistic}
+        places = [(k, found[1]) for k, found in margins.items() if found is not None]
+        curved, affine, changed = list(total.curved), total.affine, False
+        for (first, one), (second, two) in itertools.combinations(places, 2):
+            c, d = curved[first][0], curved[second][0]
+            if c > 0 and d > 0 and not self.reader.affine_terms(one + two):
+                curved[first], curved[second] = (c + d, curved[first][1]), (Fraction(0), curved[second][1])
+                affine, changed = affine + (one * -d).affine, True
+        return Combination(tuple(pair for pair in curved if pair[0] != 0), affine), changed
+
+    def placed(self, total: Combination) -> tuple[Combination, bool]:
+        """Move affine terms into the log-sum-exp or the maximum that they belong to, and find logistic functions."""
+        parts = [(c, e) for c, e in total.affine if self.reader.expander.mentions.variables(e.source)]
+        public = tuple(pair for pair in total.affine if pair not in parts)
+        curved, changed = list(total.curved), False
+        if curved and parts and not self.moving(Combination((), tuple(parts))):
+            public, parts, changed = (*public, *self.at_zero(Combination((), tuple(parts))).affine), [], True
+        for k, (factor, term) in enumerate(curved):
+            if factor <= 0 or points(term) is None:
+                continue
+            own = parts if len(curved) == 1 else [pair for pair in parts if self.belongs(pair, factor, term)]
+            found = self.shifted(factor, term, Combination((), tuple(own)))
+            if found is not None:
+                changed = True
+                (curved[k],) = found.curved
+                public += found.affine
+                parts = [pair for pair in parts if pair not in own]
+        return Combination(tuple(curved), (*parts, *public)), changed
+
+    def moving(self, combination: Combination) -> Terms:
+        """Return what multiplies coordinates of theta in the affine part of a combination."""
+        return {key: c for key, c in self.reader.affine_terms(combination).items() if key[0] >= 0}
+
+    def belongs(self, pair: tuple[Fraction, Entry], factor: Fraction, term: Curved) -> bool:
+        """Whether an affine term is minus the factor times one of a curved term's entries."""
+        own = Combination((), (pair,))
+        return any(not self.moving(own + entry * factor) for entry in points(term) or ())
+
+    def at_zero(self, combination: Combination) -> Combination:
+        """Drop from affine terms what multiplies theta, where all of that cancels."""
+        if not self.reader.affine_terms(combination):
+            return Combination()
+        expression = build(combination)
+        zeros: dict[int, Any] = {id(v): cp.Constant(np.zeros(v.shape)) for v in expression.variables()}
+        return Combination((), ((ONE, Entry(expression.tree_copy(id_objects=zeros))),))
+
+    def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
+        """Write a curved term with a factor, plus affine ones, as one term; None if that is what it is."""
+        entries = points(term)
+        assert entries is not None
+        two_points = term.kind is cp.logistic or (term.kind is cp.log_sum_exp and len(entries) == 2)
+        if two_points and (own.affine or term.kind is not cp.logistic):
+            for base, other in (entries, entries[::-1]):
+                rest = own + base * factor
+                if not self.moving(rest):
+                    inner = Combination((), other.affine + (base * Fraction(-1)).affine)
+                    return Combination(((factor, atom(cp.logistic, [inner])),)) + self.at_zero(rest)
+        if not own.affine:
+            return None
+        moved = [entry + own * (1 / factor) for entry in entries]
+        still = [not self.moving(entry) for entry in moved]
+        hinge = term.kind is cp.maximum and len(entries) == 2 and not all(self.moving(entry) for entry in entries)
+        if hinge and not any(still):
+            return None  # what rounds off kinks knows a hinge
+        moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
+        kind = cp.log_sum_exp if two_points else term.kind
+        source = term.entry.source
+        if kind in (cp.log_sum_exp, cp.max) and not two_points and not term.changed:
+            shift = build(own * (1 / factor))
+            moved_source = source.copy([source.args[0] + shift])
+            (found,) = self.reader.read(moved_source).ravel()
+            return found * factor
+        return Combination(((factor, atom(kind, moved)),))
+
+
+def points(term: Curved) -> tuple[Combination, ...] | None:
+    """Return the entries of a logistic function (0 and m), a log-sum-exp or a maximum, if they are affine; else None."""
+    if term.arguments is None or term.kind not in (cp.logistic, cp.log_sum_exp, cp.max, cp.maximum):
+        return None
+    entries = tuple(one for part in term.arguments for one in part.ravel(order="F"))
+    if any(one.curved for one in entries):
+        return None
+    return (Combination(), *entries) if term.kind is cp.logistic else entries
+
+
+def atom(kind: Any, entries: Sequence[Combination]) -> Curved:
+    """Return an atom of affine combinations."""
+    built = [build(one) for one in entries]
+    if kind in (cp.log_sum_exp, cp.max):
+        arguments: tuple[Entries, ...] = (table(entries),)
+        expression = kind(cp.hstack(built))
+    else:
+        arguments = tuple(table([one]) for one in entries)
+        expression = kind(*built)
+    return Curved(Entry(expression), arguments)
+
+
+def table(found: Sequence[Combination]) -> Entries:
+    """Return combinations as an array."""
+    result = np.empty(len(found), dtype=object)
+    result[:] = found
+    return result

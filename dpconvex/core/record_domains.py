@@ -1,0 +1,259 @@
+"""The public domains of a record's fields: norm balls, boxes and finite choices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotPrivate, TemplateError
+
+__all__ = ["Ball", "Box", "Choice", "Domain", "Fields"]
+
+Array = NDArray[np.float64]
+
+REAL = (int, float, np.integer, np.floating)
+# Squares of numbers below this lose digits.
+SMALL = 1e-100
+# Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
+LARGEST_RADIUS, LARGEST_DIMENSION = 1e150, 10**8
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Vectors of a fixed dimension in a norm ball around zero.
+
+    Parameters
+    ----------
+    dim : int
+        Number of coordinates.
+    radius : float
+        Public bound on the norm; positive and finite.
+    norm : {1, 2, inf}
+        Which norm is bounded.
+
+    Raises
+    ------
+    TemplateError
+        If the dimension or the norm is not one of these.
+    NotPrivate
+        If the radius is not finite: an unbounded record can move the answer without limit.
+    """
+
+    dim: int
+    radius: float = 1.0
+    norm: float = 2
+
+    def __post_init__(self) -> None:
+        if isinstance(self.dim, bool) or not (isinstance(self.dim, int | np.integer) and self.dim > 0):
+            raise TemplateError(f"Ball: dim must be a positive integer, not {self.dim!r}.")
+        if not (isinstance(self.norm, REAL) and self.norm in (1, 2, np.inf)):
+            raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
+        if not (isinstance(self.radius, REAL) and self.radius > 0):
+            raise TemplateError(f"Ball: radius must be a positive number, not {self.radius!r}.")
+        if self.radius > LARGEST_RADIUS and self.radius != np.inf:
+            raise TemplateError(
+                f"Ball: radius must be at most {LARGEST_RADIUS:g}, not {self.radius!r}; use another unit."
+            )
+        if self.dim > LARGEST_DIMENSION:
+            raise TemplateError(f"Ball: dim must be at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if self.radius == np.inf:
+            raise NotPrivate(
+                "a record is unbounded, so one person can move the answer without limit",
+                self,
+                "declare a finite public radius, and clip the records to it",
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value of the field."""
+        return (int(self.dim),)
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Coordinatewise lower and upper bounds, each of shape (dim,)."""
+        upper = np.full(self.shape, float(self.radius))
+        return -upper, upper
+
+    @property
+    def norm_bound(self) -> float:
+        """Largest Euclidean norm of a value."""
+        return float(self.radius) * (float(np.sqrt(self.dim)) if self.norm == np.inf else 1.0)
+
+    @property
+    def slack(self) -> float:
+        """Excess that a record on the sphere can seem to have, because its norm is computed in floating point."""
+        return 16 * float(np.finfo(float).eps)
+
+    def project(self, values: Array) -> Array:
+        """Scale each row of `values`, shape (n, dim), into the ball (in the infinity norm: clip its coordinates)."""
+        if self.norm == np.inf:
+            return np.clip(values, -self.radius, self.radius)
+        # Divided by its largest entry first, a row of huge numbers keeps its direction: its norm does not overflow.
+        values = np.ascontiguousarray(values)
+        scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), self.radius)
+        rows = values / scale
+        norms = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
+        outside = norms > self.radius / scale
+        return np.where(outside, rows * (self.radius / np.where(outside, norms, 1.0)), values)
+
+    def excess(self, values: Array) -> Array:
+        """By how much each row exceeds the ball, relative to the radius; shape (n,).
+
+        What is said of a row depends on that row alone, to the last bit.
+        """
+        rows = np.ascontiguousarray(values)
+        if self.norm != 2 or self.radius <= SMALL:
+            return self._scaled_excess(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess = np.einsum("ij,ij->i", rows, rows)
+        overflown = None if np.isfinite(excess.max(initial=0.0)) else ~np.isfinite(excess)
+        np.sqrt(excess, out=excess)
+        excess /= self.radius
+        excess -= 1.0
+        if overflown is not None:
+            excess[overflown] = self._scaled_excess(rows[overflown])
+        return np.asarray(excess)
+
+    def _scaled_excess(self, rows: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):  # an infinite excess says what is meant
+            return np.linalg.norm(rows / self.radius, ord=self.norm, axis=1) - 1.0
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw records for tests, shape (size, dim): half of them on the sphere, some along axes and corners."""
+        values = rng.normal(size=(size, self.dim))
+        kind = rng.integers(0, 3, size=size)
+        axis = np.eye(self.dim)[rng.integers(0, self.dim, size=size)] * rng.choice([-1.0, 1.0], size=(size, 1))
+        values = np.where((kind == 1)[:, None], axis, values)
+        values = np.where((kind == 2)[:, None], np.sign(values) + (values == 0), values)
+        values = values / np.linalg.norm(values, ord=self.norm, axis=1, keepdims=True)
+        length = np.where(rng.random(size) < 0.5, 1.0, rng.random(size))
+        return values * (self.radius * length)[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Scalars, vectors or matrices between coordinatewise public bounds.
+
+    Parameters
+    ----------
+    lower, upper : float or array_like
+        Bounds of equal shape, finite, ``lower <= upper``.  Scalar bounds declare a scalar field.
+
+    Raises
+    ------
+    TemplateError
+        If the shapes differ or a lower bound exceeds its upper bound.
+    NotPrivate
+        If a bound is infinite.
+    """
+
+    lower: Any
+    upper: Any
+
+    def __post_init__(self) -> None:
+        try:
+            lower, upper = np.array(self.lower, dtype=float), np.array(self.upper, dtype=float)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TemplateError(f"Box: bounds must be numbers or arrays of numbers ({error}).") from error
+        if lower.shape != upper.shape:
+            raise TemplateError(f"Box: bounds have shapes {lower.shape} and {upper.shape}; they must agree.")
+        if lower.size == 0:
+            raise TemplateError(f"Box: bounds of shape {lower.shape} declare a field without coordinates.")
+        if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
+            raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
+        if np.isinf(lower).any() or np.isinf(upper).any():
+            raise NotPrivate(
+                "a record is unbounded, so one person can move the answer without limit",
+                f"Box({self.lower}, {self.upper})",
+                "declare finite public bounds, and clip the records to them",
+            )
+        lower.setflags(write=False)
+        upper.setflags(write=False)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value of the field."""
+        return tuple(self.lower.shape)
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """Coordinatewise lower and upper bounds, each of the field's shape."""
+        return self.lower, self.upper
+
+    @property
+    def norm_bound(self) -> float:
+        """Largest Euclidean norm of a value."""
+        return float(np.linalg.norm(np.maximum(np.abs(self.lower), np.abs(self.upper))))
+
+    @property
+    def slack(self) -> float:
+        """Excess of a value that was clipped: none."""
+        return 0.0
+
+    def project(self, values: Array) -> Array:
+        """Clip each value, shape (n, *shape), to the bounds."""
+        return np.clip(values, self.lower, self.upper)
+
+    def excess(self, values: Array) -> Array:
+        """By how much each value exceeds a bound, relative to the size of the bounds; shape (n,)."""
+        size = np.maximum(np.maximum(np.abs(self.lower), np.abs(self.upper)), np.finfo(float).tiny)
+        with np.errstate(over="ignore"):  # an infinite excess says what is meant
+            over = np.maximum(self.lower - values, values - self.upper) / size
+        return over.reshape(len(values), self.lower.size).max(axis=1)
+
+    def sample(self, size: int, rng: np.random.Generator) -> Array:
+        """Draw values for tests, shape (size, *shape): half of the coordinates lie on a bound."""
+        inner = rng.random((size, *self.shape))
+        corner = rng.integers(0, 2, size=(size, *self.shape)).astype(float)
+        unit = np.where(rng.random((size, *self.shape)) < 0.5, corner, inner)
+        return self.project((1.0 - unit) * self.lower + unit * self.upper)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A field with finitely many public values, such as a label.
+
+    Parameters
+    ----------
+    values : sequence of hashable
+        The declared values, distinct.  A value that no record has is fine; a record with another value is an error.
+    """
+
+    values: tuple[Hashable, ...]
+
+    def __init__(self, values: Sequence[Hashable] | range) -> None:
+        if (
+            isinstance(values, str | bytes)
+            or not isinstance(values, Iterable)
+            or getattr(values, "ndim", 1) == 0
+            or sp.issparse(values)
+        ):
+            raise TemplateError(f"Choice: declare the values as a list or a range, not {values!r}.")
+        declared = tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+        if not declared:
+            raise TemplateError("Choice: declare at least one value.")
+        for value in declared:
+            if not isinstance(value, Hashable) or value != value:
+                raise TemplateError(f"Choice: {value!r} cannot be recognised in data; declare strings or integers.")
+        if len(set(declared)) != len(declared):
+            raise TemplateError(f"Choice: the declared values {list(declared)!r} are not distinct.")
+        object.__setattr__(self, "values", declared)
+
+
+Domain = Ball | Box | Choice
+
+
+class Fields(Protocol):
+    """What the core reads of a record."""
+
+    @property
+    def continuous(self) -> Mapping[str, Ball | Box]:
+        """Name of each field with numbers, to its domain."""
+        ...

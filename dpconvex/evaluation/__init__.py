@@ -1,0 +1,1 @@
+"""Objectives of a whole data set, compiled: values, gradients and curvature."""

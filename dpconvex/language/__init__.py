@@ -1,0 +1,1 @@
+"""What a user writes: records, templates, promises of privacy, and data in columns."""

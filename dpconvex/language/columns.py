@@ -1,0 +1,251 @@
+"""Columns of records that are not plain arrays: sparse, memory-mapped, single precision, or in pieces larger than memory.
+
+A column of a validated batch has a shape ``(n, *shape)`` and is read in blocks of consecutive records, in double precision and
+inside its domain.  What is small is copied once, into memory that nobody can write to.  Of what is large, or comes in pieces,
+nothing here ever holds more than a block: that is copied and checked whenever it is read, because its owner may change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import DomainError
+
+__all__ = [
+    "Chunks",
+    "Gate",
+    "Pieces",
+    "Stored",
+    "blocks",
+    "dense",
+    "flattened",
+    "frozen",
+    "itself",
+    "readers",
+    "records_of",
+]
+
+Array = NDArray[np.float64]
+
+# Records that are checked at once are about so many bytes: they should fit into a cache.
+BLOCK_BYTES = 2**21
+
+
+class Chunks:
+    """A column of the data in pieces, so that all of it need never be in memory.
+
+    Parameters
+    ----------
+    source : sequence of array_like, or callable
+        The pieces, each with its records along the first axis; or a function without arguments that returns a fresh
+        iterable over them, which is called once for each pass over the data.
+
+    Examples
+    --------
+    >>> halves = Chunks(lambda: (np.full((2, 3), value) for value in (0.0, 1.0)))
+    >>> len(halves)
+    4
+    """
+
+    def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        self.source = source
+        self._length: int | None = None
+        if isinstance(source, type) or not (callable(source) or is_series(source)):
+            raise DomainError(
+                f"Chunks: pass a list of arrays, or a function that returns an iterator over them, not {source!r}."
+            )
+        if not callable(source) and iter(source) is source:
+            raise DomainError(
+                "Chunks: an iterator can be read only once, and a fit reads the data many times; pass a list of arrays, or "
+                "a function that returns a fresh iterator."
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        pieces = self.source() if callable(self.source) else self.source
+        if not is_series(pieces):
+            raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
+        yield from pieces
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(records_of(piece) for piece in self)
+        return self._length
+
+
+class Gate(Protocol):
+    """What records pass whenever they are read from memory that may change: see `dpconvex.language.validation.Gate`."""
+
+    def opened(self, values: Any) -> NDArray[Any]:
+        """Return an array of real numbers, as it is, or raise `DomainError`."""
+        ...
+
+    def __call__(self, values: Any) -> Array:
+        """Return records in double precision, in memory of their own and inside their domain, or raise `DomainError`."""
+        ...
+
+
+class Stored:
+    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any real type, possibly memory-mapped; whoever holds it may change it at any time.
+    gate : Gate
+    """
+
+    def __init__(self, array: NDArray[Any], gate: Gate) -> None:
+        self.array = array
+        self.gate = gate
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape ``(n, *shape)``."""
+        return self.array.shape
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or float, copy=False)
+
+    def __getitem__(self, rows: Any) -> Array:
+        """Return the records of a slice or of an array of indices."""
+        return self.gate(self.array[rows])
+
+
+class Pieces:
+    """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is.
+
+    Parameters
+    ----------
+    chunks : Chunks
+    shape : tuple of int
+        Of the whole column, as it was when it was validated.
+    gate : Gate
+    """
+
+    def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Gate) -> None:
+        self.chunks = chunks
+        self.shape = shape
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        parts = list(self.blocks(max(len(self), 1))) or [np.zeros(self.shape)]
+        return np.concatenate(parts, axis=0).astype(dtype or float, copy=False)
+
+    def __getitem__(self, rows: Any) -> Array:
+        return np.asarray(np.asarray(self)[rows])
+
+    def blocks(self, step: int) -> Iterator[Array]:
+        """Yield blocks of `step` records, the last one shorter."""
+        held: list[Array] = []
+        count = seen = 0
+        for piece in self.chunks:
+            values = self.gate.opened(piece)
+            start = 0
+            while start < len(values):
+                held.append(self.gate(values[start : start + step - count]))
+                count, start = count + len(held[-1]), start + len(held[-1])
+                if seen + count > len(self):
+                    break
+                if count == step:
+                    yield held[0] if len(held) == 1 else np.concatenate(held)
+                    held, seen, count = [], seen + count, 0
+            if seen + count > len(self):
+                break
+        if seen + count != len(self):
+            more = f"more than {len(self)}" if seen + count > len(self) else str(seen + count)
+            raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
+        if held:
+            yield held[0] if len(held) == 1 else np.concatenate(held)
+
+
+def is_series(pieces: Any) -> bool:
+    """Whether one can go through something, array by array."""
+    single = isinstance(pieces, str | bytes) or sp.issparse(pieces) or getattr(pieces, "ndim", 1) == 0
+    return isinstance(pieces, Iterable) and not single
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the numbers of an array in memory of its own that nobody can write to.
+
+    Over bytes: the flag of an array that owns its memory, or of its base, can be set back.  An array that came from here is
+    returned as it is.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, bytes) and type(array) is np.ndarray and array.flags.c_contiguous:
+        return array
+    if not array.size:
+        return np.zeros(array.shape, dtype=array.dtype)
+    return np.frombuffer(array.tobytes(), dtype=array.dtype).reshape(array.shape)
+
+
+def dense(block: Any) -> NDArray[Any]:
+    """Return a block of a column, sparse or not, as an array."""
+    return np.asarray(block.toarray() if sp.issparse(block) else block)
+
+
+def records_of(data: Any) -> int:
+    """Number of records in a column, of whatever kind; 0 for what is no column."""
+    if sp.issparse(data):
+        return int(data.shape[0])
+    try:
+        return len(data)
+    except TypeError:
+        return 0
+
+
+def blocks(column: Any, step: int) -> Iterator[Any]:
+    """Yield a validated column in blocks of `step` records: arrays, or CSR matrices if the column is one."""
+    for read in readers(column, step):
+        yield read()
+
+
+def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
+    """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
+    if isinstance(column, Pieces):  # can only be read from front to back
+        for block in column.blocks(step):
+            yield partial(itself, block)
+        return
+    size = records_of(column)
+    if size <= step and isinstance(column, np.ndarray | sp.csr_array):
+        yield partial(itself, column)
+        return
+    for start in range(0, size, step):
+        yield partial(part, column, start, min(start + step, size))
+
+
+def itself(block: Any) -> Any:
+    """Return a block that has been read."""
+    return block
+
+
+def part(column: Any, start: int, stop: int) -> Any:
+    """Consecutive records; of a CSR matrix without a search through its indices."""
+    if not sp.issparse(column):
+        return column[start:stop]
+    low, high = column.indptr[start], column.indptr[stop]
+    index = (column.data[low:high], column.indices[low:high], column.indptr[start : stop + 1] - low)
+    return sp.csr_array(index, shape=(stop - start, column.shape[1]), copy=False)
+
+
+def flattened(block: Any) -> Any:
+    """Return a block's records as rows of scalars, matrices in column order."""
+    if sp.issparse(block):
+        return block
+    values = np.asarray(block)
+    if values.ndim == 2:
+        return values
+    return values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), -1)

@@ -1,0 +1,99 @@
+"""The data set that is shipped for demonstrations, and scaling by public bounds.
+
+Scaling by the largest value in a column, or by its mean and deviation, is computed from the data and would itself have
+to be paid for.  `unit_ball` uses only bounds that are known without looking.
+"""
+
+from __future__ import annotations
+
+import csv
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.core.record_domains import Box
+from dpconvex.errors import TemplateError
+from dpconvex.language.columns import dense
+from dpconvex.language.record import Record
+
+__all__ = ["breast_cancer", "unit_ball"]
+
+Array = NDArray[np.float64]
+
+
+def breast_cancer() -> tuple[Array, NDArray[np.str_]]:
+    """Read the Breast Cancer Wisconsin (Original) data, complete cases.
+
+    Returns
+    -------
+    X : ndarray of float, shape (683, 9)
+        Nine cytological gradings, each 1 to 10 by definition; not scaled.
+    y : ndarray of str, shape (683,)
+        ``"benign"`` (444 records) or ``"malignant"`` (239).
+
+    Notes
+    -----
+    By W. H. Wolberg, UCI Machine Learning Repository, DOI 10.24432/C5HP4Z, licensed CC BY 4.0.
+
+    Examples
+    --------
+    >>> X, y = breast_cancer()
+    >>> X.shape, float(X.min()), float(X.max())
+    ((683, 9), 1.0, 10.0)
+    """
+    text = (files("dpconvex") / "data" / "breast_cancer_wisconsin.csv").read_text(encoding="utf-8")
+    rows = list(csv.reader(text.splitlines()))[1:]
+    return np.array([row[:-1] for row in rows], dtype=float), np.array([row[-1] for row in rows])
+
+
+def unit_ball(X: ArrayLike, lower: ArrayLike, upper: ArrayLike, clip: bool = False) -> Array:
+    """Scale features with public bounds into the Euclidean unit ball, one record at a time.
+
+    Each feature is mapped from its bounds to [-1/2, 1/2]; a record then has a norm of at most √d/2, and is divided by
+    that.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        Raw features.
+    lower, upper : float or array_like, shape (d,)
+        Public bounds of the features, known without the data; ``lower < upper``.
+    clip : bool
+        Move a value outside its bounds to the nearest bound instead of raising.
+
+    Returns
+    -------
+    ndarray of float, shape (n, d)
+        Rows of norm at most 1.
+
+    Raises
+    ------
+    TemplateError
+        If the bounds do not fit the features, or a lower bound is not below its upper bound.
+    DomainError
+        If a value is not finite or outside its bounds.
+
+    Examples
+    --------
+    >>> unit_ball([[1, 1, 1, 10], [5.5, 5.5, 5.5, 5.5]], lower=1, upper=10)
+    array([[-0.5, -0.5, -0.5,  0.5],
+           [ 0. ,  0. ,  0. ,  0. ]])
+    """
+    try:
+        shape = np.shape(X)
+    except ValueError as error:
+        raise TemplateError(f"unit_ball: X must have shape (n, d), but its rows differ ({error}).") from error
+    if len(shape) != 2 or shape[1] == 0:
+        raise TemplateError(f"unit_ball: X must have shape (n, d), not {shape}.")
+    try:
+        low = np.broadcast_to(np.asarray(lower, dtype=float), shape[1:])
+        high = np.broadcast_to(np.asarray(upper, dtype=float), shape[1:])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TemplateError(f"unit_ball: bounds must be numbers, one or {shape[1]} of them ({error}).") from error
+    if not (low < high).all():
+        raise TemplateError("unit_ball: every lower bound must be below its upper bound; drop constant features.")
+    values = Record(x=Box(low, high)).validate({"x": X}, clip=clip).fields["x"]
+    values = dense(values[:])
+    centred = (values - low) / (high - low) - 0.5
+    return centred / (np.sqrt(shape[1]) / 2)

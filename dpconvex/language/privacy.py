@@ -1,0 +1,134 @@
+"""A promise of privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from numbers import Real
+from typing import Any
+
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+
+__all__ = ["ADJACENCIES", "Privacy", "computable", "text"]
+
+ADJACENCIES = ("replace-one", "add-remove")
+# Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
+COMPUTABLE = 1e-100, 1e100
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The promise that one person's record hardly changes what may be released.
+
+    Parameters
+    ----------
+    epsilon : float
+        Bound on the log-ratio of probabilities between neighbouring data sets; positive and finite.
+    delta : float
+        Probability mass that the bound may miss; in [0, 1), and 0 for a pure promise, which a release keeps up to a probability
+        of 2^-100 (docs/release.md, section 5).
+    adjacency : {"replace-one", "add-remove"}
+        Which data sets are neighbours.  Under "replace-one" the number of records is public and one record is changed;
+        under "add-remove" one record is added or taken away, and the number of records is itself protected.
+
+    Raises
+    ------
+    TemplateError
+        If an amount is no number or out of range, or the adjacency is unknown.
+
+    Examples
+    --------
+    >>> print(Privacy(epsilon=1))
+    epsilon = 1, replace-one
+    >>> print(Privacy(epsilon=0.5, delta=1e-6, adjacency="add-remove"))
+    epsilon = 0.5, delta = 1e-06, add-remove
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    adjacency: str = "replace-one"
+
+    def __post_init__(self) -> None:
+        epsilon, delta = number("epsilon", self.epsilon), number("delta", self.delta)
+        if not 0 < epsilon < math.inf:
+            raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
+        if not 0 <= delta < 1:
+            raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
+        if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
+            known = " or ".join(repr(name) for name in ADJACENCIES)
+            raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
+        object.__setattr__(self, "epsilon", epsilon)
+        object.__setattr__(self, "delta", abs(delta))  # -0.0 is 0
+
+    @property
+    def pure(self) -> bool:
+        """Whether delta is 0."""
+        return self.delta == 0
+
+    def __str__(self) -> str:
+        delta = "" if self.pure else f"delta = {text(self.delta)}, "
+        return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON-able values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Privacy:
+        """Rebuild from `to_dict`.
+
+        Raises
+        ------
+        TemplateError
+            If a field is missing, unknown or out of range.
+        """
+        if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
+            raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
+        return cls(**fields)
+
+
+@contextmanager
+def computable(privacy: Privacy) -> Iterator[None]:
+    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal.
+
+    Raises
+    ------
+    NotPrivate
+        If the promise is too extreme, or arithmetic fails for one that is unusual.
+    """
+    remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
+    small, large = COMPUTABLE
+    if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:
+        raise NotPrivate("no noise can be computed in double precision for so extreme a promise", privacy, remedy)
+    try:
+        yield
+    except (ArithmeticError, AssertionError, ValueError) as error:
+        unusual = not 1e-6 <= privacy.epsilon <= 1e6 or 0 < privacy.delta < 1e-20 or privacy.delta > 0.5
+        if isinstance(error, DPConvexError) or not unusual:
+            raise
+        raise NotPrivate(
+            f"calibrating noise for so extreme a promise failed in double precision ({type(error).__name__}: {error})",
+            privacy,
+            remedy,
+        ) from error
+
+
+def number(name: str, value: object) -> float:
+    """Return a real number as a float, or say that it is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def text(value: float) -> str:
+    """Write a number with all of its digits, and no more.
+
+    >>> text(3.0), text(0.1), text(1e-6)
+    ('3', '0.1', '1e-06')
+    """
+    return repr(value).removesuffix(".0")

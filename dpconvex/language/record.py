@@ -1,0 +1,247 @@
+"""What is publicly known about one record.
+
+A `Record` names its fields and gives each a public domain: a norm ball, a box or a finite choice.  Every constant of a
+certificate is a supremum over these domains, so data are checked against them before anything else happens, and a
+record outside its domain is an error (or is projected, on request), never an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from itertools import product
+from types import MappingProxyType
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.core.record_domains import Ball, Box, Choice, Domain
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import frozen, records_of
+from dpconvex.language.validation import check_column, check_labels, held
+
+__all__ = ["Batch", "Record"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Records that passed the check: fields and the group (combination of discrete values) of each.
+
+    Attributes
+    ----------
+    fields : dict
+        Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column of
+        `dpconvex.language.columns` that turns what it is asked for into float64.
+    group : ndarray of int, shape (n,)
+        Index into ``Record.combinations``.
+    """
+
+    fields: dict[str, Any]
+    group: NDArray[np.int64]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+        """Return a batch of its own of the same records: what nobody can write to is shared."""
+        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
+
+    @property
+    def size(self) -> int:
+        """Number of records."""
+        return len(self.group)
+
+    def rows(self, group: int) -> NDArray[np.int64]:
+        """Return the indices of the records of one group, shape (m,)."""
+        return np.flatnonzero(self.group == group)
+
+
+def shared(column: Any) -> Any:
+    """Return a column of the same records as an object of its own."""
+    if isinstance(column, np.ndarray):
+        return frozen(column)
+    if sp.issparse(column):
+        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
+        return sp.csr_array(parts, shape=column.shape)
+    return copy(column)  # its gate and its source are the same
+
+
+class Checked(Mapping[str, Any]):
+    """Data that a record has checked already, as they were, with the outcome."""
+
+    def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
+        self.record, self.data, self.clip = record, data, clip
+        self.batch = record.validate(data, clip=clip, empty=True)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data.keys())
+
+    def __len__(self) -> int:
+        return len(self.data.keys())
+
+
+class Record:
+    """The fields of one record and their public domains.
+
+    Parameters
+    ----------
+    **fields : Ball, Box or Choice
+        At least one field.
+
+    Attributes
+    ----------
+    fields : mapping of str to domain
+        Read-only, as is the record: what was proved about it must stay true.
+    parameters : mapping of str to cvxpy.Parameter
+        The symbolic continuous fields that a loss is written in.
+    combinations : tuple of dict
+        Every assignment of the discrete fields, one empty assignment if there are none.
+
+    Examples
+    --------
+    >>> record = Record(x=Ball(3, radius=1.0), y=Choice(["no", "yes"]))
+    >>> record.combinations
+    ({'y': 'no'}, {'y': 'yes'})
+    >>> record.validate({"x": [[0, 0, 1.0]], "y": ["yes"]}).group
+    array([1])
+    """
+
+    def __init__(self, **fields: Domain) -> None:
+        if not fields:
+            raise TemplateError("Record: declare at least one field, for example x=Ball(3).")
+        for name, domain in fields.items():
+            if not isinstance(domain, Ball | Box | Choice):
+                raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
+        self.fields: Mapping[str, Domain] = MappingProxyType(dict(fields))
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(
+            {k: d for k, d in fields.items() if not isinstance(d, Choice)}
+        )
+        self.discrete: Mapping[str, Choice] = MappingProxyType(
+            {k: d for k, d in fields.items() if isinstance(d, Choice)}
+        )
+        self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(
+            {k: symbol(k, d) for k, d in self.continuous.items()}
+        )
+        values = [d.values for d in self.discrete.values()]
+        self.combinations: tuple[dict[str, Hashable], ...] = tuple(
+            dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values)
+        )
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False):
+            raise TemplateError(
+                f"a Record cannot be changed after it was made (its {name} was to be set): certificates speak of it as it is. "
+                "Make a new one."
+            )
+        super().__setattr__(name, value)
+
+    def __repr__(self) -> str:
+        return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Record:
+        """Return a record of its own; mappings that cannot be written to are copied as what they show."""
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            shown = deepcopy(dict(value) if isinstance(value, MappingProxyType) else value, memo)
+            object.__setattr__(copied, name, MappingProxyType(shown) if isinstance(value, MappingProxyType) else shown)
+        return copied
+
+    def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
+        """Check a batch of records against the declared domains.
+
+        Parameters
+        ----------
+        data : mapping of str to array_like
+            One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
+            and SciPy's sparse matrices are copied; larger arrays, memory-mapped ones and `Chunks` stay where they are, and every
+            block of them is copied and checked whenever it is read.
+        clip : bool
+            Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
+        empty : bool
+            Accept data without records.  Where the number of records is protected, none of them is a number like others.
+
+        Returns
+        -------
+        Batch
+
+        Raises
+        ------
+        DomainError
+            Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain; no records, unless they
+            are allowed to be missing.
+        """
+        known = isinstance(data, Checked) and data.record is self and data.clip == clip
+        batch = data.batch if known and isinstance(data, Checked) else self._batch(data, clip)
+        if batch.size == 0 and not empty:
+            raise DomainError("the data are empty: there is no record to learn from.")
+        return batch
+
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+        """Do the work of `validate`, whatever the number of records."""
+        check_clip(clip)
+        names = set(table(data).keys())
+        if names != set(self.fields):
+            missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
+            raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        arrays = {
+            name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
+            for name, domain in self.continuous.items()
+        }
+        codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
+        lengths = {name: records_of(array) for name, array in {**arrays, **codes}.items()}
+        if len(set(lengths.values())) != 1:
+            raise DomainError(f"the fields have different numbers of records: {lengths}.")
+        size = next(iter(lengths.values()))
+        group = np.zeros(size, dtype=np.int64)
+        for name, choice in self.discrete.items():
+            group = group * len(choice.values) + codes[name]
+        return Batch(fields=arrays, group=frozen(group))
+
+    def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
+        """Check a batch now, for many later calls of `validate`; the data must not change in between."""
+        return Checked(self, data, clip)
+
+    def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
+        names = list(table(data).keys())
+        return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
+
+    def sample(self, size: int, rng: np.random.Generator) -> Batch:
+        """Draw records from the domain, for tests; extreme records are drawn often."""
+        fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
+        return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
+
+
+def check_clip(clip: object) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(clip, bool | np.bool_):
+        raise TemplateError(f"clip must be True or False, not {clip!r}.")
+
+
+def table(data: Any) -> Any:
+    """Return data that map fields to columns, or say that they do not."""
+    if not hasattr(data, "keys"):
+        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+    return data
+
+
+def with_axes(column: Any, shape: tuple[int, ...]) -> Any:
+    """Return a column; an empty list or array of one axis, which is what no records look like, gets the axes of a field."""
+    plain = isinstance(column, list | tuple | np.ndarray) and records_of(column) == 0
+    return np.zeros((0, *shape)) if plain and np.ndim(column) == 1 else column
+
+
+def symbol(name: str, domain: Ball | Box) -> cp.Parameter:
+    """Return the CVXPY Parameter that stands for a field, with the sign that its bounds imply."""
+    lower, upper = domain.bounds
+    if (lower >= 0).all():
+        return cp.Parameter(domain.shape, name=name, nonneg=True)
+    if (upper <= 0).all():
+        return cp.Parameter(domain.shape, name=name, nonpos=True)
+    return cp.Parameter(domain.shape, name=name)

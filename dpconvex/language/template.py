@@ -1,0 +1,208 @@
+"""A private learner, declared: a record, a loss for one record, a public regularizer and public constraints.
+
+The declaration is public.  It holds no data, and nothing in it may depend on any.  It is read once, when it is made, into trees
+of the toolkit's own: what the user's expressions, variables and parameters become afterwards does not reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.normal_form import normal_forms
+from dpconvex.core.reader import Reader
+from dpconvex.core.values import Evaluation, public_point
+from dpconvex.errors import TemplateError
+from dpconvex.language.record import Record
+
+__all__ = ["Template"]
+
+# What was read may differ in value by this fraction of the largest number that occurs in computing it.
+READING = 1e-9
+# With more expressions than this, the many labels' own are like each other, and one point for each is enough.
+FEW = 32
+
+# What plays no part in a proof and may be set later.
+AFTERWARDS = ("predict", "source")
+
+Predict = Callable[[Mapping[str, NDArray[np.float64]], NDArray[np.float64]], NDArray[Any]]
+
+
+class Template:
+    """A learner that minimises the mean loss plus a regularizer, subject to constraints.
+
+    Parameters
+    ----------
+    record : Record
+        What is publicly known about one record.
+    loss : callable
+        ``loss(**fields)`` returns the loss of one record as a scalar CVXPY expression.  Continuous fields arrive as CVXPY
+        parameters, discrete fields as plain Python values; it is called once for every combination of the latter.
+    regularizer : cvxpy.Expression or float
+        Convex, public; added to the *mean* loss.
+    constraints : sequence of cvxpy.Constraint
+        Convex, public.  Attributes of variables (``PSD=True``, ``nonneg=True``, ``bounds=...``) count as constraints.
+        CVXPY parameters that are no fields of the record are public numbers: the values that they have now.
+    predict : callable, optional
+        ``predict(parameters, x)``: a NumPy function of the released parameters and a batch of features.
+    source : tuple of (str, dict), optional
+        Name and options of the problem file that built this template, so that a saved release can find it again.
+
+    Attributes
+    ----------
+    losses : tuple of cvxpy.Expression
+        The loss for each entry of ``record.combinations``, in normal form (docs/theory.md, section 2).
+    written : tuple of cvxpy.Expression
+        The same losses as they were read.
+    variables : tuple of cvxpy.Variable
+        The parameters of the learner, in the order in which they were made: variables of the template's own, with the names,
+        shapes and attributes of the user's.
+
+    Raises
+    ------
+    TemplateError
+        If the pieces have the wrong type or shape, or variables share a name; and if it is changed after it was made.
+    MissingRule
+        If an atom cannot be read exactly.
+    NotPrivate
+        If a constant is not finite or not real, or a constraint is not known to be convex.
+
+    Examples
+    --------
+    >>> from dpconvex.core.record_domains import Ball, Choice
+    >>> w = cp.Variable(3, name="w")
+    >>> template = Template(
+    ...     record=Record(x=Ball(3), y=Choice([-1, 1])),
+    ...     loss=lambda x, y: cp.logistic(-y * (x @ w)),
+    ...     regularizer=0.01 * cp.sum_squares(w),
+    ... )
+    >>> len(template.losses)
+    2
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        loss: Callable[..., Any],
+        regularizer: Any = 0.0,
+        constraints: Sequence[cp.Constraint] = (),
+        predict: Predict | None = None,
+        source: tuple[str, dict[str, Any]] | None = None,
+    ) -> None:
+        if not isinstance(record, Record):
+            raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
+        if not callable(loss):
+            raise TemplateError("Template: loss must be a function of the record's fields.")
+        self.record = record
+        if predict is not None and not callable(predict):
+            raise TemplateError("Template: predict must be a function of (parameters, x).")
+        self.predict = predict
+        self.source = source
+        names = [f"loss for {values}" if values else "loss" for values in record.combinations]
+        losses = [
+            scalar(name, self._call(loss, values)) for name, values in zip(names, record.combinations, strict=True)
+        ]
+        public = scalar("regularizer", regularizer)
+        if not isinstance(constraints, Iterable):
+            raise TemplateError(
+                f"Template: constraints must be a list of constraints, not {type(constraints).__name__}."
+            )
+        constraints = list(constraints)
+        for constraint in constraints:
+            if not isinstance(constraint, cp.Constraint):
+                raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
+        reader = Reader(record.parameters.values())
+        reader.declare([*losses, public, *constraints])
+        check_names(reader.variables.values())
+        self.written: tuple[cp.Expression, ...] = tuple(
+            reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
+        )
+        self.regularizer: cp.Expression = reader.expression(public, "the regularizer")
+        self.constraints: tuple[cp.Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
+        self.variables: tuple[cp.Variable, ...] = tuple(reader.variables.values())
+        normal = normal_forms(self.written, self.variables, record)
+        self.losses: tuple[cp.Expression, ...] = tuple(
+            loss if loss is written else reader.expression(loss, f"the {name}")
+            for loss, written, name in zip(normal, self.written, names, strict=True)
+        )
+        originals = [*losses, public, *constraints]
+        check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader.variables)
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False) and name not in AFTERWARDS:
+            raise TemplateError(
+                f"a Template cannot be changed after it was made (its {name} was to be set): certificates speak of it as it "
+                "is. Make a new one."
+            )
+        super().__setattr__(name, value)
+
+    def with_losses(self, losses: Sequence[cp.Expression]) -> Template:
+        """Return a template that differs in its losses only, given in the variables and fields of this one."""
+        result = copy(self)
+        object.__setattr__(result, "losses", tuple(losses))
+        return result
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{v.name()}{list(v.shape)}" for v in self.variables)
+        return f"Template({self.record!r}, parameters: {names})"
+
+    def _call(self, loss: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+        arguments = {name: self.record.parameters.get(name, values.get(name)) for name in self.record.fields}
+        try:
+            return loss(**arguments)
+        except TypeError as error:
+            if "argument" in str(error):
+                fields = ", ".join(self.record.fields)
+                raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
+            raise
+
+
+def check_reading(
+    originals: Sequence[Any], read: Sequence[Any], record: Record, variables: Mapping[int, cp.Variable]
+) -> None:
+    """Raise if what was read has other values than what the user wrote, at public points."""
+    rng = np.random.default_rng(0)
+    for positive in (False, True) if len(originals) <= FEW else (False,):
+        fields = {name: column[0] for name, column in record.sample(1, rng).fields.items()}
+        leaves: dict[int, Any] = {id(symbol): fields[name] for name, symbol in record.parameters.items()}
+        theta = {key: public_point(variable, rng, positive) for key, variable in variables.items()}
+        theirs = {id(v): theta[v.id] for original in originals for v in original.variables()}
+        before = Evaluation({**leaves, **theirs})
+        after = Evaluation({**leaves, **{id(variable): theta[key] for key, variable in variables.items()}})
+        for original, copied in zip(originals, read, strict=True):
+            one, two = before.measure(original), after.measure(copied)
+            room = READING * max(before.magnitude, after.magnitude)
+            if one is not None and two is not None and np.isfinite(one) and not abs(one - two) <= room:
+                raise TemplateError(
+                    f"Template: {original} was read as an expression of other values ({two:.12g} instead of {one:.12g}). "
+                    "Please report it; write it in another way."
+                )
+
+
+def check_names(variables: Iterable[cp.Variable]) -> None:
+    """Refuse two variables of one name: a release could not tell them apart."""
+    names = [variable.name() for variable in variables]
+    for name in names:
+        if names.count(name) > 1:
+            raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
+
+
+def scalar(what: str, value: Any) -> cp.Expression:
+    """Return `value` as a scalar CVXPY expression, or say what is wrong with it."""
+    if value is None:
+        raise TemplateError(f"Template: the {what} is None; does the function return its expression?")
+    try:
+        expression = cp.Expression.cast_to_const(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TemplateError(f"Template: the {what} is not a CVXPY expression ({error}).") from error
+    if not isinstance(expression, cp.Expression):
+        raise TemplateError(f"Template: the {what} is not a CVXPY expression but {type(value).__name__}.")
+    if not expression.is_scalar():
+        raise TemplateError(f"Template: the {what} must be a scalar, but it has shape {expression.shape}.")
+    return expression

@@ -1,0 +1,1 @@
+"""Learners built on the language: problem files, estimators, mixtures, and choices among options."""

@@ -1,0 +1,223 @@
+"""Finds and loads problem files: declared learners, one per file, shipped with the toolkit or the user's own.
+
+A problem file defines ``template``, a function of keyword options that returns a `Template`; the first line of its
+docstring is its description.  Nothing in a file runs before it is loaded: `problems` only reads the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from dpconvex.errors import DPConvexError, TemplateError, shorten
+
+if TYPE_CHECKING:
+    from dpconvex.language.template import Template
+
+__all__ = ["load", "locate", "options", "problems"]
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def folder() -> Path | None:
+    """Return the folder of the shipped problems: package data of an installed wheel, or the checkout's own."""
+    installed, checkout = PACKAGE / "problems", PACKAGE.parent
+    if installed.is_dir():
+        return installed
+    # Beside an installed package lie other people's packages, and one of them may be called `problems`.
+    if (checkout / "pyproject.toml").is_file() and (checkout / "problems").is_dir():
+        return checkout / "problems"
+    return None
+
+
+def problems() -> dict[str, str]:
+    """List the shipped problems.
+
+    Returns
+    -------
+    dict of str to str
+        Name (what `load` takes) to the first line of the file's docstring, in alphabetical order.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> "logistic_regression" in dp.problems()
+    True
+    """
+    home = folder()
+    files = sorted(home.glob("[a-z]*.py")) if home is not None else []
+    return {file.stem: description(file) for file in files}
+
+
+def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
+    """Declare the learner of a problem file.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        The name of a shipped problem, or the path of your own file.  A string is a path if it ends in ``.py`` or has a
+        path separator in it.
+    **options
+        Options of the file's ``template`` function.
+
+    Returns
+    -------
+    Template
+        Its ``source`` holds the name (of your own file: the absolute path) and the options.
+
+    Raises
+    ------
+    TemplateError
+        No such problem or file; a file that cannot be executed or has no ``template`` function; an unknown or a missing
+        option, or one that the file cannot do anything with.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> [v.shape for v in dp.load("logistic_regression", features=3).variables]
+    [(3,)]
+    """
+    from dpconvex.language.template import Template
+
+    file = locate(name_or_path)
+    function = factory(execute(file), file)
+    check(options, function, file)
+    try:
+        template = function(**options)
+    except DPConvexError:
+        raise
+    except Exception as error:  # what a problem cannot do with its options is an error of whoever gave them
+        listed = ", ".join(f"{name} = {value!r}" for name, value in options.items())
+        raise TemplateError(
+            f"{file.stem} cannot be declared with {shorten(listed)}: {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(template, Template):
+        raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
+    if template.source is None:
+        shipped = file.parent == folder()
+        template.source = (file.stem if shipped else str(file.resolve()), dict(options))
+    return template
+
+
+def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:
+    """Return the options of a problem file, in the order of its declaration, with defaults and annotations.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        As for `load`.
+
+    Raises
+    ------
+    TemplateError
+        As for `load`.
+    """
+    file = locate(name_or_path)
+    return inspect.signature(factory(execute(file), file)).parameters
+
+
+def locate(name_or_path: str | os.PathLike[str]) -> Path:
+    """Find the file of a problem: a user's path, or a shipped name.
+
+    Raises
+    ------
+    TemplateError
+        If there is no such file; the message lists the shipped problems.
+    """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
+    text = os.fspath(name_or_path)
+    separators = {os.sep, os.altsep} - {None}
+    if isinstance(name_or_path, os.PathLike) or text.endswith(".py") or any(s in text for s in separators if s):
+        file = Path(text).expanduser()
+        if not file.is_file():
+            raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
+        return file
+    known = problems()
+    home = folder()
+    if home is None or text not in known:
+        raise TemplateError(
+            f"load: there is no problem {text!r}{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}. "
+            "To load a file of your own, give its path, ending in .py."
+        )
+    return home / f"{text}.py"
+
+
+def execute(file: Path) -> ModuleType:
+    """Run a problem file as a module of its own; files of one name in different folders do not meet."""
+    digest = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    name = f"dpconvex_problem_{file.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, file, loader=None)
+    if spec is None or spec.loader is None:
+        raise TemplateError(f"{file}: not a Python file; a problem file ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    previous = sys.modules.get(name)
+    sys.modules[name] = module  # dataclasses and pickled functions of the file look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        if previous is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = previous
+        if isinstance(error, DPConvexError) or not isinstance(error, Exception):
+            raise
+        raise TemplateError(f"{file}: cannot be executed: {type(error).__name__}: {error}.") from error
+    return module
+
+
+def factory(module: ModuleType, file: Path) -> Callable[..., object]:
+    """Return the ``template`` function of a problem file."""
+    function = getattr(module, "template", None)
+    if not callable(function):
+        raise TemplateError(
+            f"{file}: no function `template`. A problem file defines `def template(*, features, ...)` with keyword "
+            "options and returns a dpconvex.Template."
+        )
+    result: Callable[..., object] = function
+    return result
+
+
+def check(given: Mapping[str, object], function: Callable[..., object], file: Path) -> None:
+    """Raise if the given options do not fit the function's signature; the message lists the options it has."""
+    parameters = inspect.signature(function).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {k: p for k, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    unknown = [] if open_ended else [name for name in given if name not in named]
+    missing = [name for name, p in named.items() if p.default is p.empty and name not in given]
+    if not unknown and not missing:
+        return
+    listing = ", ".join(k if p.default is p.empty else f"{k}={p.default!r}" for k, p in named.items()) or "none"
+    if unknown:
+        what = f"unknown option {unknown[0]!r}{suggestion(unknown[0], named)}"
+    else:
+        what = f"the option {missing[0]!r} has no default and must be given"
+    raise TemplateError(f"{file.stem}: {what}. Options are: {listing}.")
+
+
+def description(file: Path) -> str:
+    """Return the first line of a file's docstring, read without running the file; empty if there is none."""
+    try:
+        docstring = ast.get_docstring(ast.parse(file.read_bytes(), filename=str(file)))
+    except (SyntaxError, ValueError) as error:
+        raise TemplateError(f"{file}: not valid Python: {error}.") from error
+    return docstring.splitlines()[0].strip() if docstring else ""
+
+
+def suggestion(word: str, known: Mapping[str, object]) -> str:
+    """Return a question that names the nearest known word, or nothing.
+
+    >>> suggestion("huber_swm", {"huber_svm": ""})
+    " (did you mean 'huber_svm'?)"
+    """
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,146 @@
+"""Many private fits of the same data: every promise, every draw, every variant of a learner."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from dpconvex.errors import TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.budget import Budget
+from dpconvex.release.release import Release
+from dpconvex.release.solve import public_size, solve
+from dpconvex.release.verify import verify
+
+__all__ = ["sweep"]
+
+
+def sweep(
+    template: Template | Sequence[Template],
+    data: Mapping[str, ArrayLike],
+    privacies: Privacy | Sequence[Privacy],
+    *,
+    draws: int = 1,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    cover: Cover | None = None,
+    progress: bool | None = None,
+) -> Iterator[Release]:
+    """Fit privately, again and again; each release has noise of its own, and costs what its promise says.
+
+    The data are checked once, compiled functions are shared, and each fit starts from the last answer of its size: that
+    changes how long a fit takes, not how close to the exact answer it is certified to be.  All of these releases together
+    cost the sum of their promises: a sweep over real data is for studying a learner, or for a budget that pays for all.
+
+    Parameters
+    ----------
+    template : Template or sequence of Template
+        For instance one learner with several regularizations.
+    data : mapping of str to array_like
+        For every template.
+    privacies : Privacy or sequence of Privacy
+    draws : int
+        Fits for each template and promise.
+    mechanism, backend, size, clip, budget, cover
+        As for `solve`.
+    seed : int, optional
+        For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
+    progress : bool, optional
+        Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
+
+    Yields
+    ------
+    Release
+        In order of templates, then promises, then draws.  Whoever stops in between, or interrupts, has every release that was
+        yielded, complete, and nothing of the others; a fit that was begun is paid for.
+
+    Raises
+    ------
+    NotPrivate, DomainError, NotConverged, BudgetExceeded
+        As for `solve`; no data are read before every combination is proved private.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("logistic_regression", features=2)
+    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}
+    >>> promises = [dp.Privacy(1.0), dp.Privacy(10.0)]
+    >>> [release.spent.epsilon for release in sweep(learner, data, promises, draws=2)]
+    [1.0, 1.0, 10.0, 10.0]
+    """
+    templates = [template] if isinstance(template, Template) else list(template)
+    promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    if seed is not None:
+        seeded_generator(seed)  # refuses what is no seed
+    for learner in templates:
+        for privacy in promises:
+            verify(learner, privacy, public_size(learner, data, privacy, size), mechanism, cover)
+    return fits(templates, data, promises, draws, mechanism, backend, size, clip, budget, seed, cover, progress)
+
+
+def fits(
+    templates: list[Template],
+    data: Mapping[str, ArrayLike],
+    promises: list[Privacy],
+    draws: int,
+    mechanism: Mechanism | None,
+    backend: Any,
+    size: int | None,
+    clip: bool,
+    budget: Budget | None,
+    seed: int | None,
+    cover: Cover | None,
+    progress: bool | None,
+) -> Iterator[Release]:
+    """Do the fits of a sweep, one at a time."""
+    from dpconvex.solvers.warm_start import Warm
+
+    number = 0
+    with bar(len(templates) * len(promises) * draws, progress) as shown:
+        for learner in templates:
+            checked = learner.record.checked(data, clip)
+            solver = Warm() if backend in (None, "first-order") else backend
+            for privacy in promises:
+                for _ in range(draws):
+                    yield solve(
+                        learner,
+                        checked,
+                        privacy,
+                        mechanism,
+                        solver,
+                        size=size,
+                        clip=clip,
+                        budget=budget,
+                        label="sweep",
+                        seed=None if seed is None else seed + number,
+                        cover=cover,
+                    )
+                    number += 1
+                    if shown is not None:
+                        shown.update()
+
+
+def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]:
+    """Return a progress bar, or something that shows nothing."""
+    if progress is False or (progress is None and not sys.stderr.isatty()):
+        return nullcontext()
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return nullcontext()
+    shown: AbstractContextManager[Any] = tqdm(total=total, desc="fits", unit="fit")
+    return shown

@@ -1,0 +1,268 @@
+"""Private tuning: candidates are trained on disjoint parts of the data, and one is chosen on a part of its own.
+
+Every record takes part in one fit or in the choice, never in two, so the whole costs what one of them costs (Chaudhuri,
+Monteleoni & Sarwate 2011, algorithm 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.core.record_domains import Box, Choice
+from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.language.columns import Chunks, dense, frozen, records_of
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import check_clip, table
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.private_selection import SELECTIONS, select
+from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.release import Release
+from dpconvex.release.solve import resolved, solve
+from dpconvex.release.verify import check_solvable, verify
+
+__all__ = ["Tuning", "tune"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The outcome of a private choice.
+
+    Attributes
+    ----------
+    choice : str
+        Name of the chosen candidate.
+    release : Release
+        The chosen candidate's fit.
+    spent : Privacy or None
+        What the whole cost: the fits, the choice and the release together.  None if a seed was given.
+    mistakes : int or None
+        From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be because the
+        lowest was chosen.  It is part of what was paid for.  None from `tune`.
+    """
+
+    choice: str
+    release: Release
+    spent: Privacy | None
+    mistakes: int | None = None
+
+
+def tune(
+    candidates: Mapping[str, Any] | Sequence[Any],
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    selection: str = "permute-and-flip",
+    features: str = "x",
+    label: str = "y",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+) -> Tuning:
+    """Fit several templates privately and choose one privately; the whole keeps one promise.
+
+    Parameters
+    ----------
+    candidates : mapping of str to Template, or sequence of Template
+        Public: fixed without looking at the data.  Each needs `predict`, which must treat every record by itself, and the same
+        record: fields, domains and labels.  A scikit-learn estimator of this package stands for the template that it fits.
+    data : mapping of str to array_like
+    privacy : Privacy
+        The promise of the whole.
+    mechanism : Mechanism, optional
+    backend : str or object, optional
+    selection : {"permute-and-flip", "exponential"}
+    features, label : str
+        The fields that predictions are made from and compared with.
+    size : int, optional
+        Under add-remove, a public nominal number of records.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the data are read.
+    seed : int, optional
+        For tests; the outcome is then not private.
+
+    Returns
+    -------
+    Tuning
+
+    Raises
+    ------
+    NotPrivate
+        If a candidate has no proof; no data are read.
+    TemplateError
+        If there are fewer records than parts, a candidate cannot predict, their records differ, or an option is wrong.
+
+    Notes
+    -----
+    With m candidates there are m + 1 parts.  Under replace-one the parts are a public random split of the positions; under
+    add-remove every record chooses its part by itself, so that adding one does not move the others.
+
+    `tune_repeated` fits on all of the data instead, with about half of epsilon for each fit, however many candidates there are.
+    """
+    if selection not in SELECTIONS:
+        raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    named = named_templates(candidates, data, features)
+    check(named, features, label)
+    check_clip(clip)
+    solver = resolved(backend)
+    rng = system_generator() if seed is None else seeded_generator(seed)
+    columns = {name: whole(name, column) for name, column in data.items()}
+    counted = records_of(next(iter(columns.values()))) if columns else 0
+    count = public_count(privacy, size, counted)
+    share = count // (len(named) + 1)
+    if share < 1:
+        raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
+    for template in named.values():
+        verify(template, privacy, share, mechanism)
+        check_solvable(template)
+    pay(budget, privacy, "tune")
+    protected = privacy.adjacency == "add-remove"
+    held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
+    part = parts(counted, len(named) + 1, privacy.adjacency, rng)
+    releases = []
+    for k, template in enumerate(named.values()):
+        mine = {name: column[part == k] for name, column in columns.items()}
+        nominal = share if protected else None
+        stream = None if seed is None else seed + k
+        releases.append(solve(template, mine, privacy, mechanism, solver, size=nominal, clip=clip, seed=stream))
+    rows = np.flatnonzero(part == len(named))
+    truth = np.array(columns[label], dtype=object)[rows]
+    x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
+    counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
+    chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
+    return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
+
+
+def named_templates(
+    candidates: Mapping[str, Any] | Sequence[Any], data: Mapping[str, ArrayLike], features: str
+) -> dict[str, Template]:
+    """Return the candidates by name; an estimator stands for its template."""
+    table(data)
+    if not isinstance(features, str):
+        raise TemplateError(f"tune: features must be the name of a field, not {features!r}.")
+    named = dict(candidates) if isinstance(candidates, Mapping) else {str(k): c for k, c in enumerate(candidates)}
+    return {name: declared(name, candidate, data, features) for name, candidate in named.items()}
+
+
+def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features: str) -> Template:
+    """Return a candidate's template, or say what it is instead."""
+    if isinstance(candidate, Template):
+        return candidate
+    build = getattr(candidate, "template", None)
+    shape = tuple(getattr(data[features], "shape", np.shape(data[features]))) if features in data else ()
+    if not callable(build) or len(shape) != 2:
+        raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    template = build(shape[1])
+    if not isinstance(template, Template) or shape_of(template, features) != shape[1:]:
+        raise TemplateError(
+            f"tune: candidate {name!r} maps the features before it fits; map them yourself, and pass its template."
+        )
+    return template
+
+
+def shape_of(template: Template, field: str) -> tuple[int, ...] | None:
+    """Return the shape of a continuous field, None if there is none of that name."""
+    return getattr(template.record.continuous.get(field), "shape", None)
+
+
+def check(named: Mapping[str, Template], features: str, label: str) -> None:
+    """Refuse an empty list, candidates whose mistakes cannot be counted, and those that speak of other records."""
+    if not named:
+        raise TemplateError("tune: there is no candidate to choose from.")
+    for name, template in named.items():
+        if template.predict is None:
+            raise TemplateError(f"tune: candidate {name!r} declares no predict, so its mistakes cannot be counted.")
+        if features not in template.record.continuous:
+            raise TemplateError(f"tune: candidate {name!r} has no field {features!r} of numbers to predict from.")
+        if not isinstance(label, str) or label not in template.record.discrete:
+            raise TemplateError(
+                f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
+            )
+    (first, reference), *others = ((name, declaration(template)) for name, template in named.items())
+    for name, other in others:
+        if other != reference:
+            raise TemplateError(
+                f"tune: candidates {first!r} and {name!r} declare different records, and cannot be fitted to the same data: "
+                f"{named[first].record!r} and {named[name].record!r}."
+            )
+
+
+def declaration(template: Template) -> dict[str, Any]:
+    """Return what a template declares about a record, to be compared."""
+    said: dict[str, Any] = {}
+    for name, domain in template.record.fields.items():
+        if isinstance(domain, Choice):
+            said[name] = frozenset(domain.values)
+        elif isinstance(domain, Box):
+            said[name] = domain.shape, domain.lower.tolist(), domain.upper.tolist()
+        else:
+            said[name] = domain
+    return said
+
+
+def whole(name: str, column: Any) -> Any:
+    """Return a column that can be split at random: an array or a sparse matrix."""
+    if isinstance(column, Chunks):
+        raise TemplateError(f"tune: the column {name!r} comes in chunks, and cannot be split; use tune_repeated.")
+    if sp.issparse(column):
+        return sp.csr_array(column)
+    array = np.asarray(column)
+    if array.ndim == 0:
+        raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
+    return array
+
+
+def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
+    """Count wrong predictions; each record counts once, whatever shape a prediction has.
+
+    Raises
+    ------
+    TemplateError
+        If there is not one prediction for each record: comparing arrays of other shapes would count a record many times.
+    """
+    predicted = release.predict(x)
+    if predicted.shape != truth.shape:
+        raise TemplateError(
+            f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
+        )
+    return int(np.sum(predicted != truth))
+
+
+def public_count(privacy: Privacy, size: int | None, counted: int) -> int:
+    """Return the public number of records."""
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"tune: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+        raise TemplateError(f"tune: size must be a positive integer, not {size!r}.")
+    if privacy.adjacency == "add-remove":
+        if size is None:
+            raise NotPrivate(
+                "under add-remove adjacency the number of records is private, and the parts depend on it",
+                None,
+                "pass a public nominal number of records as `size`",
+            )
+        return size
+    if size is not None and size != counted:
+        raise TemplateError(f"tune: size is {size}, but there are {counted} records.")
+    return counted
+
+
+def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Assign each record to a part, without looking at the records, shape (size,)."""
+    if adjacency == "add-remove":
+        return np.asarray(rng.integers(0, count, size=size))
+    assigned = np.arange(size) % count
+    # Parts differ in size by at most one; a fit's own size is the number of records in its part, which is public here.
+    return np.asarray(rng.permutation(assigned))

@@ -1,0 +1,289 @@
+"""Private tuning on all of the data: a random number of fits, each scored privately, of which only the best is released.
+
+Unlike `tune`, which splits the data among the candidates, every fit sees every record.  The price is a share of epsilon that
+depends on the law of the number of fits, and hardly on its mean (docs/theory.md, section 8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.columns import blocks, dense
+from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.template import Template
+from dpconvex.learners.sweep import bar
+from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate, CoverNoise
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
+from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
+from dpconvex.mechanisms.residual_noise import left
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.release import Release
+from dpconvex.release.solve import public_size, resolved, run_certified
+from dpconvex.release.verify import check_solvable, verify
+
+__all__ = ["tune_repeated"]
+
+SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
+# Records whose predictions are compared at once.
+BLOCK = 65_536
+# A fit that is to be concentrated uses at least so much of what it may.
+CLOSE = 0.999
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one repetition does with a candidate: its fit, and the noise of its score.
+
+    Attributes
+    ----------
+    run : Certificate
+        Of the fit alone.
+    score : CoverNoise
+        Integer noise of the count of mistakes.
+    certificate : Certificate
+        Of the whole, if this candidate is released.
+    """
+
+    run: Certificate
+    score: CoverNoise
+    certificate: Certificate
+
+
+def tune_repeated(
+    candidates: Mapping[str, Any] | Sequence[Any],
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    repetitions: Repetitions | None = None,
+    features: str = "x",
+    label: str = "y",
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> Tuning:
+    """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
+
+    Each repetition takes a candidate at random, fits it privately, and counts its mistakes on the same data, with noise.
+
+    Parameters
+    ----------
+    candidates : mapping of str to Template, or sequence of Template
+        As for `tune`.
+    data : mapping of str to array_like
+    privacy : Privacy
+        The promise of the whole.
+    mechanism : Mechanism, optional
+    backend : str or object, optional
+        It must keep nothing from one fit to the next: the proof takes the repetitions to be independent.
+    repetitions : Repetitions, optional
+        The law of their number, whose mean is the expected work in fits, and how they are accounted for.  By default 10 on
+        average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
+    features, label : str
+        The fields that predictions are made from and compared with.
+    size : int, optional
+        Under add-remove, a public nominal number of records.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the data are read.
+    seed : int, optional
+        For tests; the outcome is then not private.
+    progress : bool, optional
+        Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
+        proof takes to be secret (docs/pitfalls.md).
+
+    Returns
+    -------
+    Tuning
+        With the noisy count of mistakes, which is part of what was paid for.
+
+    Raises
+    ------
+    NotPrivate
+        If a candidate has no proof; no data are read.
+    TemplateError
+        If a candidate cannot predict, or an option is wrong.
+    DomainError, NotConverged, BudgetExceeded
+        As for `solve`.  Whenever an error is raised, or a run is interrupted, nothing is released and the promise is paid for.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> grid = {f"{r:g}": dp.load("logistic_regression", features=2, regularization=r) for r in (0.01, 0.1)}
+    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 100, "y": [1, -1] * 100}
+    >>> outcome = dp.tune_repeated(grid, data, dp.Privacy(2.0), repetitions=dp.Repetitions(mean=3))
+    >>> outcome.choice in grid, outcome.spent.epsilon
+    (True, 2.0)
+    """
+    named = named_templates(candidates, data, features)
+    check(named, features, label)
+    check_clip(clip)
+    chosen = repetitions if repetitions is not None else Repetitions()
+    if not isinstance(chosen, Repetitions):
+        raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
+    solver, fitter = resolved(backend), mechanism if mechanism is not None else Automatic()
+    with computable(privacy):
+        plans = {
+            name: planned(template, privacy, chosen, public_size(template, data, privacy, size), fitter)
+            for name, template in named.items()
+        }
+    for template in named.values():
+        check_solvable(template)
+    rng = system_generator() if seed is None else seeded_generator(seed)
+    count = chosen.draw(rng)
+    pay(budget, privacy, "tune_repeated")
+    columns = next(iter(named.values())).record.held(data)
+    checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
+    names = list(named)
+    best: tuple[int, str, Release] | None = None
+    with bar(None, progress) as shown:
+        for _ in range(count):
+            name = names[int(rng.integers(len(names)))]
+            release = run_certified(
+                named[name], checked[name], plans[name].run, fitter, solver, rng, clip=clip, seed=seed
+            )
+            wrong = count_mistakes(release, named[name], checked[name], features, label)
+            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, None if seed is None else rng)
+            # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
+            if best is None or noisy[0] < best[0]:
+                best = int(noisy[0]), name, release
+            if shown is not None:
+                shown.update()
+    assert best is not None  # there is at least one repetition
+    found, name, release = best
+    spent = privacy if seed is None else None
+    return Tuning(name, replace(release, certificate=plans[name].certificate, spent=spent), spent, found)
+
+
+def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
+    """Count the records whose label is not predicted."""
+    record, batch = template.record, checked.batch
+    names = np.array([combination[label] for combination in record.combinations], dtype=object)
+    truth, start, wrong = names[batch.group], 0, 0
+    for block in blocks(batch.fields[features], BLOCK):
+        x = dense(block)
+        if not len(x):  # a learner's predict need not know what to do with nothing
+            continue
+        wrong += mistakes(release, x, truth[start : start + len(x)])
+        start += len(x)
+    return wrong
+
+
+def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, mechanism: Mechanism) -> Plan:
+    """Divide a promise among the choice, the fits and their scores, without any data."""
+    if repetitions.accounting == "renyi":
+        rho = repetitions.each_concentrated(privacy)
+        bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, mechanism)
+        score = gaussian_score(rho * repetitions.share, privacy)
+        shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
+    else:
+        each = repetitions.each(privacy)
+        score = laplace_score(repetitions.share * each.epsilon)
+        fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
+        bare = verify(template, fit, size, mechanism)
+        shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
+    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+    law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
+    steps = (
+        Derivation("law of the number of runs", "", law, "truncated negative binomial; drawn without the data"),
+        Derivation("one run", "", shares, "adaptive composition of a fit and of its noisy count of mistakes"),
+        bare.derivation,
+    )
+    certificate = replace(
+        bare,
+        privacy=privacy,
+        mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
+        settings={**bare.settings, RUNS: float(repetitions.mean)},
+        derivation=Derivation("best of a random number of runs", "", claims, SOURCE, steps),
+        assumptions=(
+            *bare.assumptions,
+            "Nobody learns how many runs there were, and they are independent. Their number is drawn in double precision.",
+            "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
+            "mistakes by at most one.",
+            f"What is said above about one run's tail probability of 2^-100 counts {repetitions.mean:g} times on average.",
+        ),
+        advice=(
+            *bare.advice,
+            f"These are the constants of one run ({', '.join(f'{k} {v:.4g}' for k, v in shares.items())}); the rest of "
+            f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
+        ),
+    )
+    return Plan(bare, score, certificate)
+
+
+def laplace_score(epsilon: float) -> CoverNoise:
+    """Return integer noise that makes a count epsilon-private."""
+    return counting_noise(LAPLACE, epsilon, 0.0, math.nextafter(1 / epsilon, math.inf))
+
+
+def gaussian_score(rho: float, privacy: Privacy) -> CoverNoise:
+    """Return integer noise that makes a count rho-zero-concentrated."""
+    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
+    return counting_noise(GAUSSIAN, privacy.epsilon, smallest_delta(rho * (1 + 1e-9), privacy.epsilon), sigma)
+
+
+def counting_noise(law: str, epsilon: float, delta: float, scale: float) -> CoverNoise:
+    """Describe integer noise for a count that one record moves by one."""
+    return CoverNoise(
+        noise=law,
+        epsilon=epsilon,
+        delta=delta,
+        distance=0.5,
+        step=1.0,
+        dimension=1,
+        sensitivity=1.0,
+        scale=scale,
+        noise_cap=0.0,
+    )
+
+
+def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism) -> Certificate:
+    """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed.
+
+    Raises
+    ------
+    NotPrivate
+        If there is none, as for noise that is not Gaussian.
+    """
+    target = rho
+    for _ in range(20):
+        fit = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
+        certificate = verify(template, fit, size, mechanism)
+        found = concentration(certificate)
+        if CLOSE * rho <= found <= rho:
+            return certificate
+        target *= rho / found * (1 - 1e-4)
+    raise NotPrivate(
+        "no noise was found that keeps the promise under Rényi accounting",
+        f"rho = {rho:.4g}",
+        "use accounting='direct'",
+    )
+
+
+def profile_epsilon(shift: float, delta: float) -> float:
+    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
+    low, high = 0.0, 1.0
+    while float(gaussian_delta(high, shift)) > delta:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(gaussian_delta(middle, shift)) > delta else (low, middle)
+    return high

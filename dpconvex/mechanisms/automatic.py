@@ -1,0 +1,125 @@
+"""The automatic choice: among the mechanisms that can be proved private, the one with the smallest predicted excess risk.
+
+Predictions rest on public numbers, so the choice costs nothing.  For noise on the objective the risk is at most
+``added r^2/2 + E||b||^2/(2 mu)``, for noise on the output what the curvature or the slopes of all records can make of it, for
+noise on gradients R B/sqrt(T) (docs/theory.md).  None of these is a promise; the certificate says what was compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.rank_one_gradients import rank_one_structures
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
+from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+
+__all__ = ["Automatic"]
+
+Array = NDArray[np.float64]
+Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
+
+# A mechanism replaces one of higher preference only if its predicted risk is below this fraction of the other's: a small gain
+# in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
+CLEARLY = 0.85
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """Whichever certified mechanism promises the smallest excess risk; what `verify` and `solve` use by default."""
+
+    def candidates(self, analysis: Analysis, privacy: Privacy) -> tuple[Candidate, ...]:
+        """Return the mechanisms that are compared, in order of preference at equal risk.
+
+        For a differentiable loss and a pure promise that is objective perturbation alone: output perturbation keeps the same
+        promise under the same conditions, and only for very few records is its risk predicted to be a little smaller.
+        """
+        smooth, delta = analysis.kink is None, not privacy.pure
+        found: list[Candidate] = []
+        if smooth:
+            found.append(ObjectivePerturbation())
+            p = analysis.form.noise_dimension
+            if any(structure.square < p * (p + 1) for structure in rank_one_structures(analysis)):
+                found.append(ObjectivePerturbation("matrix"))
+            if delta:
+                found.append(ObjectivePerturbation("gaussian"))
+        if delta or not smooth:
+            found.append(OutputPerturbation())
+        if delta:
+            found.append(OutputPerturbation("gaussian"))
+            if analysis.form.feasible.bounded and analysis.form.feasible.has_projection:
+                found.append(NoisyGradientDescent())
+        return tuple(found)
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Return the certificate with the smallest predicted risk.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+            Its advice says what was compared.
+
+        Raises
+        ------
+        NotPrivate
+            If every mechanism is refused: the refusal of the first.
+        """
+        certificates: list[Certificate] = []
+        refusal: NotPrivate | None = None
+        for mechanism in self.candidates(analysis, privacy):
+            try:
+                certificates.append(mechanism.certify(analysis, privacy, size))
+            except NotPrivate as error:
+                refusal = refusal or error
+            except TemplateError:
+                continue  # no step size can be proposed
+        if not certificates:
+            assert refusal is not None
+            raise refusal
+        best = certificates[0]
+        for certificate in certificates[1:]:
+            if risk(certificate) < CLEARLY * risk(best):
+                best = certificate
+        compared = "; ".join(f"{c.mechanism} {risk(c):.4g}" for c in sorted(certificates, key=risk))
+        return replace(
+            best, advice=(*best.advice, f"Compared by predicted excess risk, where a clear gain decides: {compared}.")
+        )
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
+        return self._chosen(certificate).run(analysis, certificate, engine, rng)
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of the noise that fails with at most the given probability."""
+        return self._chosen(certificate).noise_bound(certificate, probability)
+
+    def noise_rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds."""
+        chosen = self._chosen(certificate)
+        return chosen.noise_rounding(certificate, probability) if isinstance(chosen, ObjectivePerturbation) else 0.0
+
+    def _chosen(self, certificate: Certificate) -> Candidate:
+        if certificate.perturbed == "objective":
+            return ObjectivePerturbation(certificate.noise)
+        return OutputPerturbation(certificate.noise) if certificate.perturbed == "output" else NoisyGradientDescent()
+
+
+def risk(certificate: Certificate) -> float:
+    """Return the predicted risk, infinite if there is none."""
+    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk

@@ -1,0 +1,411 @@
+"""What was proved about a template, and how: the constants, the noise that they ask for, and the derivation."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dpconvex.core.derivation import Derivation
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.comparison import Comparison
+
+__all__ = ["TAIL", "Certificate", "ClusteringNoise", "CoverNoise", "tail_of"]
+
+# Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
+TAIL = 2.0**-100
+
+
+@dataclass(frozen=True)
+class CoverNoise:
+    """Integer noise on a grid, for the distance between the computed answer and the exact one.
+
+    Attributes
+    ----------
+    noise : {"discrete Laplace", "discrete Gaussian"}
+        The law: integers k with probability proportional to exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).
+    epsilon, delta : float
+        Its share of the promise.
+    distance : float
+        tau: the computed answer is at most so far from the exact one.
+    step : float
+        Grid step gamma, a power of two.
+    dimension : int
+        Number of coordinates, each with noise of its own.
+    sensitivity : float
+        Of the answer on the grid, in steps: in l1 for Laplace, in l2 for Gaussian noise.
+    scale : float
+        In steps.
+    noise_cap : float
+        Bound on the norm of the mechanism's own noise that `distance` accounts for.
+    counting : float
+        Where the number of records is protected: the epsilon, on top of the cover's own, that a noisy number of them costs.
+    records : float
+        Number of records for which `distance` can be certified, whatever they are.
+    """
+
+    noise: str
+    epsilon: float
+    delta: float
+    distance: float
+    step: float
+    dimension: int
+    sensitivity: float
+    scale: float
+    noise_cap: float
+    counting: float = 0.0
+    records: float = math.inf
+
+    @property
+    def size(self) -> float:
+        """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
+        spread = self.scale * math.sqrt(2.0) if self.noise == "discrete Laplace" else self.scale
+        return spread * self.step * math.sqrt(self.dimension)
+
+
+@dataclass(frozen=True)
+class ClusteringNoise:
+    """Noise on counts and sums of records, for a private clustering that a fit builds on.
+
+    Attributes
+    ----------
+    noise : {"gaussian", "gamma"}
+        The law: independent normal entries, or for every cell a vector b with density proportional to exp(-||b||/scale).
+    epsilon, delta : float
+        Its share of the promise.
+    rounds : int
+        T: how often counts and sums are released.
+    classes, components, features : int
+        C, K and d: there are C classes with K centres in d dimensions.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    weight : float
+        A count is released as if it were one more entry of the sum, times this.
+    sensitivity : float
+        Of one round's counts and sums: in the Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms.
+    scale : float
+        Standard deviation of each entry for Gaussian noise, else 1/beta.
+    step : float
+        Grid step, a power of two: records and noise are rounded to it before they are added up.
+    """
+
+    noise: str
+    epsilon: float
+    delta: float
+    rounds: int
+    classes: int
+    components: int
+    features: int
+    radius: float
+    weight: float
+    sensitivity: float
+    scale: float
+    step: float
+
+    @property
+    def composed(self) -> float:
+        """Sensitivity of all rounds together: rounds add up in squares for Gaussian noise, else plainly."""
+        return self.sensitivity * (math.sqrt(self.rounds) if self.noise == "gaussian" else self.rounds)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on one entry of a sum."""
+        return self.scale if self.noise == "gaussian" else self.scale * math.sqrt(self.features + 2)
+
+    @property
+    def symbol(self) -> str:
+        """What the scale is called."""
+        return "sigma" if self.noise == "gaussian" else "1/beta"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A proof that a mechanism on a template is private.
+
+    Attributes
+    ----------
+    privacy : Privacy
+        The promise.
+    mechanism : str
+        Name of the mechanism and of its noise.
+    size : int
+        Public (or nominal) number of records, which scales the regularizer.
+    gradient_bound : float
+        G: no record's gradient is longer, anywhere in K (loss per unit of the parameters).
+    sensitivity : float
+        G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter.
+    strong_convexity : float
+        mu of the perturbed objective, in sum form, with `added`.
+    added : float
+        Modulus of the quadratic that the mechanism added, in sum form.
+    hessian_bound : float
+        Largest eigenvalue of one record's Hessian.
+    jacobian_epsilon : float
+        J: the part of epsilon that pays for one record's curvature.
+    noise_epsilon : float
+        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the cover and of a clustering it
+        makes up epsilon.
+    noise_dimension : int
+        p: dimension of the sensitive subspace, in which the noise is drawn.
+    noise_scale : float
+        Sum form; 1/beta for Gamma noise with density proportional to exp(-beta ||b||), and for matrix-shaped noise; the
+        standard deviation sigma of each coordinate for Gaussian noise.  Noise on the output is in units of the parameters.
+    tolerance : float
+        Largest distance between the computed answer and the exact minimiser that a release may have.
+    derivation : Derivation
+        The tree of rules that proved the constants.
+    assumptions : tuple of str
+        What the proof takes for granted.
+    advice : tuple of str
+        What dominates the cost, and what would lower it.
+    perturbed : {"objective", "output", "gradients"}
+        What the noise is added to.
+    noise : {"gamma", "gaussian", "matrix"}
+        Law of the noise.
+    mean_noise : float or None
+        Mean norm of the noise, or its root mean square for matrix-shaped noise; None for Gamma noise, where it is p / beta.
+    predicted_risk : float or None
+        Predicted excess risk in sum form, from public numbers; it serves to choose among mechanisms and proves nothing.
+    settings : dict of str to float
+        Further public numbers that the mechanism fixed.
+    cover : CoverNoise or None
+        What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
+    clustering : ClusteringNoise or None
+        What pays for component labels that were learnt from the data; None if there are none.
+    """
+
+    privacy: Privacy
+    mechanism: str
+    size: int
+    gradient_bound: float
+    sensitivity: float
+    strong_convexity: float
+    added: float
+    hessian_bound: float
+    jacobian_epsilon: float
+    noise_epsilon: float
+    noise_dimension: int
+    noise_scale: float
+    tolerance: float
+    derivation: Derivation = field(repr=False)
+    assumptions: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    perturbed: str = "objective"
+    noise: str = "gamma"
+    mean_noise: float | None = None
+    predicted_risk: float | None = None
+    settings: dict[str, float] = field(default_factory=dict)
+    cover: CoverNoise | None = None
+    clustering: ClusteringNoise | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """The promised epsilon."""
+        return self.privacy.epsilon
+
+    @property
+    def delta(self) -> float:
+        """The promised delta."""
+        return self.privacy.delta
+
+    @property
+    def expected_noise(self) -> float:
+        """Mean norm of the noise b, in the units of `noise_scale`."""
+        return self.noise_dimension * self.noise_scale if self.mean_noise is None else self.mean_noise
+
+    @property
+    def expected_shift(self) -> float:
+        """How far the noise moves the answer on average, at most: the mean of ||b||/mu, or of ||b|| on the output itself.
+
+        For noise on gradients it is the length of all steps that the noise makes.
+        """
+        if self.perturbed == "gradients":
+            return self.settings["steps"] * self.settings["step_size"] * self.expected_noise
+        return self.expected_noise if self.perturbed == "output" else self.expected_noise / self.strong_convexity
+
+    @property
+    def proviso(self) -> str:
+        """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release.
+
+        A promise without delta cannot pay for the probability with which noise exceeds the cap that the cover allows for.  And of
+        noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
+        """
+        said = []
+        if self.perturbed == "gradients":
+            said.append(
+                "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
+            )
+        if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
+            runs = self.settings.get("mean_number_of_runs", 1.0)
+            times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
+            said.append(f"up to a probability of 2^-100{times}")
+        return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
+
+    def compare(self, other: Certificate) -> Comparison:
+        """Put another certificate beside this one; print the result, or show it in a notebook."""
+        return Comparison(self, other)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (constant, value, where it comes from)."""
+        root = self.derivation
+        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+        added = f", of which {number(self.added)} were added" if self.added else ""
+        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+        if self.perturbed == "objective":
+            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
+        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
+        where = {"objective": "", "output": " (on the parameters)", "gradients": " (at every step)"}[self.perturbed]
+        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{where}"
+        if self.predicted_risk is not None:
+            yield (
+                "predicted excess risk",
+                number(self.predicted_risk),
+                "sum of losses, from public numbers; a prediction",
+            )
+        for name, value in self.settings.items():
+            why = (
+                "of both gradients together, which this noise is charged for"
+                if "sensitivity" in name
+                else "chosen publicly"
+            )
+            yield name.replace("_", " "), number(value), why
+        if self.cover is not None:
+            exponent = round(math.log2(self.cover.step))
+            yield "distance tau", number(self.cover.distance), "of the computed answer from the exact one, at most"
+            yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
+        if self.clustering is not None:
+            yield from clustering_rows(self.clustering)
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
+
+    def __str__(self) -> str:
+        rows = list(self.rows())
+        wide = max(len(name) for name, _, _ in rows)
+        broad = max(len(value) for _, value, _ in rows)
+        lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
+        lines += [*([self.proviso] if self.proviso else []), "", "Constants (sum form)"]
+        lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
+        lines += ["", *self.spending(), "", "Derivation"]
+        lines += [f"  {line}" for line in self.derivation.lines()]
+        if self.assumptions:
+            lines += ["", "Assumed"]
+            lines += [f"  - {text}" for text in self.assumptions]
+        return "\n".join(lines)
+
+    def spending(self) -> Iterator[str]:
+        """Yield lines that say how epsilon is spent."""
+        share = 100 / self.epsilon
+        yield "How epsilon is spent"
+        paid = {
+            "gaussian": "the noise, with all of delta" if self.clustering is None else "the noise, with its delta",
+            "matrix": "the noise: beta x the sensitivity in the nuclear norm",
+        }.get(self.noise, "the noise: beta x G_adj")
+        yield f"  {number(self.noise_epsilon):>8}  ({share * self.noise_epsilon:3.0f} %)  {paid}"
+        if self.perturbed == "objective":
+            yield (
+                f"  {number(self.jacobian_epsilon):>8}  ({share * self.jacobian_epsilon:3.0f} %)  "
+                "one record's curvature: log det(I + H/mu)"
+            )
+        if self.cover is not None:
+            spent = self.cover.epsilon
+            yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the cover of the computed answer's distance tau"
+            if self.cover.counting:
+                spent = self.cover.counting
+                yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  a noisy number of records, which tau depends on"
+        if self.clustering is not None:
+            spent = self.clustering.epsilon
+            yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the component labels: noisy k-means"
+        yield from (f"  {sentence}" for sentence in self.advice)
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{html.escape(value)}</td>"
+            f"<td>{html.escape(why)}</td></tr>"
+            for name, value, why in self.rows()
+        )
+        spent = "<br>".join(html.escape(line.strip()) for line in self.spending())
+        assumed = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
+        return (
+            f"<p><b>{html.escape(self.mechanism)}</b> is private: {html.escape(str(self.privacy))}. "
+            f"{html.escape(self.proviso)}</p>"
+            f"<table><tr><th>constant</th><th>value</th><th>from</th></tr>{cells}</table><p>{spent}</p>"
+            f"<details><summary>derivation</summary>{tree(self.derivation)}</details>"
+            f"<details><summary>assumptions</summary><ul>{assumed}</ul></details>"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain["privacy"] = self.privacy.to_dict()
+        plain["derivation"] = self.derivation.to_dict()
+        plain["assumptions"] = list(self.assumptions)
+        plain["advice"] = list(self.advice)
+        plain["settings"] = dict(self.settings)
+        plain["cover"] = None if self.cover is None else asdict(self.cover)
+        plain["clustering"] = None if self.clustering is None else asdict(self.clustering)
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Certificate:
+        """Rebuild a certificate from `to_dict`."""
+        fields = dict(data)
+        fields["privacy"] = Privacy.from_dict(fields["privacy"])
+        fields["derivation"] = Derivation.from_dict(fields["derivation"])
+        fields["assumptions"] = tuple(fields["assumptions"])
+        fields["advice"] = tuple(fields["advice"])
+        fields["settings"] = dict(fields.get("settings", {}))
+        cover = fields.get("cover")
+        fields["cover"] = None if cover is None else CoverNoise(**cover)
+        clustering = fields.get("clustering")
+        fields["clustering"] = None if clustering is None else ClusteringNoise(**clustering)
+        return cls(**fields)
+
+
+def tail_of(epsilon: float) -> float:
+    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours.
+
+    >>> tail_of(1.0) == (1 + math.exp(1.0)) * 2.0**-100
+    True
+    """
+    return (1 + math.exp(min(epsilon, 700.0))) * TAIL
+
+
+def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:
+    """Yield (constant, value, where it comes from) of a clustering."""
+    many = f"{noise.rounds} rounds of {noise.classes} x {noise.components} counts and sums"
+    yield "clustering sensitivity", number(noise.sensitivity), f"of one round; {number(noise.composed)} for all: {many}"
+    law = "Gaussian" if noise.noise == "gaussian" else "Gamma"
+    name = f"clustering noise {noise.symbol}"
+    yield name, number(noise.scale), f"{law}; {number(noise.deviation / noise.weight)} records on a count"
+
+
+def number(value: float) -> str:
+    """Format a constant.
+
+    >>> number(2.8284271247461903), number(0.25)
+    ('2.82843', '0.25')
+    """
+    return f"{value:.6g}"
+
+
+def source(root: Derivation, key: str) -> str:
+    """Return the one-line reason of a constant: the rule of the branch of the derivation that proves it."""
+    level = root.children
+    while level:
+        for step in level:
+            if key in step.rule:
+                return step.source or step.rule
+        level = tuple(child for step in level for child in step.children)
+    return root.source
+
+
+def tree(step: Derivation) -> str:
+    """Return a derivation as nested HTML lists."""
+    head = html.escape(next(iter(step.lines())).strip())
+    inner = "".join(tree(child) for child in step.children)
+    return f"<ul><li>{head}{inner}</li></ul>"

@@ -1,0 +1,330 @@
+"""Laws of the noise of objective perturbation: what each needs of a template, and how it is calibrated and drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi, gamma
+
+from dpconvex.calculus.analysis import Analysis, Moduli
+from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.errors import NotPrivate
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.proof_steps import sensitivity_of
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, mean_norm, smallest_scale
+from dpconvex.noise.matrix_variate import (
+    best_structure,
+    degrees_of_freedom,
+    matrix_noise,
+    noise_bound,
+    root_mean_square,
+    rounding_bound,
+)
+from dpconvex.noise.samplers import gamma_direction, gaussian, in_subspace
+
+__all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta"]
+
+Array = NDArray[np.float64]
+
+# Halvings of the interval that holds the calibrated beta; the lower end is used.
+CALIBRATION_STEPS = 40
+# Accuracy of a calibration that only serves to predict.
+ROUGH = 1e-5
+# Quantiles are computed to many more digits than this.
+QUANTILE_SLACK = 1e-9
+RAISE = "raise the regularization, or leave `added` to be chosen"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How much noise a promise needs.
+
+    Attributes
+    ----------
+    scale : float
+        1/beta, or sigma.
+    sensitivity : float
+        In the norm that the law charges for.
+    jacobian : float
+        The part of epsilon that pays for curvature.
+    how : str
+        Which bound it rests on.
+    square, mean : float
+        Mean square and mean of the norm of the noise.
+    settings : dict of str to float
+    """
+
+    scale: float
+    sensitivity: float
+    jacobian: float
+    how: str
+    square: float
+    mean: float
+    settings: dict[str, float] = field(default_factory=dict)
+
+
+class Law(Protocol):
+    """A law of the noise b."""
+
+    name: str
+
+    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+        """Return the smallest proved noise, or raise `NotPrivate`."""
+        ...
+
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+        """Predict the mean square of the norm of the noise; infinite where there is no proof."""
+        ...
+
+    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        """Draw b in coordinates of the whole space, shape (dim,)."""
+        ...
+
+    def bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of b that fails with at most the given probability."""
+        ...
+
+
+class GammaLaw:
+    """Density proportional to ``exp(-beta ||b||)`` on the sensitive subspace."""
+
+    name = "Gamma"
+
+    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+        """Joint bound of gradient and curvature, where there is one."""
+        sensitivity = sensitivity_of(analysis, privacy)
+
+        def cost(beta: float) -> tuple[float, str]:
+            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
+
+        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
+        p, scale = analysis.form.noise_dimension, 1 / beta
+        jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
+        return Calibration(scale, sensitivity, jacobian, how, p * (p + 1) * scale**2, p * scale)
+
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+        """Charge for gradient and curvature apart, which is quick."""
+        left = privacy.epsilon - analysis.log_det(moduli)[0]
+        p = analysis.form.noise_dimension
+        return p * (p + 1) * (sensitivity_of(analysis, privacy) / left) ** 2 if left > 0 else math.inf
+
+    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        """Uniform direction, Gamma norm."""
+        return in_subspace(analysis.form.basis, gamma_direction(analysis.form.noise_dimension, scale, rng))
+
+    def bound(self, certificate: Certificate, probability: float) -> float:
+        """Quantile of the Gamma law."""
+        p = certificate.noise_dimension
+        return float(gamma.isf(probability, p)) * certificate.noise_scale * (1 + QUANTILE_SLACK) if p else 0.0
+
+
+class MatrixLaw:
+    """Matrix-variate t noise, for gradients of rank one (see `matrix_noise`)."""
+
+    name = "matrix-shaped"
+
+    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+        """As for Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
+        structure = best_structure(analysis)
+        records = 2 if privacy.adjacency == "replace-one" else 1
+        sensitivity = records * analysis.gradient_bound
+
+        def cost(beta: float) -> tuple[float, str]:
+            epsilon, how = analysis.perturbation_cost(beta, moduli, "add-remove")
+            return epsilon + (records - 1) * beta * analysis.gradient_bound, how
+
+        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
+        scale = 1 / beta
+        size = root_mean_square(structure, scale)
+        settings = {
+            "rows": float(structure.rows),
+            "columns": float(structure.columns),
+            "degrees_of_freedom": float(degrees_of_freedom(structure.rows, structure.columns)),
+            "nuclear_sensitivity": sensitivity,
+        }
+        jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
+        how = f"{how}; gradients of rank one: {structure.name}"
+        return Calibration(scale, sensitivity, jacobian, how, size**2, size, settings)
+
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+        """Charge for gradient and curvature apart, which is quick."""
+        left = privacy.epsilon - analysis.log_det(moduli)[0]
+        if left <= 0:
+            return math.inf
+        sensitivity = analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
+        return best_structure(analysis).square * (sensitivity / left) ** 2
+
+    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        """A matrix, carried into the coordinates."""
+        structure = best_structure(analysis)
+        drawn = matrix_noise(structure.rows, structure.columns, scale, rng)
+        return np.asarray(structure.map @ drawn.ravel(), dtype=float)
+
+    def bound(self, certificate: Certificate, probability: float) -> float:
+        """Quantile of the longest row; the tail is heavy.  Half of the probability is left to `rounding`."""
+        return noise_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+    def rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound the distance of a drawn matrix from an ideal one, but for half of the given probability."""
+        return rounding_bound(*shape_of(certificate), certificate.noise_scale, probability / 2)
+
+
+def shape_of(certificate: Certificate) -> tuple[int, int]:
+    """Return the rows and the columns of matrix-shaped noise."""
+    return int(certificate.settings["rows"]), int(certificate.settings["columns"])
+
+
+class GaussianLaw:
+    """Independent normal coordinates on the sensitive subspace, for (epsilon, delta)."""
+
+    name = "Gaussian"
+
+    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
+        """Invert the smallest proved delta."""
+        sensitivity = sensitivity_of(analysis, privacy)
+        sigma = self._sigma(analysis, privacy, moduli, 1e-10)
+        if sigma is None:
+            cost = analysis.log_det(moduli)[0]
+            raise NotPrivate(
+                f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
+                analysis.form.template.regularizer,
+                RAISE,
+            )
+        _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
+        p = analysis.form.noise_dimension
+        return Calibration(sigma, sensitivity, jacobian, how, p * sigma**2, mean_norm(p, sigma))
+
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+        """Calibrate roughly."""
+        sigma = self._sigma(analysis, privacy, moduli, ROUGH)
+        return math.inf if sigma is None else analysis.form.noise_dimension * sigma**2
+
+    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        """Normal coordinates."""
+        return in_subspace(analysis.form.basis, gaussian(analysis.form.noise_dimension, scale, rng))
+
+    def bound(self, certificate: Certificate, probability: float) -> float:
+        """Quantile of the chi law."""
+        p = certificate.noise_dimension
+        return float(chi.isf(probability, p)) * certificate.noise_scale * (1 + QUANTILE_SLACK) if p else 0.0
+
+    def _sigma(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float) -> float | None:
+        if privacy.pure:
+            raise NotPrivate(
+                "Gaussian noise on the objective keeps no promise with delta = 0",
+                f"delta = {privacy.delta:g}",
+                "promise a small delta, or use noise='gamma'",
+            )
+        epsilon, adjacency = privacy.epsilon, privacy.adjacency
+        start = sensitivity_of(analysis, privacy) * math.sqrt(2 * math.log(2 / privacy.delta)) / min(epsilon, 4.0)
+
+        def delta(sigma: float) -> float:
+            return objective_delta(analysis, adjacency, moduli, epsilon, sigma)[0]
+
+        return smallest_scale(delta, privacy.delta, start, accuracy)
+
+
+LAWS: dict[str, Law] = {"gamma": GammaLaw(), "gaussian": GaussianLaw(), "matrix": MatrixLaw()}
+
+
+def largest_beta(
+    cost: Callable[[float], tuple[float, str]], sensitivity: float, analysis: Analysis, epsilon: float, moduli: Moduli
+) -> tuple[float, str]:
+    """Return the largest proved inverse scale beta whose cost is at most epsilon, and the form of the bound.
+
+    Raises
+    ------
+    NotPrivate
+        If curvature alone costs more than epsilon.
+    """
+
+    def excess(beta: float) -> float:
+        return cost(beta)[0] - epsilon
+
+    most = epsilon / sensitivity
+    if excess(most) <= 0:
+        return most, cost(most)[1]
+    curvature = analysis.log_det(moduli)[0]
+    least = (epsilon - curvature) / sensitivity
+    if least <= 0 and excess(0.0) >= 0:
+        raise NotPrivate(
+            f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are",
+            analysis.form.template.regularizer,
+            RAISE,
+        )
+    least = max(least, 0.0)
+    if excess(least) < 0:
+        low, high = least, most
+        for _ in range(CALIBRATION_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
+        least = low
+    return least, cost(least)[1]
+
+
+def objective_delta(
+    analysis: Analysis, adjacency: str, moduli: Moduli, epsilon: float, sigma: float
+) -> tuple[float, float, str]:
+    """Bound the delta of objective perturbation with Gaussian noise.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    adjacency : {"replace-one", "add-remove"}
+    moduli : Moduli
+        Strong convexity in sum form.
+    epsilon, sigma : float
+
+    Returns
+    -------
+    delta : float
+    jacobian : float
+        The part of epsilon that pays for curvature.
+    how : str
+        Which bound is the smallest one.
+
+    Notes
+    -----
+    With Delta the difference of the gradients, the privacy loss is at most ``(<b, Delta> + ||Delta||^2/2) / sigma^2 + J``.  Delta
+    depends on the parameters and so on b, and ``<b, Delta>`` is no Gaussian.  But it is at most ``sigma t ||Delta||`` with t the
+    norm of b/sigma in the subspace of the differences of the two records (*chi*).  And the loss is convex in Delta, so it is
+    largest at a vertex of the polytope of differences; for ``epsilon >= J`` the deltas of the vertices add up (*vertices*).
+    J is that of the first record's loss, and records are taken in both orders.  For softmax and logistic losses the curvature is
+    opposed to ``||Delta||^2`` and is counted less what it takes away.
+    """
+    curvatures = analysis.log_dets(moduli)
+    worst, paid, how = 0.0, 0.0, ""
+    for item in differences(analysis, adjacency):
+        curvature = float(curvatures[list(item.firsts)].max())
+        bounds = [hull_delta(hull, item.dimension, epsilon, curvature, moduli.least, sigma) for hull in item.hulls]
+        found = min(bounds, key=lambda bound: bound[0])
+        if found[0] >= worst:
+            worst, paid, how = found
+    return worst, paid, how
+
+
+def hull_delta(
+    hull: Hull, dimension: int, epsilon: float, curvature: float, mu: float, sigma: float
+) -> tuple[float, float, str]:
+    """Bound the delta of the differences in one polytope: the smallest bound that holds, what it pays for curvature, its name."""
+    jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
+    left = epsilon - jacobian
+    best, how = 1.0, "no bound"
+    if left >= 0 and dimension > 0:
+        best, how = chi_delta(left, dimension, hull.length / sigma), f"chi law in {dimension} dimensions"
+    if hull.lengths is not None and hull.counts is not None and (left >= 0 or len(hull.lengths) == 0):
+        total = float((hull.counts * gaussian_delta(max(left, 0.0), hull.lengths / sigma)).sum())
+        number, ray = int(hull.counts.sum()), hull.ray
+        if ray is not None:
+            shift = ray.scale * ray.radius / sigma
+            total += logistic_delta(epsilon, shift, ray.scale * ray.radius**2 / mu, ray.high)
+            number += 1
+        if total < best:
+            best, how = total, f"{number} vertices{' (one joint with curvature)' if ray is not None else ''}"
+    return min(best * (1 + 1e-12), 1.0), jacobian, how

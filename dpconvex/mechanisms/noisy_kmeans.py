@@ -1,0 +1,310 @@
+"""Noisy k-means: a few centres for every class, from counts and sums that carry noise.
+
+Each round assigns every record to the nearest centre of its class, and releases, for every cell (class and centre), how many
+records there are and what they add up to, with noise.  Everything else is computed from these releases.  A record is in one cell,
+so all cells together have the sensitivity of one record, and the rounds are an adaptive composition (docs/theory.md, section 16).
+Noisy sums and counts are Blum, Dwork, McSherry & Nissim's scheme (2005), studied in numbers by Su, Cao, Li, Bertino & Jin
+("Differentially private k-means clustering", 2016).
+
+Records are rounded towards zero to a public grid first.  So sums are exact integers, and an integer plus rounded noise is the
+rounded sum of the two: no digit of a record can show through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import ClusteringNoise
+from dpconvex.noise.gaussian_profiles import gaussian_sigma
+from dpconvex.noise.samplers import gamma_direction, gaussian, seeded_generator
+
+__all__ = [
+    "ASSUMED",
+    "GAMMA",
+    "GAUSSIAN",
+    "NoisyKMeans",
+    "block_sensitivity",
+    "euclidean_sensitivity",
+    "grid_step",
+    "nearest",
+]
+
+Array = NDArray[np.float64]
+Statistics = Callable[[Array], tuple[Array, Array]]
+
+GAUSSIAN, GAMMA = "gaussian", "gamma"
+# The grid is this fine next to the radius, and so much finer than the noise that rounding hardly shapes its law.
+FINE, BELOW_NOISE = 2.0**-16, 2.0**-24
+# Noise of more radii than this on a sum leaves nothing to cluster.
+LARGEST_NOISE = 2.0**26
+# Covers that the norm of a record is checked in floating point.
+SLACK = 1 + 1e-12
+# Numbers in the centres, at most.
+LARGEST = 10**7
+# By default.  More rounds come closer to the k-means of the data, and bear more noise.
+ROUNDS, PURE_ROUNDS = 5, 3
+# Public candidates among which well-spread starting points are chosen.
+CANDIDATES = 2000
+SOURCE = "docs/theory.md, section 16"
+ASSUMED = (
+    "The clustering's noise is drawn in floating point and rounded to the grid of the records; the rounded draw is taken to have "
+    "the law of a rounded ideal one."
+)
+COMPOSED = {
+    GAUSSIAN: "adaptive Gaussian releases add up in squares (Dong, Roth & Su 2022, corollary 3.3); exact profile of the "
+    "Gaussian mechanism (Balle & Wang 2018, theorem 8)",
+    GAMMA: "the density of each cell's noise is log-Lipschitz in its norm; rounds add up (Dwork & Roth 2014, section 3.5)",
+}
+
+
+@dataclass(frozen=True)
+class NoisyKMeans:
+    """Private k-means within every class, in a fixed number of rounds.
+
+    The first round releases the mean of every class.  Centres then start around it in public directions, and every further
+    round moves each centre to the mean of the records that are nearest to it.
+
+    Parameters
+    ----------
+    rounds : int or None
+        T: how often counts and sums are released; at least 2.  Noise on each grows with sqrt(T), or with T for a pure promise,
+        so None stands for 5 rounds, or 3 for a pure promise.
+    directions : int
+        Public seed of the directions in which centres start.  It has nothing to do with the noise.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+    """
+
+    rounds: int | None = None
+    directions: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None:
+            check_whole("NoisyKMeans: rounds", self.rounds, 2)
+        check_whole("NoisyKMeans: directions", self.directions, 0)
+
+    def calibrate(
+        self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
+    ) -> ClusteringNoise:
+        """Return the noise that keeps a promise.
+
+        Parameters
+        ----------
+        privacy : Privacy
+            For all rounds together.
+        classes, components : int
+            C and K: there are K centres for each class.
+        features : int
+            d: entries of a record's features.
+        radius : float
+            R: public bound on their Euclidean norm.
+
+        Returns
+        -------
+        ClusteringNoise
+            Of Gaussian and, if it is smaller or the promise is pure, Gamma noise.
+
+        Raises
+        ------
+        NotPrivate
+            If the noise would exceed every conceivable sum.
+        TemplateError
+            If a number is out of range.
+        """
+        check_whole("clustering: the number of classes", classes, 1)
+        check_whole("clustering: the number of components", components, 1)
+        check_whole("clustering: the number of features", features, 1)
+        if classes * components * features > LARGEST:
+            raise TemplateError(
+                f"clustering: {classes} x {components} centres of {features} features are too many to hold."
+            )
+        if not 1e-100 < radius < 1e100:
+            raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
+
+        rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
+
+        def noise(law: str, weight: float, sensitivity: float, scale: float) -> ClusteringNoise:
+            finest = max(FINE * radius, BELOW_NOISE * scale)
+            return ClusteringNoise(
+                noise=law,
+                epsilon=privacy.epsilon,
+                delta=privacy.delta,
+                rounds=rounds,
+                classes=int(classes),
+                components=int(components),
+                features=int(features),
+                radius=float(radius),
+                weight=weight,
+                sensitivity=sensitivity,
+                scale=scale,
+                step=2.0 ** math.floor(math.log2(finest)),
+            )
+
+        balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
+        once = block_sensitivity(privacy.adjacency, radius, balanced)
+        chosen = noise(GAMMA, balanced, once, rounds * once / privacy.epsilon * SLACK)
+        if not privacy.pure:
+            # Under replace-one, counts with the weight of the radius cost nothing.
+            weight = balanced if privacy.adjacency == "add-remove" else float(radius)
+            once = euclidean_sensitivity(privacy.adjacency, radius, weight)
+            sigma = gaussian_sigma(privacy.epsilon, privacy.delta, math.sqrt(rounds) * once * SLACK)
+            chosen = min(chosen, noise(GAUSSIAN, weight, once, sigma), key=lambda n: n.deviation)
+        if chosen.scale > LARGEST_NOISE * radius:
+            raise NotPrivate(
+                f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius",
+                f"epsilon = {privacy.epsilon:g}",
+                "promise more, or give the clustering a larger share",
+            )
+        return chosen
+
+    def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
+        """Cluster, and return the centres in steps of the grid, shape (C, K, d).
+
+        Parameters
+        ----------
+        noise : ClusteringNoise
+        statistics : callable
+            For centres of shape (C, k, d), in steps, the sums of the records in each cell, shape (C, k, d), in steps, and their
+            numbers, shape (C, k): exact integers.
+        rng : numpy.random.Generator
+            From `system_generator` unless the answer is not to be private.
+        """
+        middle = np.zeros((noise.classes, 1, noise.features))
+        middle = self._moved(noise, middle, statistics, rng)
+        reach = noise.radius / noise.step
+        spread = start_directions(noise.components, noise.features, self.directions) * (reach / 2)
+        centers = np.rint(middle + spread)
+        for _ in range(noise.rounds - 1):
+            centers = self._moved(noise, centers, statistics, rng)
+        return centers
+
+    def _moved(self, noise: ClusteringNoise, centers: Array, statistics: Statistics, rng: np.random.Generator) -> Array:
+        """Move centres to the noisy means of their cells; one that the noise would drown stays where it is."""
+        sums, counts = statistics(centers)
+        drawn = draw(noise, sums.shape[:2], rng)
+        sums = sums + np.rint(drawn[..., :-1] / noise.step)
+        counts = counts + np.rint(drawn[..., -1] / noise.weight)
+        # From here on, only the noisy numbers are used.
+        reach = noise.radius / noise.step
+        least = 2 * noise.deviation * math.sqrt(noise.features) / noise.radius
+        means = sums / np.maximum(counts, 1.0)[..., None]
+        length = np.linalg.norm(means, axis=-1, keepdims=True)
+        means *= np.minimum(1.0, reach / np.maximum(length, reach))
+        return np.where((counts > least)[..., None], np.rint(means), centers)
+
+    def derive(self, noise: ClusteringNoise, adjacency: str) -> Derivation:
+        """Return the step of a certificate's derivation that proves the clustering private."""
+        one = Derivation(
+            "one record's share in counts and sums",
+            "",
+            {"radius": noise.radius, "weight of a count": noise.weight, "of one round": noise.sensitivity},
+            f"a record is in one cell; {SOURCE}, {adjacency}",
+        )
+        together = Derivation(
+            "composition of all rounds",
+            "",
+            {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.symbol: noise.scale},
+            COMPOSED[noise.noise],
+        )
+        claims = {"epsilon": noise.epsilon} | ({"delta": noise.delta} if noise.delta else {})
+        return Derivation("noisy k-means", "", claims, SOURCE, (one, together))
+
+
+def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float:
+    """Return how far the sums and weighted counts of all cells move between neighbours, in the Euclidean norm.
+
+    Examples
+    --------
+    >>> round(euclidean_sensitivity("replace-one", 1.0, 1.0), 9)  # a record turned around; or one that moves to another cell
+    2.0
+    """
+    if adjacency == "add-remove":
+        return math.hypot(radius, weight)
+    return max(2 * radius, math.sqrt(2) * math.hypot(radius, weight))
+
+
+def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
+    """Return the same for the sum over cells of the Euclidean norms.
+
+    Examples
+    --------
+    >>> block_sensitivity("replace-one", 3.0, 4.0)
+    10.0
+    """
+    return (1 if adjacency == "add-remove" else 2) * math.hypot(radius, weight)
+
+
+def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Draw one round's noise for every cell, shape (*cells, d + 1); the last entry is a count's, times its weight."""
+    size = noise.features + 1
+    if noise.noise == GAUSSIAN:
+        return gaussian(math.prod(cells) * size, noise.scale, rng).reshape(*cells, size)
+    blocks = [gamma_direction(size, noise.scale, rng) for _ in range(math.prod(cells))]
+    return np.array(blocks).reshape(*cells, size)
+
+
+def grid_step(radius: float) -> float:
+    """Return the step of the grid for records within a radius, where no noise has to be hidden."""
+    return float(2.0 ** math.floor(math.log2(FINE * radius)))
+
+
+def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
+    """Return the index of the centre that is nearest to each record; of equally near ones, the first.
+
+    Parameters
+    ----------
+    records : ndarray, shape (n, d)
+        Whole numbers: records in steps of the grid.
+    centers : ndarray, shape (K, d)
+        The same.
+
+    Notes
+    -----
+    All numbers are integers far below 2^53, so the result is exact: it depends on the record and the centres, and not on the
+    order of a sum or on other records.
+    """
+    score = 2 * (records @ centers.T) - np.sum(centers * centers, axis=1)
+    return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
+
+
+def start_directions(components: int, features: int, seed: int) -> Array:
+    """Return public, well-spread points of the unit ball, shape (K, d).
+
+    For K <= d + 1 they are the corners of a regular simplex, turned at random; else points chosen one after the other, each far
+    from those before it.
+    """
+    rng = seeded_generator(seed)
+    if components == 1:
+        return np.zeros((1, features))
+    if components <= features + 1:
+        corners = np.eye(components) - 1 / components
+        left, singular, _ = np.linalg.svd(corners)
+        points = (left * singular)[:, : components - 1]
+        turn = np.linalg.qr(rng.normal(size=(features, features)))[0]
+        return np.asarray(points / np.linalg.norm(points[0]) @ turn[: components - 1])
+    normal = rng.normal(size=(CANDIDATES, features))
+    lengths = rng.random(CANDIDATES) ** (1 / features)
+    ball = normal / np.linalg.norm(normal, axis=1, keepdims=True) * lengths[:, None]
+    taken = [0]
+    for _ in range(components - 1):
+        distance = np.min([np.linalg.norm(ball - ball[k], axis=1) for k in taken], axis=0)
+        taken.append(int(np.argmax(distance)))
+    return np.asarray(ball[taken])
+
+
+def check_whole(what: str, value: Any, least: int) -> None:
+    """Raise unless a number is whole and large enough."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise TemplateError(f"{what} must be an integer, {least} or above, not {value!r}.")

@@ -1,0 +1,202 @@
+"""Objective perturbation: minimise the objective plus a random linear term.
+
+Theorem (Chaudhuri, Monteleoni & Sarwate 2011, theorem 9, sharpened: see docs/theory.md).  Let the losses be convex with
+Lipschitz gradients, the rest of the objective mu-strongly convex and public, K closed and convex, and let b have a density
+proportional to exp(-beta ||b||) on the sensitive subspace.  Then the minimiser of the objective plus <b, theta> is
+epsilon-differentially private with
+
+    epsilon = beta * G_adj + J,     J = sup log det(I + H/mu),
+
+where G_adj bounds the change of the gradient between neighbours and H is one record's Hessian.  With Gaussian noise the same
+change of variables gives (epsilon, delta); with matrix-shaped noise, pure epsilon at a smaller norm if gradients are matrices of
+rank one (`laws`).  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012 ("Private
+convex empirical risk minimization and high-dimensional regression"), the profile of Gaussian noise for losses of one linear
+predictor to Redberg, Koskela & Wang 2023 ("Improving the privacy and practicality of objective perturbation for differentially
+private linear learners"); docs/theory.md, section 7, says what is proved beyond them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.analysis import Analysis, Moduli
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.advice import advise
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
+from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
+
+__all__ = ["ObjectivePerturbation"]
+
+Array = NDArray[np.float64]
+
+SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
+ASSUMPTIONS = (
+    "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
+    "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
+    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+    "Nobody observes how long a fit takes, nor whether a fit failed.",
+)
+
+
+@dataclass(frozen=True)
+class ObjectivePerturbation:
+    """Objective perturbation with a choice of noise.
+
+    Parameters
+    ----------
+    noise : {"gamma", "gaussian", "matrix"}
+        Gamma-distributed norm and uniform direction, for pure epsilon; Gaussian noise, for (epsilon, delta); or matrix-shaped
+        noise, for pure epsilon where every gradient is a matrix of rank one (softmax, large-margin Gaussians).
+    added : float or None
+        Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
+        risk, which uses public numbers only.
+    reference_norm : float or None
+        A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
+    tolerance : float
+        Largest distance from the exact minimiser that a release may have.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+    """
+
+    noise: str = "gamma"
+    added: float | None = None
+    reference_norm: float | None = None
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, str) or self.noise not in LAWS:
+            known = ", ".join(map(repr, LAWS))
+            raise TemplateError(f"ObjectivePerturbation: noise must be one of {known}, not {self.noise!r}.")
+        if self.tolerance is None:
+            raise TemplateError("ObjectivePerturbation: tolerance must be finite and positive, not None.")
+        check_options("ObjectivePerturbation", self, ("added",), ("reference_norm", "tolerance"))
+
+    @property
+    def name(self) -> str:
+        """What certificates call the mechanism."""
+        return f"objective perturbation with {self.law.name} noise"
+
+    @property
+    def law(self) -> Law:
+        """Law of the noise."""
+        return LAWS[self.noise]
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Check the theorem's conditions and calibrate the noise.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        NotPrivate
+            If a condition of the theorem does not hold.
+        """
+        self._check(analysis)
+        added = self.added if self.added is not None else self._choose(analysis, privacy, size)
+        moduli = analysis.moduli(size, added)
+        found = self.law.calibrate(analysis, privacy, moduli)
+        radius = reference_radius(analysis, self.reference_norm)
+        left = privacy.epsilon - found.jacobian
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name,
+            size=size,
+            gradient_bound=analysis.gradient_bound,
+            sensitivity=sensitivity_of(analysis, privacy),
+            strong_convexity=moduli.least,
+            added=added,
+            hessian_bound=analysis.hessian_bound,
+            jacobian_epsilon=found.jacobian,
+            noise_epsilon=left,
+            noise_dimension=analysis.form.noise_dimension,
+            noise_scale=found.scale,
+            tolerance=self.tolerance,
+            derivation=derive(analysis, privacy, moduli, found),
+            assumptions=ASSUMPTIONS + declared_constants(analysis),
+            advice=advise(analysis, privacy, size, added, left / found.sensitivity, found.sensitivity),
+            noise=self.noise,
+            mean_noise=None if self.noise == "gamma" else found.mean,
+            predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
+            settings=found.settings,
+        )
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Draw the noise and minimise the perturbed objective; returns coordinates, shape (dim,)."""
+        noise = self.law.draw(analysis, certificate.noise_scale, rng)
+        return engine.minimise(
+            certificate.strong_convexity, certificate.tolerance, linear=noise, added=certificate.added
+        )
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of the noise that fails with at most the given probability."""
+        return self.law.bound(certificate, probability)
+
+    def noise_rounding(self, certificate: Certificate, probability: float) -> float:
+        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`cover`)."""
+        return self.law.rounding(certificate, probability) if isinstance(self.law, MatrixLaw) else 0.0
+
+    def _check(self, analysis: Analysis) -> None:
+        """Refuse what the theorem does not cover."""
+        kink = analysis.kink
+        if kink is not None:
+            raise NotPrivate(
+                f"objective perturbation needs a differentiable loss: {kink.reason}", kink.expression, kink.remedy
+            )
+        if analysis.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(analysis))
+
+    def _choose(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
+        """Pick the added modulus with the smallest predicted excess risk; public numbers only.
+
+        The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
+        """
+        regular = size * analysis.modulus
+
+        def moduli(mu: float) -> Moduli:
+            return analysis.moduli(size, max(mu - regular, 0.0))
+
+        def cost(mu: float) -> float:
+            return analysis.log_det(moduli(mu))[0]
+
+        def risk(mu: float) -> float:
+            return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
+
+        radius = reference_radius(analysis, self.reference_norm)
+        joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
+        return best_added(risk, regular, radius, None if joint else cost, privacy.epsilon)
+
+
+def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:
+    """Assemble the derivation tree of a certificate."""
+    gradient, sensitivity = record_steps(analysis, privacy)
+    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
+    curvature = Derivation(
+        "curvature of one record",
+        "",
+        {"J": found.jacobian, "at mu": moduli.least},
+        f"sup log det(I + H/mu); {found.how}",
+        (worst,) if worst is not steepest else (),
+    )
+    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+    children = (gradient, sensitivity, curvature, *public_steps(analysis))
+    return Derivation("objective perturbation", "", claims, SOURCE, children)

@@ -1,0 +1,319 @@
+"""Output perturbation: minimise exactly, then add noise to the answer.
+
+Theorem (Chaudhuri, Monteleoni & Sarwate 2011, theorem 6 and corollary 8, for any convex loss and any set: see docs/theory.md).
+Let the losses be convex, the rest of the objective mu-strongly convex and public, K closed and convex.  The minimisers of
+two neighbours are at most S = G_adj/mu apart, where G_adj bounds the change of the gradient.  So the minimiser plus noise b
+is epsilon-differentially private for b with density proportional to exp(-epsilon ||b|| / S), and (epsilon, delta)-
+differentially private for Gaussian b calibrated to S.
+
+The losses need not be differentiable.  What is minimised then is the loss with its kinks rounded off: it is convex, and its
+gradients are convex combinations of the kinked loss's, so it is as sensitive.  The distance that a solver leaves is part of
+S, and no assumption.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.neighbour_differences import row_dimension
+from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noise_laws import LAWS
+from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
+from dpconvex.noise.samplers import gamma_direction, gaussian, in_subspace, seeded_generator
+
+__all__ = ["OutputPerturbation"]
+
+Array = NDArray[np.float64]
+
+# The default tolerance is this fraction of the sensitivity, which it enlarges by twice as much.
+EXACTNESS = 5e-4
+# Kinks are rounded off where the noise moves the argument by ten times as much.
+ROUNDED = 0.1
+SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
+ASSUMPTIONS = (
+    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+    "Nobody observes how long a fit takes, nor whether a fit failed.",
+)
+# Points at which a regularizer is compared with its quadratic part; the outcome decides where noise is wasted, not privacy.
+PROBES = 3
+CLOSE = 1e-9
+
+_SMOOTH: WeakKeyDictionary[Analysis, dict[float, Analysis]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class OutputPerturbation:
+    """Output perturbation with a choice of noise; the loss may have kinks.
+
+    Parameters
+    ----------
+    noise : {"gamma", "gaussian"}
+        Gamma-distributed norm and uniform direction for pure epsilon, or Gaussian noise for (epsilon, delta).
+    added : float or None
+        Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
+        risk, which uses public numbers only.
+    reference_norm : float or None
+        A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
+    tolerance : float or None
+        Largest distance from the exact minimiser that a solver may leave; it is paid for.  None is a small fraction of the
+        sensitivity.
+    smoothing : float or None
+        Half the length of the interval on which kinks are rounded off, in units of the kinked atom's argument.  None picks a
+        small fraction of what the noise does to the argument.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+    """
+
+    noise: str = "gamma"
+    added: float | None = None
+    reference_norm: float | None = None
+    tolerance: float | None = None
+    smoothing: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, str) or self.noise not in ("gamma", "gaussian"):
+            raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
+        check_options("OutputPerturbation", self, ("added",), ("reference_norm", "tolerance", "smoothing"))
+
+    @property
+    def name(self) -> str:
+        """What certificates call the mechanism."""
+        return f"output perturbation with {'Gamma' if self.noise == 'gamma' else 'Gaussian'} noise"
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Check the theorem's conditions and calibrate the noise.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        NotPrivate
+            If the objective is not strongly convex, Gaussian noise is to keep a promise without delta, or a kink cannot be
+            rounded off.
+        """
+        if self.noise == "gaussian" and privacy.pure:
+            raise NotPrivate(
+                "Gaussian noise on the output keeps no promise with delta = 0",
+                f"delta = {privacy.delta:g}",
+                "promise a small delta, or use noise='gamma'",
+            )
+        if analysis.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(analysis))
+        basis = noise_basis(analysis)
+        p = analysis.form.space.dim if basis is None else basis.shape[1]
+        regular = size * analysis.modulus
+        risk = partial(self._risk, analysis, privacy, size, p)
+        added = self.added
+        if added is None:
+            added = best_added(risk, regular, reference_radius(analysis, self.reference_norm))
+        mu = regular + added
+        width = 0.0
+        smooth = analysis
+        if analysis.kink is not None:
+            width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu, p)
+            smooth = smooth_analysis(analysis, width)
+        sensitivity = sensitivity_of(smooth, privacy)
+        tolerance = self.tolerance if self.tolerance is not None else EXACTNESS * sensitivity / mu
+        reach = (sensitivity / mu + 2 * tolerance) * (1 + 1e-12)
+        scale = self._scale(privacy, reach)
+        settings = {"distance_of_answers": reach} | ({"smoothing": width} if width else {})
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name,
+            size=size,
+            gradient_bound=smooth.gradient_bound,
+            sensitivity=sensitivity,
+            strong_convexity=mu,
+            added=added,
+            hessian_bound=smooth.hessian_bound,
+            jacobian_epsilon=0.0,
+            noise_epsilon=privacy.epsilon,
+            noise_dimension=p,
+            noise_scale=scale,
+            tolerance=tolerance,
+            derivation=derive(smooth, privacy, mu, tolerance, reach, width),
+            assumptions=ASSUMPTIONS + declared_constants(analysis),
+            advice=advise(analysis, p, width),
+            perturbed="output",
+            noise=self.noise,
+            mean_noise=mean_norm(p, scale) if self.noise == "gaussian" else p * scale,
+            predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
+            settings=settings,
+        )
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Minimise, add noise, project on K; returns coordinates, shape (dim,)."""
+        theta = engine.minimise(
+            certificate.strong_convexity,
+            certificate.tolerance,
+            added=certificate.added,
+            smoothing=certificate.settings.get("smoothing", 0.0),
+        )
+        draw = gamma_direction if self.noise == "gamma" else gaussian
+        noise = draw(certificate.noise_dimension, certificate.noise_scale, rng)
+        basis = noise_basis(analysis)
+        if basis is not None:
+            # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
+            return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
+        return engine.project(theta + noise)
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of the noise that fails with at most the given probability."""
+        return LAWS[self.noise].bound(certificate, probability)
+
+    def _scale(self, privacy: Privacy, reach: float) -> float:
+        """Calibrate the noise to answers that are at most `reach` apart."""
+        if self.noise == "gamma":
+            return reach / privacy.epsilon
+        return gaussian_sigma(privacy.epsilon, privacy.delta, reach)
+
+    def _square(self, privacy: Privacy, reach: float, p: int) -> float:
+        """Return the mean square of the norm of the noise."""
+        scale = self._scale(privacy, reach)
+        return p * (p + 1) * scale**2 if self.noise == "gamma" else p * scale**2
+
+    def _risk(self, analysis: Analysis, privacy: Privacy, size: int, p: int, mu: float) -> float:
+        """Predict by how much the noise raises the objective, from public numbers.
+
+        Noise of no preferred direction meets a share ``trace/p`` of the curvature; and no loss changes by more than G times the
+        part of the noise in one record's row space.
+        """
+        square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
+        rank = max(min(row_dimension(analysis), p), 1)
+        slope = analysis.gradient_bound * math.sqrt(square * rank / p)
+        bent = math.inf
+        if analysis.kink is None:
+            bent = max(loss.curvature.trace for loss in analysis.losses) / p * square / 2
+        return size * min(slope, bent) + mu * square / 2
+
+    def _width(self, analysis: Analysis, privacy: Privacy, mu: float, p: int) -> float:
+        """Choose how widely kinks are rounded off: invisibly beneath the noise."""
+        square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
+        rows = np.concatenate([row for row in analysis.gram.rows if len(row)])
+        longest = math.sqrt(float(analysis.gram.squared_norms(np.unique(rows, axis=0)).max()))
+        return ROUNDED * longest * math.sqrt(square / p)
+
+
+def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
+    """Return the constants of the template with its kinks rounded off.
+
+    Raises
+    ------
+    NotPrivate
+        If a kink is left.
+    """
+    known = _SMOOTH.setdefault(analysis, {})
+    if width not in known:
+        found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
+        if found.kink is not None:
+            raise NotPrivate(
+                f"a kink is left after rounding off: {found.kink.reason}",
+                found.kink.expression,
+                "use NoisyGradientDescent, which needs no smoothness",
+            )
+        known[width] = found
+    return known[width]
+
+
+def noise_basis(analysis: Analysis) -> Any:
+    """Return the basis of the sensitive subspace U if noise can be kept to it without loss, else None (the whole space).
+
+    The part u of the minimiser in U is all that the data decide; the rest follows from u by post-processing.  Here that is
+    kept simple: the rest is set to 0, which is right if K is all of space and the regularizer a quadratic that does not couple
+    U with what is orthogonal to it.  Whether that holds is a matter of accuracy, not of privacy.
+    """
+    form = analysis.form
+    if form.noise_dimension == form.space.dim or not form.feasible.is_space:
+        return None
+    matrix, basis = analysis.regularizer[0], form.basis
+    image = matrix @ basis
+    inside = basis @ (basis.T @ image)
+    if abs(image - inside).max() > CLOSE * max(abs(image).max(), 1e-300):
+        return None
+    rng = seeded_generator(0)
+    start = regularizer_at(form, np.zeros(form.space.dim))
+    for _ in range(PROBES):
+        theta = rng.standard_normal(form.space.dim)
+        square = float(theta @ (matrix @ theta)) / 2
+        if not abs(regularizer_at(form, theta) - start - square) <= CLOSE * max(square, 1e-300):
+            return None
+    return basis
+
+
+def regularizer_at(form: LossForm, theta: Array) -> float:
+    """Evaluate the regularizer; the user's own variables keep the values that they have."""
+    fresh = {name: cp.Variable(block.variable.shape, name=name) for name, block in form.space.blocks.items()}
+    for name, value in form.space.unpack(theta).items():
+        fresh[name].value = value
+    copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
+    return float(form.template.regularizer.tree_copy(copies).value)
+
+
+def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, reach: float, width: float) -> Derivation:
+    """Assemble the derivation tree of a certificate."""
+    smoothing = (
+        Derivation(
+            "kinks rounded off",
+            "",
+            {"width": width},
+            "Nesterov 2005; gradients are convex combinations of the kinked loss's",
+        ),
+    )
+    answers = Derivation(
+        "distance of two exact answers",
+        "",
+        {
+            "G_adj / mu": sensitivity_of(analysis, privacy) / mu,
+            "with what a solver leaves": reach,
+            "tolerance": tolerance,
+        },
+        "strong convexity and the optimality of both; twice the tolerance",
+    )
+    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+    children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis))
+    return Derivation("output perturbation", "", claims, SOURCE, children)
+
+
+def advise(analysis: Analysis, p: int, width: float) -> tuple[str, ...]:
+    """Say what noise on the output costs, and what it leaves out."""
+    found = []
+    if width:
+        found.append(
+            f"The loss has kinks ({analysis.kink.reason if analysis.kink else ''}); they are rounded off over {2 * width:.3g} of "
+            "its argument, much less than the noise moves it."
+        )
+    if p > analysis.form.noise_dimension:
+        found.append(
+            f"Noise is drawn in all {p} dimensions; only {analysis.form.noise_dimension} are sensitive, but with these "
+            "constraints and regularizer the others follow from them in no simple way."
+        )
+    return tuple(found)

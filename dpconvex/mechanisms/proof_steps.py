@@ -1,0 +1,68 @@
+"""The steps of a proof that every mechanism shares: what one record can do, and what is public."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.declared_atoms import DeclaredAtom
+from dpconvex.core.derivation import Derivation
+from dpconvex.language.privacy import Privacy
+
+__all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
+
+_DECLARED: WeakKeyDictionary[Analysis, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
+    """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
+    return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
+
+
+def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
+    """Return the derivations of the gradient bound and of the sensitivity."""
+    steepest = analysis.steepest.derivation
+    gradient = Derivation(
+        "gradient bound",
+        "",
+        {"G": analysis.gradient_bound},
+        "largest sum of a vertex from each gradient set",
+        (steepest,),
+    )
+    if privacy.adjacency == "replace-one":
+        why = "largest difference of two gradient sets, over all pairs of labels; at most 2 G"
+    else:
+        why = "one gradient appears or disappears: G"
+    return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
+
+
+def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
+    """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
+    return (
+        analysis.regularizer[1],
+        Derivation(
+            "sensitive subspace",
+            "",
+            {"dimension": float(analysis.form.noise_dimension), "of": float(analysis.form.space.dim)},
+            "span of the coefficients of A_z over all records and labels",
+        ),
+        Derivation("feasible set", analysis.form.feasible.describe().replace("\n", "; "), {}, "closed and convex"),
+    )
+
+
+def declared_constants(analysis: Analysis) -> tuple[str, ...]:
+    """Return a sentence for each user's atom whose constants were declared and not derived."""
+    if analysis not in _DECLARED:
+        names = set()
+        pending = list(analysis.form.template.losses)
+        while pending:
+            node = pending.pop()
+            pending.extend(node.args)
+            if isinstance(node, DeclaredAtom):
+                names.add(node.declaration.name)
+        _DECLARED[analysis] = tuple(
+            f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
+            "slopes are linear between those read off the user's at many points."
+            for name in sorted(names)
+        )
+    return _DECLARED[analysis]

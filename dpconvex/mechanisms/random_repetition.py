@@ -1,0 +1,241 @@
+"""The best of a random number of private runs, and what the choice costs.
+
+A base mechanism, on all of the data, releases an answer together with a private score of it.  It is run K times, and only the
+run with the best score is released.  For a fixed K that would cost K times as much; for a K that is drawn from a law
+with heavy tails, and that nobody learns, it costs about twice as much, whatever the mean of K is (Liu & Talwar 2019, "Private
+selection from private candidates"; Papernot & Steinke 2022, "Hyperparameter tuning with Rényi differential privacy").
+
+Theorem (Papernot & Steinke 2022, theorem 2 and corollary 3, with the constant made exact: docs/theory.md).  Let K have the
+truncated negative binomial law with parameters eta > -1 and gamma, and let the base mechanism be (eps, del)-private.  Then the
+best run is private with
+
+    epsilon = eps + 2 (1 + eta) artanh((1 - gamma)/(1 + gamma) tanh(eps/2)) <= (2 + eta) eps,      delta = E[K] del.
+
+If every part of the base mechanism is Gaussian, its Rényi divergences are known, and theorem 2 bounds those of the best run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.grid import GAUSSIAN
+
+__all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
+
+ACCOUNTINGS = ("direct", "renyi")
+# How a certificate of the best of several runs names their mean number among its settings.
+RUNS = "mean_number_of_runs"
+# Relative error of everything computed below; costs are rounded up by it.
+SLACK = 1e-12
+# Beyond the mean, a law whose terms are below this has no more mass than rounding has moved already.
+LEAST = 1e-22
+# All terms are multiples of the first, which must be a float with all of its digits.
+SMALLEST = 1e-250
+ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (128.0, 256.0, 512.0)
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Repetitions:
+    """A random number of private runs of which the best is released: its law, and how it is accounted for.
+
+    Parameters
+    ----------
+    mean : float
+        Mean number of runs; above 1.  That is the expected work, in fits.
+    shape : float
+        eta of the truncated negative binomial law, above -1: 0 is the logarithmic, 1 the geometric law.  The larger, the less
+        the number varies, and the more the choice costs.
+    share : float
+        Fraction of a run's cost that pays for its score, in (0, 1).
+    accounting : {"direct", "renyi"}
+        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise, and asks for a mechanism whose noise
+        is Gaussian and does not depend on the answer (`OutputPerturbation("gaussian")` or `NoisyGradientDescent`), for a
+        delta, for ``shape >= 0``, and for the package dp-accounting (``pip install dpconvex[accounting]``).
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+
+    Notes
+    -----
+    A Poisson number of runs is not offered: it can be 0, and then there is nothing to release; and for a mean of 10 or more it
+    costs more than the logarithmic law.
+
+    Examples
+    --------
+    >>> geometric = Repetitions(mean=10, shape=1)
+    >>> round(geometric.gamma, 6), geometric.quantile(0.99)
+    (0.1, 44)
+    >>> Repetitions(mean=10).total(Privacy(0.5)).epsilon < 1.0
+    True
+    """
+
+    mean: float = 10.0
+    shape: float = 0.0
+    share: float = 0.1
+    accounting: str = "direct"
+
+    def __post_init__(self) -> None:
+        for name, low, high in (("mean", 1.0, 1e6), ("shape", -1.0, 1e3), ("share", 0.0, 1.0)):
+            value = getattr(self, name)
+            real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+            if not (real and low < value < high):
+                raise TemplateError(f"Repetitions: {name} must be between {low:g} and {high:g}, not {value!r}.")
+        if self.accounting not in ACCOUNTINGS:
+            raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
+        if self.accounting == "renyi" and self.shape < 0:
+            raise TemplateError("Repetitions: Rényi accounting needs a shape of at least 0.")
+        if self._first() < SMALLEST:
+            raise TemplateError(
+                f"Repetitions: with a shape of {self.shape:g} and a mean of {self.mean:g} a single run is so unlikely that the "
+                "law cannot be drawn from; use a smaller shape."
+            )
+
+    @property
+    def gamma(self) -> float:
+        """The law's second parameter, in (0, 1), that gives the mean."""
+        return math.exp(-log_inverse_gamma(float(self.mean), float(self.shape)))
+
+    def probabilities(self, count: int) -> NDArray[np.float64]:
+        """Return the probabilities of 1, ..., count runs, shape (count,)."""
+        rest = -math.expm1(-log_inverse_gamma(float(self.mean), float(self.shape)))
+        factors = [rest * (k + self.shape) / (k + 1) for k in range(1, count)]
+        return np.asarray(self._first() * np.cumprod([1.0, *factors]))
+
+    def quantile(self, probability: float) -> int:
+        """Return the number of runs that is not exceeded with the given probability: how much work there may be."""
+        if not 0 <= probability < 1:
+            raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
+        return self._invert(probability)
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Draw the number of runs; it must stay secret."""
+        return self._invert(float(rng.random()))
+
+    def total(self, run: Privacy) -> Privacy:
+        """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
+        spread = math.tanh(run.epsilon / 2) * (1 - self.gamma) / (1 + self.gamma)
+        epsilon = run.epsilon + 2 * (1 + self.shape) * math.atanh(spread)
+        return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
+
+    def each(self, whole: Privacy) -> Privacy:
+        """Return what each run may cost, by the direct theorem, for the best of all to keep a promise; rounded down."""
+        low, high = 0.0, whole.epsilon
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.total(Privacy(middle)).epsilon <= whole.epsilon else (low, middle)
+        return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
+
+    def each_concentrated(self, whole: Privacy) -> float:
+        """Return the rho up to which a run may be concentrated for the best of all to keep a promise; rounded down.
+
+        Raises
+        ------
+        NotPrivate
+            If the promise has no delta.
+        TemplateError
+            If the package dp-accounting is missing.
+        """
+        # Noise beyond its cap may come with any run, and is then taken to give everything away.
+        left = whole.delta - (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
+        if left <= 0:
+            raise NotPrivate(
+                "Rényi accounting keeps no promise with so small a delta",
+                f"delta = {whole.delta:g}",
+                "promise a larger delta, or use accounting='direct'",
+            )
+        low, high = math.log(whole.epsilon) - 40.0, math.log(whole.epsilon) + 1.0
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            fits = self.renyi_epsilon(math.exp(middle), left) <= whole.epsilon / (1 + SLACK)
+            low, high = (middle, high) if fits else (low, middle)
+        return math.exp(low)
+
+    def renyi_epsilon(self, rho: float, delta: float) -> float:
+        """Return the epsilon of the best run, for a given delta, if each run is rho-zero-concentrated."""
+        try:
+            from dp_accounting import dp_event
+            from dp_accounting.rdp import RdpAccountant
+        except ImportError as error:
+            raise TemplateError(
+                "Repetitions: Rényi accounting needs dp-accounting: pip install dpconvex[accounting]; or use "
+                "accounting='direct'."
+            ) from error
+        # A run that is rho-zero-concentrated has the Rényi divergences of one Gaussian release, at most.
+        run = dp_event.GaussianDpEvent(1 / math.sqrt(2 * rho))
+        accountant = RdpAccountant(ORDERS)
+        accountant.compose(dp_event.RepeatAndSelectDpEvent(run, float(self.mean), float(self.shape)))
+        return float(accountant.get_epsilon(delta))
+
+    def _first(self) -> float:
+        """Return the probability of one run."""
+        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        t = self.shape * length
+        if t > 700:
+            return 0.0
+        return -math.expm1(-length) / length * (1.0 if t == 0 else t / math.expm1(t))
+
+    def _invert(self, level: float) -> int:
+        """Return the least k with more than `level` of the mass on 1, ..., k."""
+        rest = -math.expm1(-log_inverse_gamma(float(self.mean), float(self.shape)))
+        count, mass = 1, self._first()
+        while level >= mass and (count <= self.mean or mass > LEAST):
+            level -= mass
+            mass *= rest * (count + self.shape) / (count + 1)
+            count += 1
+        return count
+
+
+@lru_cache(maxsize=64)
+def log_inverse_gamma(mean: float, shape: float) -> float:
+    """Return L = log(1/gamma) with ``mean = (e^L - 1) eta / (1 - e^(-eta L))``, the quotient being 1/L for eta = 0."""
+
+    def excess(length: float) -> float:
+        t = shape * length
+        return math.log(math.expm1(length) / length) + (0.0 if t == 0 else math.log(t / -math.expm1(-t)))
+
+    low, high = 0.0, 1.0
+    while excess(high) < math.log(mean):
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) < math.log(mean) else (low, middle)
+    return high
+
+
+def concentration(certificate: Certificate) -> float:
+    """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap.
+
+    Raises
+    ------
+    NotPrivate
+        If the noise is not Gaussian, or depends on the answer as that of objective perturbation does: its delta is proved, and
+        its Rényi divergences are not.
+    """
+    sigma, settings = certificate.noise_scale, certificate.settings
+    if certificate.noise == "gaussian" and certificate.perturbed == "output" and "distance_of_answers" in settings:
+        rho = (settings["distance_of_answers"] / sigma) ** 2 / 2
+    elif certificate.noise == "gaussian" and certificate.perturbed == "gradients" and "steps" in settings:
+        rho = settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
+    else:
+        raise NotPrivate(
+            f"Rényi accounting needs Gaussian noise on the output or on gradients; what is proved about "
+            f"{certificate.mechanism} is its epsilon and delta alone",
+            certificate.mechanism,
+            "use accounting='direct', or OutputPerturbation('gaussian'), or NoisyGradientDescent()",
+        )
+    cover = certificate.cover
+    if cover is not None:
+        rho += (cover.sensitivity / cover.scale) ** 2 / 2 if cover.noise == GAUSSIAN else cover.epsilon**2 / 2
+        rho += cover.counting**2 / 2
+    return rho * (1 + SLACK)

@@ -1,0 +1,377 @@
+"""The covered release: exact noise on a grid, for the distance between the computed answer and the exact one.
+
+A theorem speaks of an exact minimiser and of real numbers; a program returns an answer within tau of that minimiser, made of
+floating-point numbers.  The difference depends on the data, so it is an output of its own, and is protected like one: the
+answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  By the triangle inequality the
+difference moves by at most 2 tau between neighbours, whatever it is.  Its share of the budget, tau and the grid are fixed
+before any data are read (docs/release.md has the proof).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from scipy.stats import chi, gamma
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import TAIL, Certificate, CoverNoise, tail_of
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, largest_rho
+from dpconvex.mechanisms.regularizer_curvature import bend_of
+from dpconvex.mechanisms.rounding import (
+    COUNTED,
+    LARGEST_EPSILON,
+    SHARE,
+    answer_radius,
+    covered_count,
+    largest_floor,
+    margin,
+    projection_error,
+)
+
+__all__ = ["ABOVE_FLOOR", "ABOVE_RARE_FLOOR", "Cover", "calibrate_cover", "covering", "least_tolerance", "noise_cap"]
+
+# Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
+RELATIVE_SIZE = 2.0**-23
+# The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
+ABOVE_FLOOR = 10.0
+# The same for numbers of records that a noisy number of them all but excludes.
+ABOVE_RARE_FLOOR = 2.0
+# A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
+LOG_CONCAVE = 70.0
+# Relative error of everything computed below; sensitivities are rounded up by it.
+SLACK = 1 + 1e-12
+
+SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
+COVER_SOURCE = {
+    LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
+    GAUSSIAN: "Canonne, Kamath & Steinke 2020, section 2; docs/release.md",
+}
+
+
+@dataclass(frozen=True)
+class Cover:
+    """How the distance between the computed answer and the exact one is covered.
+
+    Parameters
+    ----------
+    share : float
+        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.  Under
+        add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
+    tolerance : float, optional
+        Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
+        constants: as small as makes the cover negligible next to the mechanism's noise, but above what rounding allows to
+        certify for any data.  A mechanism that pays for that distance itself, as output perturbation does, keeps its own.
+
+    Raises
+    ------
+    TemplateError
+        If a number is out of range.
+    """
+
+    share: float = SHARE
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
+            raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
+        tolerance = self.tolerance
+        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
+            raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
+
+    def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
+        """Divide a promise between the mechanism and the cover; as real numbers the two do not exceed it.
+
+        Returns
+        -------
+        rest, spent : Privacy
+        """
+        epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
+        delta = self.share * privacy.delta
+        rest = Privacy(left(privacy.epsilon, epsilon), left(privacy.delta, delta), privacy.adjacency)
+        return rest, Privacy(epsilon, delta, privacy.adjacency)
+
+    def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Prove a mechanism private on what the cover leaves of a promise, and calibrate the cover.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+        analysis : Analysis
+        privacy : Privacy
+            The whole promise.
+        size : int
+
+        Returns
+        -------
+        Certificate
+            Of the whole: its `cover` says what is drawn, its `tolerance` what a solver has to reach.
+
+        Raises
+        ------
+        NotPrivate
+            If the mechanism has no proof.
+        TemplateError
+            If the tolerance lies below what rounding allows.
+        """
+        rest, spent = self.split(privacy)
+        counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
+        bare = mechanism.certify(analysis, rest, size)
+        records = covered_count(privacy, size, counting)
+        if bare.perturbed == "gradients":  # the mechanism pays for rounding itself, and knew no share
+            records = min(records, covered_count(rest, size))
+        cap = noise_cap(mechanism, bare)
+        check_smoothness(analysis, bare, cap, records)
+        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
+        spare = margin(counting) if counting else 0.0
+        tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
+        tail = tail_cost(privacy)
+        noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
+        noise = replace(noise, counting=counting)
+        claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+        return replace(
+            bare,
+            privacy=privacy,
+            tolerance=tolerance,
+            cover=noise,
+            derivation=Derivation(
+                "covered release", "", claims, SOURCE, (bare.derivation, *counting_steps(noise), covering_step(noise))
+            ),
+            assumptions=bare.assumptions + assumptions(bare, noise, tail),
+        )
+
+    def _tolerance(
+        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, count: tuple[float, float]
+    ) -> float:
+        """Choose the distance that solvers must certify, from public numbers."""
+        if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
+            return certificate.tolerance
+        paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
+        least = least_tolerance(analysis, certificate, 0.0 if paid else cap, *count)
+        asked = certificate.tolerance if paid else self.tolerance
+        if asked is None:
+            unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
+            negligible = RELATIVE_SIZE * certificate.expected_shift / unit
+            return max(least, min(negligible, certificate.tolerance))
+        if asked < least:
+            raise TemplateError(
+                f"a tolerance of {asked:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
+                "Leave it out, or regularize more."
+            )
+        return asked
+
+
+def left(total: float, part: float) -> float:
+    """Return what a part leaves of a total, rounded down."""
+    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+
+
+def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
+    """Return a distance that solvers reach with ease, whatever the data.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    certificate : Certificate
+    cap : float
+        Bound on the norm of the linear term b.
+    records : float
+        There are at most so many records.
+    spare : float
+        There are hardly ever more than `records` less this.
+    """
+    usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
+    return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
+
+
+def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
+    """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that.
+
+    Raises
+    ------
+    NotPrivate
+        If nothing bounds the curvature of the regularizer's smooth part where answers can be.
+    """
+    if certificate.perturbed == "gradients":
+        return
+    form = analysis.form
+    radius = answer_radius(analysis, certificate, 0.0 if certificate.perturbed == "output" else cap, records)
+    bend = bend_of(form, radius * (1 + 1e-6))
+    if not math.isfinite(bend.rest):
+        raise NotPrivate(
+            "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
+            f"impossible to certify, depending on the data: {bend.reason}",
+            form.template.regularizer,
+            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write absolute values as "
+            "cp.norm1 of variables that are free or have bounds alone, or use NoisyGradientDescent",
+        )
+
+
+def tail_cost(privacy: Privacy) -> float:
+    """Return the part of delta that pays for noise which is longer than its bound: the mechanism's, and that of a count."""
+    events = 2 if privacy.adjacency == "add-remove" else 1
+    return events * tail_of(privacy.epsilon)
+
+
+def covering(
+    mechanism: Mechanism,
+    analysis: Analysis,
+    certificate: Certificate,
+    spent: Privacy,
+    cap: float,
+    tail: float,
+    records: float,
+) -> CoverNoise:
+    """Calibrate the cover for the tolerance of a certificate."""
+    left_behind = 0.0 if certificate.perturbed == "output" else certificate.tolerance
+    distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
+    return replace(calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail), records=records)
+
+
+def covering_step(noise: CoverNoise) -> Derivation:
+    """Return the step of a derivation that says what the cover costs, and what for."""
+    values = {
+        "epsilon": noise.epsilon,
+        "delta": noise.delta,
+        "tau": noise.distance,
+        "grid step": noise.step,
+        "sensitivity in steps": noise.sensitivity,
+        "scale in steps": noise.scale,
+        "cap on the noise": noise.noise_cap,
+    }
+    return Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
+
+
+def counting_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
+    """Return the step that says what a noisy number of records costs, if there is one."""
+    if not noise.counting:
+        return ()
+    values = {"epsilon": noise.counting, "tau holds for records": noise.records}
+    return (Derivation("noisy number of records", "", values, COVER_SOURCE[LAPLACE]),)
+
+
+def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
+    """Return a bound on the norm of a mechanism's noise that holds but for a probability of 2^-100.
+
+    A mechanism with noise of its own kind says so with a method ``noise_bound(certificate, probability)``; else noise of an
+    unknown kind is taken to have a norm with a log-concave law and the certificate's mean.
+    """
+    own = getattr(mechanism, "noise_bound", None)
+    p, scale = certificate.noise_dimension, certificate.noise_scale
+    if callable(own):
+        return float(own(certificate, TAIL))
+    if p == 0:
+        return 0.0
+    if certificate.noise == "gamma":
+        return float(gamma.isf(TAIL, p)) * scale * (1 + 1e-9)
+    if certificate.noise == "gaussian":
+        return float(chi.isf(TAIL, p)) * scale * (1 + 1e-9)
+    return LOG_CONCAVE * certificate.expected_noise
+
+
+def drawing_error(
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float | None = None
+) -> float:
+    """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
+
+    What rounding does to noise is proportional to its norm; a mechanism for which that is not enough says so with a method
+    ``noise_rounding(certificate, probability)``.
+    """
+    relative = (analysis.form.space.dim + 16) * UNIT
+    own = getattr(mechanism, "noise_rounding", None)
+    more = float(own(certificate, TAIL)) if callable(own) else 0.0
+    if certificate.perturbed == "objective":
+        return (relative * cap + more) / certificate.strong_convexity
+    if certificate.perturbed == "output":
+        reach = answer_radius(analysis, certificate, 0.0, records) + cap
+        return relative * (cap + reach) + projection_error(analysis.form, reach)
+    return 0.0
+
+
+def calibrate_cover(
+    spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL
+) -> CoverNoise:
+    """Choose grid and noise for answers within a distance of the exact one.
+
+    Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
+    coordinate of each by half a step at most, so on the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1,
+    and ``2 tau/step + sqrt(dim)`` in l2.
+
+    Parameters
+    ----------
+    spent : Privacy
+        The cover's share.
+    distance : float
+        tau, positive.
+    dimension : int
+        Of the whole space: the distance can point anywhere.
+    noise_cap : float
+        Recorded, not used.
+    tail : float
+        Part of delta that is kept for the probability that the mechanism's noise exceeds its cap.
+
+    Returns
+    -------
+    CoverNoise
+        Of the discrete Laplace and, if there is a delta, the discrete Gaussian law, the smaller noise.
+    """
+    if not 1e-250 < distance < 1e250:
+        raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")
+    root = math.sqrt(dimension)
+    step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
+    total = math.floor((2 * distance * root / step + dimension) * SLACK)
+    scale = math.nextafter(total / spent.epsilon, math.inf)
+    laplace = CoverNoise(
+        noise=LAPLACE,
+        epsilon=spent.epsilon,
+        delta=spent.delta,
+        distance=distance,
+        step=step,
+        dimension=dimension,
+        sensitivity=float(total),
+        scale=scale,
+        noise_cap=noise_cap,
+    )
+    if spent.delta <= 2 * tail:  # too little for Gaussian noise
+        return laplace
+    euclidean = (2 * distance / step + root) * SLACK
+    sigma = euclidean / math.sqrt(2 * largest_rho(spent.epsilon, spent.delta - tail)) * SLACK
+    gaussian = replace(laplace, noise=GAUSSIAN, sensitivity=euclidean, scale=sigma)
+    return min(laplace, gaussian, key=lambda noise: noise.size)
+
+
+def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tuple[str, ...]:
+    """Say what the proof about the released numbers takes for granted."""
+    counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
+    drawn = (
+        "Drawing the mechanism's noise in floating point moves an ideal draw by at most (dim + 16) 2^-52 of its norm, which is "
+        "covered."
+    )
+    if certificate.noise == "matrix":
+        drawn = (
+            "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, but for "
+            "the same probability; that is covered."
+        )
+    if certificate.perturbed == "gradients":
+        drawn = (
+            "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
+            "are the digits of the answer."
+        )
+    said = [
+        f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
+        f"{counted}.",
+        drawn,
+        f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
+    ]
+    if noise.counting:
+        said.append(
+            f"Where there are more than {noise.records:.4g} records, or their noisy number says so, tau is larger, and the "
+            "release says how large; the noise of that number exceeds its bound with a probability below 2^-100, which "
+            f"{counted}."
+        )
+    return tuple(said)

@@ -1,0 +1,1 @@
+"""Samplers of noise, and exact privacy profiles of noise laws."""

@@ -1,0 +1,1 @@
+"""From a promise to a released answer: verification, solving, budgets, and files."""

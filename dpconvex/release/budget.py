@@ -1,0 +1,300 @@
+"""A ledger of what has been promised so far.
+
+`Budget` adds up the promises of many releases by basic composition: releases that are (ε_i, δ_i)-private, each chosen with
+knowledge of the earlier ones, are together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of
+Differential Privacy", section 3.5 and Theorem B.1).  The sums are exact: an amount counts as the shortest decimal that denotes
+its float, so ten spends of 0.1 fit into a budget of 1 and use it up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy, text
+from dpconvex.release import ledger
+
+__all__ = ["Amount", "Budget", "Entry", "pay"]
+
+VERSION = 1
+
+
+class Amount(NamedTuple):
+    """So much epsilon and so much delta; either may be 0."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a ledger: what was spent, and what for."""
+
+    label: str
+    privacy: Privacy
+
+
+class Budget:
+    """A ledger over many releases about the same people; refuses to overspend.
+
+    With a `path` the ledger is a file that several processes on one machine may share.  Every spend is appended under
+    an exclusive lock and forced to the disk *before* `spend` returns, so an answer that is computed after it can never
+    leave unrecorded, whatever crashes.  The price is that a crash between the two wastes the spend.
+
+    The file has one JSON object per line: the total, then the spends.  If its last line is torn (a crash in the middle
+    of a write), that spend was never confirmed, so its answer never left.  But a file cut short by something else looks
+    the same and may have lost spends, so a torn ledger refuses to work until a person has looked at it and called
+    `Budget.repair`.
+
+    Parameters
+    ----------
+    privacy : Privacy
+        The total.  Only releases of the same adjacency can be charged to it.
+    path : str or path, optional
+        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process.
+
+    Raises
+    ------
+    TemplateError
+        If `privacy` is no `Privacy`, or differs from the total in the file.
+    DPConvexError
+        If the file is not a sound ledger, or the platform has no file locks.
+
+    Examples
+    --------
+    >>> budget = Budget(Privacy(epsilon=1))
+    >>> budget.spend(Privacy(epsilon=0.7), "classifier of March")
+    >>> budget.remaining
+    Amount(epsilon=0.3, delta=0.0)
+    >>> budget.spend(Privacy(epsilon=0.7), "classifier of April")
+    Traceback (most recent call last):
+    ...
+    dpconvex.errors.BudgetExceeded: 'classifier of April' asks for epsilon = 0.7, but of the budget of epsilon = 1, ...
+    """
+
+    def __init__(self, privacy: Privacy, path: str | os.PathLike[str] | None = None) -> None:
+        if not isinstance(privacy, Privacy):
+            raise TemplateError(f"Budget: expected a Privacy as the total, not {privacy!r}.")
+        self.privacy = privacy
+        self.path = None if path is None else file_of(path)
+        self._seen: list[Entry] = []
+        self._lock = threading.Lock()
+        if self.path is not None:
+            ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict()})
+            with ledger.locked(self.path) as descriptor:
+                self._refresh(descriptor)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Budget:
+        """Open the ledger of an existing file, with the total that is written in it.
+
+        Raises
+        ------
+        DPConvexError
+            If there is no such file, or it is not a sound ledger.
+        """
+        file = file_of(path)
+        with ledger.locked(file) as descriptor:
+            total, _ = parse(ledger.read(descriptor, file), file)
+        return cls(total, path)
+
+    @staticmethod
+    def repair(path: str | os.PathLike[str]) -> str:
+        """Mend the torn last line of a ledger, after a person has made sure that nothing but a crash tore it.
+
+        A spend that is whole but for its end of line stays and counts.  A fragment is taken off: its spend was never
+        confirmed, so no answer was computed on it.
+
+        Returns
+        -------
+        str
+            The fragment that was taken off; empty if none was.
+
+        Raises
+        ------
+        DPConvexError
+            If more than the last line is wrong.
+        """
+        file = file_of(path)
+        with ledger.locked(file) as descriptor:
+            fragment = ledger.mend(descriptor, file)
+            parse(ledger.read(descriptor, file), file)
+        return fragment
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What was spent so far, by every process that shares the file, in order."""
+        with self._lock:
+            if self.path is not None:
+                with ledger.locked(self.path) as descriptor:
+                    self._refresh(descriptor)
+            return tuple(self._seen)
+
+    @property
+    def spent(self) -> Amount:
+        """The sum of the spends."""
+        return Amount(*(float(amount) for amount in total_of(self.entries)))
+
+    @property
+    def remaining(self) -> Amount:
+        """What is left, rounded down, so that all of it can be spent."""
+        return Amount(*(floor(amount) for amount in left(self.privacy, self.entries)))
+
+    def spend(self, privacy: Privacy, label: str) -> None:
+        """Charge a release to the budget, *before* it is computed.
+
+        Parameters
+        ----------
+        privacy : Privacy
+            What the release promises.
+        label : str
+            What the release is, for whoever reads the ledger.
+
+        Raises
+        ------
+        BudgetExceeded
+            If less than that is left.  Nothing is recorded, and the release must not be made.
+        TemplateError
+            If the adjacency differs from the budget's, or an argument has the wrong type.
+        DPConvexError
+            If the spend could not be recorded.  The release must not be made.
+        """
+        if not isinstance(privacy, Privacy):
+            raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
+        if not isinstance(label, str):
+            raise TemplateError(f"Budget: the label of a spend must be a text, not {label!r}.")
+        if privacy.adjacency != self.privacy.adjacency:
+            raise TemplateError(
+                f"Budget: {label!r} is private under {privacy.adjacency}, but the budget counts in "
+                f"{self.privacy.adjacency}, and the two cannot be added up. Use one adjacency throughout."
+            )
+        item = Entry(label, privacy)
+        with self._lock:
+            if self.path is None:
+                self._check(item)
+            else:
+                with ledger.locked(self.path) as descriptor:
+                    self._refresh(descriptor)
+                    self._check(item)
+                    fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+                    ledger.append(descriptor, fields, self.path)
+            self._seen.append(item)
+
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f", path={str(self.path)!r}"
+        return f"Budget({self.privacy}{where})"
+
+    def _check(self, item: Entry) -> None:
+        rest = left(self.privacy, self._seen)
+        if exact(item.privacy.epsilon) > rest[0] or exact(item.privacy.delta) > rest[1]:
+            asked = Amount(item.privacy.epsilon, item.privacy.delta)
+            raise BudgetExceeded(
+                f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
+                f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
+                f"{sum_text(Amount(floor(rest[0]), floor(rest[1])))} is left. Nothing was spent."
+            )
+
+    def _refresh(self, descriptor: int) -> None:
+        assert self.path is not None
+        total, entries = parse(ledger.read(descriptor, self.path), self.path)
+        if total != self.privacy:
+            raise TemplateError(
+                f"{self.path}: this ledger's total is {total}, not {self.privacy}. Open it with Budget.open(path), or "
+                "keep a budget for other people, or under another adjacency, in a file of its own."
+            )
+        if entries[: len(self._seen)] != self._seen:
+            raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
+        self._seen = entries
+
+
+def pay(budget: Budget | None, privacy: Privacy, label: str) -> None:
+    """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
+    if budget is None:
+        return
+    if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
+        raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
+    budget.spend(privacy, label)
+
+
+def file_of(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a ledger."""
+    try:
+        return Path(path).absolute()
+    except TypeError as error:
+        raise TemplateError(f"Budget: the path of a ledger must be a text or a path, not {path!r}.") from error
+
+
+def sum_text(amount: Amount) -> str:
+    """Write an amount; a delta of 0 goes without saying."""
+    return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
+
+
+def exact(value: float) -> Fraction:
+    """Return the shortest decimal that denotes a float, as a fraction."""
+    return Fraction(repr(value))
+
+
+def floor(value: Fraction) -> float:
+    """Return the largest float that does not exceed a fraction, itself read as a decimal."""
+    result = float(value)
+    while exact(result) > value:
+        result = math.nextafter(result, -math.inf)
+    return result
+
+
+def total_of(entries: tuple[Entry, ...] | list[Entry]) -> tuple[Fraction, Fraction]:
+    """Add up epsilon and delta over entries, exactly."""
+    epsilon = sum((exact(item.privacy.epsilon) for item in entries), Fraction(0))
+    return epsilon, sum((exact(item.privacy.delta) for item in entries), Fraction(0))
+
+
+def left(total: Privacy, entries: tuple[Entry, ...] | list[Entry]) -> tuple[Fraction, Fraction]:
+    """Subtract the sum of entries from a total, exactly."""
+    epsilon, delta = total_of(entries)
+    return exact(total.epsilon) - epsilon, exact(total.delta) - delta
+
+
+def parse(lines: list[Any], path: Path) -> tuple[Privacy, list[Entry]]:
+    """Read the lines of a ledger: the total, then the spends.
+
+    Raises
+    ------
+    DPConvexError
+        If a line is wrong, or the spends exceed the total.
+    """
+    entries: list[Entry] = []
+    try:
+        total = header(lines[0])
+    except TemplateError as error:
+        raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
+    for position, fields in enumerate(lines[1:], start=2):
+        try:
+            entries.append(entry(fields, total))
+        except TemplateError as error:
+            raise DPConvexError(f"{path}, line {position}: not a spend ({error}).") from error
+    if min(left(total, entries)) < 0:
+        raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
+    return total, entries
+
+
+def header(fields: Any) -> Privacy:
+    """Read the first line of a ledger."""
+    if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
+        raise TemplateError("expected the total of a budget")
+    if type(fields.get("version")) is not int or fields["version"] != VERSION:
+        raise TemplateError(f"its format is version {fields.get('version')!r}; this program reads version {VERSION}")
+    return Privacy.from_dict({name: value for name, value in fields.items() if name not in ("ledger", "version")})
+
+
+def entry(fields: Any, total: Privacy) -> Entry:
+    """Read a further line of a ledger."""
+    named = isinstance(fields, dict) and set(fields) == {"label", "epsilon", "delta"}
+    if not named or not isinstance(fields["label"], str):
+        raise TemplateError(f"expected a label, an epsilon and a delta, not {fields!r}")
+    return Entry(fields["label"], Privacy(fields["epsilon"], fields["delta"], total.adjacency))

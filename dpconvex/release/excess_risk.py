@@ -1,0 +1,322 @@
+"""How much a release can cost in accuracy: bounds on its excess risk, proved and from public numbers alone.
+
+The excess risk is by how much the declared objective, mean loss plus regularizer, is larger at the released parameters than at a
+comparator: the exact minimiser, or any other point of K.  The bounds hold for every data set of the domain and use the exact laws
+of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the cover.  Proofs
+are in docs/theory.md, section 14; what the papers claim instead is in `benchmarks.published.risk_bounds`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import chi2, norm
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.neighbour_differences import row_dimension
+from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.errors import TemplateError
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import TAIL, Certificate, number
+from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.random_repetition import RUNS
+from dpconvex.mechanisms.rounding import answer_radius
+from dpconvex.noise.matrix_variate import best_structure
+from dpconvex.release.verify import analyse
+
+__all__ = ["RiskBound", "risk_bound"]
+
+# The part of the probability that is kept for the noise of the cover.
+COVER_SHARE = 1e-3
+# What is computed in floating point is raised by this.
+SLACK = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class RiskBound:
+    """A bound on the excess risk of a release.
+
+    Attributes
+    ----------
+    mechanism : str
+    size : int
+        Number of records; under add-remove, the bound is for at most so many, and is divided by the nominal number.
+    probability : float
+        The bound fails with at most this probability over the noise of one release, whatever the data.
+    bound : float
+        On the mean loss plus the regularizer.
+    expected : float
+        Bound on the mean over the noise, in the same unit; leaving out the event, of probability at most 2^-100, that the noise
+        exceeds the cap of its certificate.
+    comparator_norm : float
+        The norm up to which comparators are allowed, or for which a public bound on the exact minimiser's norm was found.
+    noise_norm : float
+        The norm ||b|| of the noise is at most this, but for the probability, in the units of the certificate's `noise_scale`;
+        for noise on gradients, that of the noise of all steps together.
+    parts : dict of str to float
+        What `bound` is made of.
+    objective : str
+        Whose risk it is.
+    """
+
+    mechanism: str
+    size: int
+    probability: float
+    bound: float
+    expected: float
+    comparator_norm: float
+    noise_norm: float
+    parts: dict[str, float]
+    objective: str = "mean loss plus regularizer"
+
+    def __str__(self) -> str:
+        lines = [
+            f"Excess risk ({self.objective}) of {self.mechanism}, {self.size} records:",
+            f"  at most {number(self.bound)} with probability {number(1 - self.probability)}, at most "
+            f"{number(self.expected)} on average,",
+            f"  against comparators of norm at most {number(self.comparator_norm)}.",
+        ]
+        wide = max(len(name) for name in self.parts)
+        return "\n".join([*lines, *(f"    {name:<{wide}}  {number(value)}" for name, value in self.parts.items())])
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A bound on the excess in sum form: with high probability, on average, and of what the first is made."""
+
+    expected: float
+    noise_norm: float
+    parts: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Displacement:
+    """How far a released answer lies from what the mechanism's theorem speaks of: with high probability, and in mean square."""
+
+    likely: float
+    usual: float
+
+
+def risk_bound(
+    template: Template, certificate: Certificate, probability: float = 0.05, comparator_norm: float | None = None
+) -> RiskBound:
+    """Bound the excess risk of a release under a certificate, before any data are read.
+
+    Parameters
+    ----------
+    template : Template
+    certificate : Certificate
+        Of this template, from `verify`.
+    probability : float
+        The bound may fail with this probability.
+    comparator_norm : float, optional
+        Norm of the parameters to be compared with.  By default the exact minimiser of the declared objective, with a bound on its
+        norm that holds for all data.  It matters where a quadratic was added, and for noisy gradient descent.
+
+    Returns
+    -------
+    RiskBound
+        In units of the *mean* loss.
+
+    Raises
+    ------
+    TemplateError
+        If a number is out of range, or no bound is found: the regularizer is not Lipschitz where answers can be, or nothing
+        bounds the norm of the minimiser.
+
+    Notes
+    -----
+    Objective perturbation: ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, which is ``||b||^2 / (2 mu)`` if nothing was added.
+    Output perturbation: what the curvature or the slopes of all records make of the noise.  Noisy gradient descent: the regret of
+    projected descent, with a martingale bound.  See docs/theory.md, section 14.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=3, regularization=0.1)
+    >>> certificate = dp.verify(template, dp.Privacy(1.0), size=1000)
+    >>> found = dp.risk_bound(template, certificate, probability=0.05)
+    >>> found.expected < found.bound < 1.0
+    True
+    """
+    check(certificate, probability, comparator_norm)
+    analysis = analyse(template)
+    objective = "mean loss plus regularizer"
+    width = certificate.settings.get("smoothing", 0.0)
+    if width:
+        analysis = smooth_analysis(analysis, width)
+        objective += f", with kinks rounded off over {number(2 * width)}"
+    if not math.isclose(certificate.gradient_bound, analysis.gradient_bound, rel_tol=1e-6):
+        raise TemplateError("risk_bound: the certificate is not of this template: their gradient bounds differ.")
+    feasible = analysis.form.feasible
+    radius = minimiser_radius(analysis, certificate) if comparator_norm is None else comparator_norm
+    radius = min(radius, feasible.norm_bound)
+    if not math.isfinite(radius) and (certificate.added or certificate.perturbed == "gradients"):
+        raise TemplateError(
+            "risk_bound: no bound on the norm of the minimiser is known, and the risk grows with it; give the norm of the "
+            "parameters to compare with as `comparator_norm`."
+        )
+    covered = displacement(certificate, probability * COVER_SHARE)
+    left = probability * (1 - COVER_SHARE) - TAIL
+    if certificate.perturbed == "objective":
+        found = objective_excess(analysis, certificate, left, radius, covered)
+    elif certificate.perturbed == "output":
+        found = output_excess(analysis, certificate, left, radius, covered)
+    else:
+        found = descent_excess(analysis, certificate, left, radius, covered)
+    parts = {name: value * SLACK / certificate.size for name, value in found.parts.items()}
+    if not math.isfinite(sum(parts.values())):
+        raise TemplateError(
+            "risk_bound: no bound is found: the regularizer has terms whose slopes are unbounded where answers can be."
+        )
+    return RiskBound(
+        mechanism=certificate.mechanism,
+        size=certificate.size,
+        probability=probability,
+        bound=sum(parts.values()),
+        expected=found.expected * SLACK / certificate.size,
+        comparator_norm=radius,
+        noise_norm=found.noise_norm,
+        parts=parts,
+        objective=objective,
+    )
+
+
+def objective_excess(
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+) -> Excess:
+    """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the cover."""
+    mu, added = certificate.strong_convexity, certificate.added
+    reach = added * radius if added else 0.0
+    # The symmetric part of a matrix is shorter than the matrix.
+    symmetric = certificate.noise == "matrix" and best_structure(analysis).share < 1
+    length = norm_quantile(certificate, probability, symmetric)
+    worst = (length + reach) ** 2
+    if added and certificate.noise in (
+        "gamma",
+        "gaussian",
+    ):  # no preferred direction: b is nearly orthogonal to theta_0
+        both = norm_quantile(certificate, probability / 2)
+        turn = cosine_quantile(certificate.noise_dimension, probability / 2)
+        worst = min(worst, both**2 + 2 * reach * both * turn + reach**2)
+    noise = length**2 / (2 * mu)
+    exact = worst / (2 * (mu + added))
+    expected = (mean_square(certificate) + reach**2) / (2 * (mu + added))
+    where = answer_radius(analysis, certificate, norm_quantile(certificate, TAIL))
+    parts = {"noise": min(noise, exact), "added quadratic": exact - min(noise, exact)}
+    parts["cover"] = rise(analysis, certificate.size, where, covered.likely)
+    return Excess(expected + rise(analysis, certificate.size, where, covered.usual), length, parts)
+
+
+def output_excess(
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+) -> Excess:
+    """Bound the excess of output perturbation: the answer lies ``||b||`` and a little from the minimiser of what was minimised.
+
+    Under constraints that is multiplied with slopes.  In all of space the gradient vanishes at the minimiser, so that curvature
+    counts, and noise without a preferred direction meets the rows of one record with a small part of its length.
+    """
+    n, added = certificate.size, certificate.added
+    p, rank = certificate.noise_dimension, max(min(row_dimension(analysis), certificate.noise_dimension), 1)
+    leeway = Displacement(certificate.tolerance + covered.likely, certificate.tolerance + covered.usual)
+    square = mean_square(certificate)
+    length = norm_quantile(certificate, probability)
+    if not analysis.form.feasible.is_space:
+        where = answer_radius(analysis, certificate, 0.0)
+        bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
+        likely = rise(analysis, n, where, length + leeway.likely)
+        usual = rise(analysis, n, where, math.sqrt(square) + leeway.usual)
+        return Excess(bias + usual, length, {"noise and cover": likely, "added quadratic": bias})
+    bias = added * radius**2 / 2 if added else 0.0
+    bend = certificate.hessian_bound if analysis.kink is None else math.inf
+    stiffness, slope = bregman_bounds(analysis.form.template.regularizer, analysis.form)
+
+    def total(part: float, whole: float) -> float:
+        """Sum the losses' and the regularizer's rises above their tangents, for noise that is so long on a record's rows."""
+        losses = n * min(bend * part**2 / 2, 2 * analysis.gradient_bound * part)
+        return losses + (n * stiffness + added) * whole**2 / 2 + 2 * n * slope * whole
+
+    both = norm_quantile(certificate, probability / 2)
+    seen = row_quantile(certificate, rank, probability / 2, both)
+    likely = min(
+        total(length + leeway.likely, length + leeway.likely), total(seen + leeway.likely, both + leeway.likely)
+    )
+    usual = total(math.sqrt(square * rank / max(p, 1)) + leeway.usual, math.sqrt(square) + leeway.usual)
+    return Excess(bias + usual, length, {"noise and cover": likely, "added quadratic": bias})
+
+
+def descent_excess(
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+) -> Excess:
+    """Bound the excess of noisy gradient descent: its regret, with the noise as a martingale."""
+    n, p, sigma = certificate.size, certificate.noise_dimension, certificate.noise_scale
+    steps, size_of_step = int(certificate.settings["steps"]), certificate.settings["step_size"]
+    most = analysis.form.feasible.norm_bound
+    slope = slope_of(analysis.form.template.regularizer, analysis.form)
+    steepest = n * (analysis.gradient_bound + slope)
+    points = steps + 1  # the average is over one iterate more than there are noisy gradients
+    start = radius**2 / (2 * size_of_step * points)
+    drift = size_of_step * steepest**2 / 2
+    squares = float(chi2.isf(probability / 2, p * steps)) * sigma**2 if p else 0.0
+    widest = min(2 * most, most + radius) + size_of_step * steepest
+    walk = sigma * widest * math.sqrt(steps) * float(norm.isf(probability / 4)) / points if p else 0.0
+    parts = {
+        "start and gradients": start + drift,
+        "squares of the noise": size_of_step * squares / (2 * points),
+        "the noise's random walk": walk,
+        "cover": rise(analysis, n, most, covered.likely),
+    }
+    expected = start + drift + size_of_step * p * steps * sigma**2 / (2 * points)
+    return Excess(expected + rise(analysis, n, most, covered.usual), math.sqrt(squares), parts)
+
+
+def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
+    """Bound the norm of the exact minimiser of the declared objective over all data; infinite if nothing bounds it."""
+    regular = certificate.size * analysis.modulus
+    if regular <= 0:
+        return analysis.form.feasible.norm_bound
+    return answer_radius(analysis, replace(certificate, strong_convexity=regular, added=0.0), 0.0)
+
+
+def rise(analysis: Analysis, size: int, radius: float, distance: float) -> float:
+    """Bound how much the objective (sum form) rises from a point of K of norm at most `radius` to one of K at a distance."""
+    regularizer, form = analysis.form.template.regularizer, analysis.form
+    stiffness, kinked = bregman_bounds(regularizer, form)
+    slope = slope_of(regularizer, form, radius) + 2 * kinked
+    return size * ((analysis.gradient_bound + slope) * distance + stiffness * distance**2 / 2)
+
+
+def displacement(certificate: Certificate, probability: float) -> Displacement:
+    """Return how far the cover moves an answer, what a solver left included.
+
+    Every coordinate k of the noise keeps ``|k| <= scale log(2 dim/probability)`` (discrete Laplace) or
+    ``scale sqrt(2 log(2 dim/probability))`` (discrete Gaussian, which is sub-Gaussian) but for ``probability / dim``.
+    """
+    cover = certificate.cover
+    if cover is None:
+        return Displacement(certificate.tolerance, certificate.tolerance)
+    logarithm = math.log(2 * cover.dimension / probability)
+    longest = logarithm if cover.noise == "discrete Laplace" else math.sqrt(2 * logarithm)
+    root = math.sqrt(cover.dimension) * cover.step
+    still = cover.distance + root / 2
+    return Displacement(still + root * cover.scale * longest, still + cover.size)
+
+
+def check(certificate: Certificate, probability: float, comparator_norm: float | None) -> None:
+    """Refuse arguments that make no sense."""
+    if not isinstance(certificate, Certificate):
+        raise TemplateError(f"risk_bound: certificate must be a Certificate, not {type(certificate).__name__}.")
+    if RUNS in certificate.settings:
+        raise TemplateError(
+            "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
+            "bound is about a single fit. Verify one by itself."
+        )
+    if not (isinstance(probability, int | float | np.floating) and 1e-20 <= probability < 1):
+        raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
+    if comparator_norm is not None and not (
+        isinstance(comparator_norm, int | float | np.floating) and 0 <= comparator_norm < math.inf
+    ):
+        raise TemplateError(f"risk_bound: comparator_norm must be finite and not negative, not {comparator_norm!r}.")

@@ -1,0 +1,408 @@
+"""What leaves the house: parameters with the promise that was kept about them, and nothing else.
+
+A release holds no objective value, no iteration count, no timing and nothing that was learnt from the data besides the
+parameters: each of these would be a further answer, and nobody paid for it.  Saved releases are NPZ archives (one array
+per parameter and a JSON header) that hold the same and no more; they are read without pickle, and reading one runs no
+code.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.language.csv_tables import Table
+from dpconvex.language.entries import numbers, trusted_rows
+from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.outputs import replaceable, write_whole
+
+if TYPE_CHECKING:
+    from dpconvex.language.template import Template
+
+__all__ = ["Release"]
+
+Array = NDArray[np.float64]
+Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
+
+FORMAT = "dpconvex release"
+VERSION = 1
+HEADER = "header"
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the time stamp of every member, so that equal releases make equal files
+KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Release(Mapping[str, Array]):
+    """The released parameters, by variable name, and what was proved and spent for them.
+
+    Parameters
+    ----------
+    parameters : mapping of str to array_like
+        Finite real arrays; copied, and read-only from then on.
+    certificate : Certificate, optional
+        The proof.
+    spent : Privacy, optional
+        The promise that was kept; None if the release is not private.
+    not_private_because : str
+        Why there is none, such as "drawn with a seed".  Exactly one of `spent` and this is given.
+    source : tuple of (str, dict), optional
+        Name and options of the shipped problem that declared the learner.  Kept only if JSON can hold them, and not if
+        it is the path of a file.
+    predictor : callable, optional
+        ``predictor(parameters, x)``, the template's function.
+    table : Table, optional
+        The declared columns that the features were read from, and the public bounds that they were scaled by, so that
+        further records can be read alike.
+
+    Raises
+    ------
+    TemplateError
+        If a parameter is not an array of finite numbers, there is none, or a release is both private and not.
+
+    Examples
+    --------
+    >>> release = Release({"w": [1.0, -2.0]}, spent=Privacy(epsilon=1), predictor=lambda p, x: x @ p["w"])
+    >>> release
+    Release(w (2,); spent: epsilon = 1, replace-one)
+    >>> release["w"]
+    array([ 1., -2.])
+    >>> release.predict([[1.0, 1.0]])
+    array([-1.])
+    """
+
+    parameters: Mapping[str, Array]
+    certificate: Certificate | None = None
+    spent: Privacy | None = None
+    not_private_because: str = ""
+    source: tuple[str, dict[str, Any]] | None = None
+    predictor: Predict | None = None
+    table: Table | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parameters, Mapping):
+            raise TemplateError(f"Release: the parameters must map names to arrays, not be {self.parameters!r}.")
+        if not isinstance(self.not_private_because, str):
+            raise TemplateError(f"Release: why it is not private must be a text, not {self.not_private_because!r}.")
+        if self.spent is not None and not isinstance(self.spent, Privacy):
+            raise TemplateError(f"Release: what was spent must be a Privacy, not {self.spent!r}.")
+        frozen = {name: freeze(name, value) for name, value in self.parameters.items()}
+        if not frozen:
+            raise TemplateError("Release: there is no parameter to release.")
+        if (self.spent is None) == (not self.not_private_because):
+            raise TemplateError(
+                "Release: say either what privacy was spent or why the release is not private, not both."
+            )
+        object.__setattr__(self, "parameters", frozen)
+        if self.table is not None and not isinstance(self.table, Table):
+            raise TemplateError(f"Release: the table must be a Table, not {self.table!r}.")
+        object.__setattr__(self, "source", plain(self.source))
+
+    __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
+    __eq__ = object.__eq__
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.parameters:
+            raise KeyError(f"{name!r}; released were: {', '.join(self.parameters)}")
+        return self.parameters[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    @property
+    def private(self) -> bool:
+        """Whether a promise was kept; if not, `not_private_because` says why."""
+        return self.spent is not None
+
+    @property
+    def status(self) -> str:
+        """The promise, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+
+    def __repr__(self) -> str:
+        return f"Release({', '.join(f'{name} {value.shape}' for name, value in self.items())}; {self.status})"
+
+    def _repr_html_(self) -> str:
+        colour = "inherit" if self.private else "#b00020"
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value.shape))}</td></tr>"
+            for name, value in self.items()
+        )
+        return (
+            f'<p><b>Release</b>, <span style="color: {colour}">{html.escape(self.status)}</span></p>'
+            f"<table><tr><th>parameter</th><th>shape</th></tr>{rows}</table>"
+        )
+
+    def predict(self, x: ArrayLike) -> NDArray[Any]:
+        """Apply the template's prediction to a batch of features.
+
+        Prediction uses the released parameters alone, so it costs no privacy, however often it is done.
+
+        Parameters
+        ----------
+        x : array_like or SciPy sparse matrix, shape (n, ...)
+            Features, scaled as in training.
+
+        Returns
+        -------
+        ndarray, shape (n, ...)
+
+        Raises
+        ------
+        TemplateError
+            If the release has no prediction function, or the features do not fit the parameters.
+        DomainError
+            If the features are not finite numbers.
+        """
+        if self.predictor is None:
+            raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
+        if sp.issparse(x):
+            sparse: Any = x
+            features: Any = trusted_rows("x", sparse, sparse.shape[1:])[0]
+        else:
+            features = np.asarray(numbers("x", x), dtype=float)
+        if not np.isfinite(features.data if sp.issparse(features) else features).all():
+            raise DomainError("predict: the features must be finite; some are NaN or infinite.")
+        try:
+            return np.asarray(self.predictor(dict(self.parameters), features))
+        except DPConvexError:
+            raise
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            shape = features.shape
+            raise TemplateError(f"predict: features of shape {shape} do not fit the parameters ({error}).") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the release to a file, whole or not at all; an existing file is replaced.
+
+        Parameters
+        ----------
+        path : str or path
+            Used as it is; ``.npz`` is the usual ending, and NumPy reads the file.
+
+        Raises
+        ------
+        TemplateError
+            If that is no path, or a folder, a device or anything else but a regular file is there.
+        OSError
+            If the file cannot be written.
+        """
+        write_whole(replaceable(path), self._archive())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        template: Template | Callable[..., Template] | None = None,
+        predict: Predict | None = None,
+    ) -> Release:
+        """Read a saved release.
+
+        A function cannot be saved without running code from the file later, so `predict` needs its template again.  A
+        release of a shipped problem remembers the problem's name and options: pass `dpconvex.load` as `template` to
+        have it declared anew.  For a problem file of your own, load that file yourself and pass the template; a release
+        never makes a program run a file.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that `save` wrote.
+        template : Template or callable, optional
+            The template whose parameters these are, or a function of (name, **options) that returns it.
+        predict : callable, optional
+            ``predict(parameters, x)``, to be used instead of a template's.
+
+        Returns
+        -------
+        Release
+
+        Raises
+        ------
+        DPConvexError
+            If the file is damaged, is not a release, or was written by a later version.
+        TemplateError
+            If the template has other parameters, or none can be found.
+        FileNotFoundError
+            If there is no such file.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Release({"w": [0.5]}, not_private_because="no noise was added").save(folder + "/fit.npz")
+        ...     Release.load(folder + "/fit.npz")
+        Release(w (1,); NOT PRIVATE: no noise was added)
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise TemplateError(f"Release: the path of a file must be a text or a path, not {path!r}.")
+        try:
+            content = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, MemoryError) as error:
+            raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
+        fields, parameters = unpack(content, Path(path))
+        try:
+            release = cls(parameters=parameters, predictor=predict, **fields)
+        except TemplateError as error:
+            raise DPConvexError(f"{path}: the file is damaged ({error}).") from error
+        return release if template is None else release._with(template)
+
+    def _with(self, template: Template | Callable[..., Template]) -> Release:
+        """Return the same release with the prediction function of a template that fits it."""
+        from dpconvex.language.template import Template
+
+        if callable(template):
+            if self.source is None:
+                raise TemplateError(f"Release: no shipped problem is known that declared it. {self._remedy()}")
+            name, options = self.source
+            template = template(name, **options)
+        if not isinstance(template, Template):
+            raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
+        declared = {variable.name(): tuple(variable.shape) for variable in template.variables}
+        released = {name: value.shape for name, value in self.items()}
+        if declared != released:
+            raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
+        kept = self.source if self.source is not None else template.source
+        return replace(self, source=kept, predictor=self.predictor or template.predict)
+
+    def _remedy(self) -> str:
+        if self.source is not None:
+            name = self.source[0]
+            return f"It comes from the problem {name!r}: read it with Release.load(path, template=dpconvex.load)."
+        return (
+            "Declare `predict` in the template; for a saved release, read it with Release.load(path, template=...). A "
+            "problem file of your own is never run on its own account: load it with dpconvex.load('your_file.py', ...)."
+        )
+
+    def _archive(self) -> bytes:
+        """Return the bytes of the file: header and arrays, stored without compression."""
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "names": list(self.parameters),
+            "certificate": None if self.certificate is None else self.certificate.to_dict(),
+            "spent": None if self.spent is None else self.spent.to_dict(),
+            "not_private_because": self.not_private_because,
+            "source": None if self.source is None else list(self.source),
+            "table": None if self.table is None else self.table.to_dict(),
+        }
+        members = {HEADER: np.array(json.dumps(header, default=number))}
+        members.update({member(index): value for index, value in enumerate(self.values())})
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            for name, value in members.items():
+                content = io.BytesIO()
+                np.lib.format.write_array(content, value, version=(1, 0), allow_pickle=False)
+                archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), content.getvalue())
+        return buffer.getvalue()
+
+
+def member(index: int) -> str:
+    """Name an array in the archive; variable names can be anything, so they are in the header."""
+    return f"parameter_{index}"
+
+
+def freeze(name: object, value: ArrayLike) -> Array:
+    """Copy an array of finite numbers into memory of its own that cannot be written to."""
+    if not isinstance(name, str) or not name:
+        raise TemplateError(f"Release: the name of a parameter must be a text, not {name!r}.")
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu":
+        raise TemplateError(f"Release: the parameter {name!r} is not an array of real numbers.")
+    if not np.isfinite(array).all():
+        raise TemplateError(f"Release: the parameter {name!r} has entries that are NaN or infinite.")
+    # Over bytes: a view would keep the whole of the array that it looks into, and that one might hold anything.
+    return np.frombuffer(array.astype(np.float64).tobytes(), dtype=np.float64).reshape(array.shape)
+
+
+def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, Any]] | None:
+    """Return name and options as JSON has them, or None if they are not the name and JSON-able options of a problem."""
+    if source is None:
+        return None
+    if (
+        not isinstance(source, tuple | list)
+        or len(source) != 2
+        or not isinstance(source[0], str)
+        or not isinstance(source[1], Mapping)
+    ):
+        raise TemplateError(f"Release: the source must be a problem's name and its options, not {source!r}.")
+    name, options = source
+    if not name.isidentifier():
+        return None  # a path, for instance
+    try:
+        values = json.loads(json.dumps(dict(options), default=number, allow_nan=False))
+    except (TypeError, ValueError):
+        return None
+    return name, values
+
+
+def number(value: object) -> object:
+    """Return NumPy numbers and arrays, and ranges, as plain Python values."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, range):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Read the bytes of a saved release into the constructor's arguments."""
+    damaged = f"{path}: the file is damaged, or is not a release that was saved by this program"
+    try:
+        members = dict(read(content))
+        header = json.loads(str(members.pop(HEADER)))
+        if header["format"] != FORMAT:
+            raise ValueError(f"its format is {header['format']!r}")
+        version = header["version"]
+    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+    except Exception as error:
+        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+    if version != VERSION:
+        raise DPConvexError(
+            f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
+            "read it with the dpconvex that wrote it, or a later one."
+        )
+    try:
+        if set(header) != KEYS:
+            raise ValueError(f"its header has the entries {sorted(header)}")
+        names = header["names"]
+        if set(members) != {member(index) for index in range(len(names))} or len(set(names)) != len(names):
+            raise ValueError("names and arrays do not match")
+        fields = {
+            "certificate": None if header["certificate"] is None else Certificate.from_dict(header["certificate"]),
+            "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
+            "not_private_because": str(header["not_private_because"]),
+            "source": None if header["source"] is None else tuple(header["source"]),
+            "table": None if header["table"] is None else Table.from_dict(header["table"]),
+        }
+        return fields, {name: members[member(index)] for index, name in enumerate(names)}
+    except Exception as error:
+        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+
+
+def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for info in archive.infolist():
+            if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
+                raise ValueError(f"unexpected member {info.filename!r}")
+            stream = io.BytesIO(archive.read(info))
+            array = np.lib.format.read_array(stream, allow_pickle=False)
+            if stream.read(1):
+                raise ValueError(f"member {info.filename!r} is too long")
+            yield info.filename.removesuffix(".npy"), array

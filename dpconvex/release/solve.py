@@ -1,0 +1,367 @@
+"""The private fit, and the non-private one for comparison.
+
+Data enter here and nowhere else, after the certificate is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Number
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
+from dpconvex.geometry.quadratics import Bend
+from dpconvex.language.columns import records_of
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Batch, check_clip, table
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import perturb
+from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.rounding import minimiser_norm
+from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.release import Release
+from dpconvex.release.verify import analyse, check_solvable, verify
+from dpconvex.solvers.problem import Problem
+
+__all__ = ["minimize", "solve"]
+
+Array = NDArray[np.float64]
+
+
+def solve(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    mechanism: Mechanism | None = None,
+    backend: Any = None,
+    *,
+    size: int | None = None,
+    clip: bool = False,
+    budget: Budget | None = None,
+    label: str = "solve",
+    seed: int | None = None,
+    cover: Cover | None = None,
+) -> Release:
+    """Fit a template privately.
+
+    Parameters
+    ----------
+    template : Template
+    data : mapping of str to array_like
+        One entry per field of the record.
+    privacy : Privacy
+        The promise to be kept.
+    mechanism : Mechanism, optional
+        By default the same as `verify`.
+    backend : str or object, optional
+        How to solve: "conic", "first-order", or a configured backend.
+    size : int, optional
+        Public number of records.  Under replace-one it is the number of records; under add-remove it must be given,
+        because the number of records is itself protected.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the data are read.  A fit that fails is still paid for.
+    label : str
+        Name of the spend in the ledger.
+    seed : int, optional
+        For tests.  The release then says that it is not private.
+    cover : Cover, optional
+        How the distance between the computed and the exact answer is covered; as for `verify`.
+
+    Returns
+    -------
+    Release
+        The answer on a fixed grid, with the noise of the cover, projected on K (docs/release.md).
+
+    Raises
+    ------
+    NotPrivate
+        If there is no proof; no data are read.
+    DomainError
+        If a record is outside its declared domain.
+    NotConverged
+        If the answer could not be certified to be close enough to the minimiser; nothing is released.
+    BudgetExceeded
+        If the ledger has not enough left.
+    """
+    chosen = mechanism if mechanism is not None else Automatic()
+    public = public_size(template, data, privacy, size)
+    certificate = verify(template, privacy, public, chosen, cover)
+    check_solvable(template)
+    check_clip(clip)
+    rng = system_generator() if seed is None else seeded_generator(seed)
+    solver = resolved(backend)
+    pay(budget, privacy, label)
+    return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
+
+
+def run_certified(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    certificate: Certificate,
+    mechanism: Mechanism,
+    backend: Any,
+    rng: np.random.Generator,
+    *,
+    clip: bool = False,
+    seed: int | None = None,
+) -> Release:
+    """Run a mechanism once, as its certificate says; the promise must have been paid for.
+
+    Parameters
+    ----------
+    template : Template
+    data : mapping of str to array_like
+    certificate : Certificate
+        Of the mechanism on the template, from `verify`.
+    mechanism : Mechanism
+    backend : str or object, optional
+    rng : numpy.random.Generator
+        Where the mechanism's noise comes from; that of the cover comes from the operating system.
+    clip : bool
+    seed : int, optional
+        The one that `rng` was made from, for tests: the cover is then drawn from `rng` too, and nothing is private.
+
+    Returns
+    -------
+    Release
+
+    Raises
+    ------
+    DomainError, NotConverged
+        As for `solve`.
+    """
+    assert certificate.cover is not None
+    # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
+    batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
+        raise DomainError(
+            f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
+            "Data must not change during a fit."
+        )
+    analysis = analyse(template)
+    if certificate.cover.counting:
+        # From a stream of its own: what is drawn for tests does not depend on whether records were counted.
+        stream = None if seed is None else seeded_generator(seed).spawn(1)[0]
+        bound = bound_on_count(certificate.cover, batch.size, stream)
+        certificate = for_count(mechanism, analysis, certificate, bound)
+    assert certificate.cover is not None
+    engine = DataEngine(analysis, batch, certificate.size, backend)
+    theta = mechanism.run(analysis, certificate, engine, rng)
+    theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))
+    return Release(
+        parameters=analysis.form.space.unpack(theta),
+        certificate=certificate,
+        spent=certificate.privacy if seed is None else None,
+        not_private_because="" if seed is None else f"the noise was drawn with the seed {seed}",
+        source=template.source,
+        predictor=template.predict,
+    )
+
+
+def minimize(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    backend: Any = None,
+    *,
+    clip: bool = False,
+    tolerance: float = 1e-6,
+) -> Release:
+    """Fit a template without privacy, for comparison; the result says so.
+
+    Parameters
+    ----------
+    template : Template
+        Needs a strongly convex regularizer, so that the minimiser is unique.
+    data : mapping of str to array_like
+    backend : str or object, optional
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    tolerance : float
+        Largest distance from the exact minimiser.
+
+    Returns
+    -------
+    Release
+        Not private.
+
+    Raises
+    ------
+    NotPrivate
+        If the template falls outside the discipline, or is not strongly convex.
+    DomainError, NotConverged
+        As for `solve`.
+    """
+    real = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
+    if not real or not 0 < tolerance < 1e300:
+        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
+    analysis = analyse(template)
+    batch = template.record.validate(data, clip=clip)
+    if analysis.modulus <= 0:
+        raise NotPrivate(
+            "the regularizer is not strongly convex, so the minimiser may not be unique",
+            template.regularizer,
+            "add a term such as 0.01 * cp.sum_squares(v) for every variable v",
+        )
+    engine = DataEngine(analysis, batch, batch.size, backend)
+    theta = engine.minimise(batch.size * analysis.modulus, tolerance)
+    return Release(
+        parameters=analysis.form.space.unpack(theta),
+        not_private_because="no noise was added",
+        source=template.source,
+        predictor=template.predict,
+    )
+
+
+class DataEngine:
+    """Exact answers from the data, for a mechanism.
+
+    Parameters
+    ----------
+    analysis : Analysis
+    batch : Batch
+    size : int
+        Public number of records, which scales the regularizer.
+    backend : str or object, optional
+    """
+
+    def __init__(self, analysis: Analysis, batch: Batch, size: int, backend: Any) -> None:
+        self.analysis = analysis
+        self.batch = batch
+        self.size = size
+        self.backend = backend
+
+    def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
+        form = self.analysis.form
+        smooth = smooth_analysis(self.analysis, smoothing) if smoothing else self.analysis
+        return Problem(
+            template=smooth_template(form.template, smoothing) if smoothing else form.template,
+            space=form.space,
+            feasible=form.feasible,
+            batch=self.batch,
+            size=self.size,
+            strong_convexity=strong_convexity,
+            added=added,
+            linear=linear,
+            gradient_bound=smooth.gradient_bound,
+            hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
+            lengths=form.lengths,
+            projector=projector(form),
+            bend=self._bend(strong_convexity, linear, added),
+        )
+
+    def _bend(self, strong_convexity: float, linear: Array | None, added: float) -> Bend:
+        """Bound the curvature of the regularizer wherever the minimiser can be."""
+        form, noise = self.analysis.form, 0.0 if linear is None else float(np.linalg.norm(linear))
+        radius, bound = 0.0, self.analysis.gradient_bound
+        if bends(form):
+            radius = minimiser_norm(self.analysis, strong_convexity, bound, self.size, added, self.batch.size, noise)
+        return bend_of(form, radius * (1 + 1e-6))
+
+    @cached_property
+    def _plain(self) -> Problem:
+        return self._problem(1.0, None, 0.0)
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        """Return a point within `tolerance` of the minimiser, shape (dim,); see `Engine`."""
+        from dpconvex.solvers import backend as backends
+
+        problem = self._problem(strong_convexity, linear, added, smoothing)
+        solution = backends.solve(problem, self.backend, tolerance)
+        if not solution.distance_bound <= tolerance:
+            raise NotConverged(
+                f"the backend certifies its answer only to within {solution.distance_bound:.3g} of the minimiser, and "
+                f"{tolerance:.3g} was asked for; nothing is released."
+            )
+        return solution.theta
+
+    def gradient(self, theta: Array) -> Array:
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        return self._plain.gradient(theta)
+
+    def project(self, theta: Array) -> Array:
+        """Project on the feasible set K."""
+        return self.analysis.form.feasible.project(theta)
+
+
+def resolved(backend: Any) -> Any:
+    """Return a backend as an object, so that a mistake in its name is found before anything is paid."""
+    from dpconvex.solvers import backend as backends
+
+    return backends.resolve_backend(backend)
+
+
+@dataclass(frozen=True, eq=False)
+class Projector:
+    """Orthogonal projection on a subspace, on the last axis.
+
+    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
+    """
+
+    matrix: Any
+
+    def __call__(self, theta: Array) -> Array:
+        return np.asarray((self.matrix @ theta.T).T)
+
+
+def projector(form: LossForm) -> Projector | None:
+    """Return the projection on the sensitive subspace; None if that is the whole space."""
+    return None if form.projection is None else Projector(form.projection)
+
+
+def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
+    """Return the public number of records, or refuse to take it from data that protect it."""
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"solve: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if privacy.adjacency == "add-remove":
+        if size is None:
+            raise NotPrivate(
+                "under add-remove adjacency the number of records is private, and the regularization scales with it",
+                template.regularizer,
+                "pass a public nominal number of records as `size`, one that was not counted from these data",
+            )
+        table(data)  # its columns are not read before they are paid for
+        return size
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
+        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
+    counted = max(lengths_of(data), default=0)
+    if size is not None and size != counted:
+        raise TemplateError(
+            f"solve: size is {size}, but there are {counted} records; under replace-one adjacency the number is public "
+            "and exact."
+        )
+    return max(counted, 1)
+
+
+def lengths_of(data: Any) -> list[int]:
+    """Return how many entries each column has, 0 for what is no column; a single number is refused."""
+    lengths = []
+    for name in table(data).keys():  # noqa: SIM118  (not every table is a Mapping)
+        column = data[name]
+        if isinstance(column, Number) or getattr(column, "ndim", None) == 0:
+            raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
+        lengths.append(records_of(column))
+    return lengths

@@ -1,0 +1,122 @@
+"""The checker: from a template and a promise to a certificate, or to the reason why there is none.
+
+No data are needed, and none are touched.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.evaluation.translation import check_translation
+from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.residual_noise import Cover
+
+__all__ = ["analyse", "check_solvable", "is_private", "verify"]
+
+# Whole numbers up to this are exact as floating-point numbers.
+LARGEST_SIZE = 2**53
+_ANALYSES: WeakKeyDictionary[Template, Analysis] = WeakKeyDictionary()
+
+
+def analyse(template: Template) -> Analysis:
+    """Return the constants of a template, computed once.
+
+    Raises
+    ------
+    NotPrivate
+        If the template falls outside the discipline.
+    """
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    found = _ANALYSES.get(template)
+    if found is None:
+        form = LossForm(template)
+        obstacle = check_translation(form)
+        found = Analysis(form)
+        found.obstacle = obstacle
+        _ANALYSES[template] = found
+    return found
+
+
+def verify(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+) -> Certificate:
+    """Prove that a mechanism on a template is private, or say why not.
+
+    Parameters
+    ----------
+    template : Template
+    privacy : Privacy
+        The promise to be kept.
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    mechanism : Mechanism, optional
+        By default, among those that can be proved private, the one with the smallest predicted excess risk.
+    cover : Cover, optional
+        How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+
+    Returns
+    -------
+    Certificate
+
+    Raises
+    ------
+    NotPrivate
+        Naming the failing subexpression and a remedy.
+    MissingRule
+        If the calculus has no rule for a subexpression.
+    TemplateError
+        If an argument has the wrong type.
+    """
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"verify: privacy must be a Privacy, not {type(privacy).__name__}.")
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
+    chosen = mechanism if mechanism is not None else Automatic()
+    if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
+        what = f"the class {chosen.__name__} itself" if isinstance(chosen, type) else f"a {type(chosen).__name__}"
+        raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
+    if cover is not None and not isinstance(cover, Cover):
+        raise TemplateError(f"verify: cover must be a Cover, not {cover!r}.")
+    if size > LARGEST_SIZE:
+        raise TemplateError(
+            f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
+        )
+    analysis = analyse(template)
+    with computable(privacy):
+        return (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+
+
+def check_solvable(template: Template) -> None:
+    """Refuse, before anything is paid, a program that cannot be run, whatever the data.
+
+    Raises
+    ------
+    NotConverged
+        If nothing projects on K.
+    MissingRule
+        If an atom cannot be evaluated over a batch.
+    """
+    obstacle = analyse(template).obstacle
+    if obstacle is not None:
+        raise obstacle
+
+
+def is_private(
+    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+) -> bool:
+    """Say whether `verify` finds a proof."""
+    try:
+        verify(template, privacy, size, mechanism, cover)
+    except NotPrivate:
+        return False
+    return True

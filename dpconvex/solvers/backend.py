@@ -1,0 +1,147 @@
+"""Ways to solve a perturbed program, all certified alike.
+
+A backend turns a `Problem` into a point; `exactness` proves how far the point is from the minimiser, polishes it if that is too
+far, and refuses to hand it on otherwise.  No backend's own word counts.  A backend from elsewhere gets a copy of the problem, and
+gives back nothing but a point, which is certified against the original: whatever it does to its copy changes no proof.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.solvers.problem import Problem, Solution
+
+__all__ = ["Backend", "resolve_backend", "solve"]
+
+
+# Steps that make up for what rounding does between a backend's certificate, on its copy of a problem, and the one that counts.
+RECHECK = 2
+# Coordinates beyond this are no answer: squares of them overflow.
+LARGEST = 1e100
+
+
+class Backend(Protocol):
+    """What every backend offers."""
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
+        ...
+
+
+def resolve_backend(backend: str | Backend | None) -> Backend:
+    """Turn a name or a configured object into a backend.
+
+    Parameters
+    ----------
+    backend : {"conic", "first-order"}, Backend or None
+        None is the default, "first-order".
+
+    Raises
+    ------
+    TemplateError
+        If the name is not known, the object is not a backend, or a solver does not take its options.
+    """
+    from dpconvex.solvers.conic import Conic
+    from dpconvex.solvers.first_order import FirstOrder
+
+    known = {"conic": Conic, "first-order": FirstOrder}
+    if backend is None:
+        return FirstOrder()
+    if isinstance(backend, str):
+        if backend not in known:
+            raise TemplateError(f"unknown backend {backend!r}; known are {', '.join(map(repr, known))}.")
+        return known[backend]()
+    if isinstance(backend, type) or not callable(getattr(backend, "solve", None)):
+        raise TemplateError(f"backend must be a name or a backend object, such as Conic(), not {backend!r}.")
+    if isinstance(backend, Conic):
+        backend.check()
+    return backend
+
+
+def solve(problem: Problem, backend: str | Backend | None = None, tolerance: float = 1e-6) -> Solution:
+    """Solve a problem to a certified distance from its minimiser.
+
+    Parameters
+    ----------
+    problem : Problem
+    backend : str, Backend or None
+        See `resolve_backend`.
+    tolerance : float
+        Largest distance from the exact minimiser, in the Euclidean norm of the coordinates.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    NotConverged
+        If the tolerance cannot be certified, whatever the backend says.
+    TemplateError
+        If the backend or an option of it is unknown.
+    """
+    from dpconvex.solvers.certify import certify, is_certified
+
+    chosen = resolve_backend(backend)
+    if type(chosen) in own_backends():
+        # Not `chosen.solve`: an object can have a method of its own beside those of its class.
+        solution = type(chosen).solve(chosen, problem, tolerance)
+        if is_certified(solution, problem):
+            return solution
+        return certify(problem, solution.theta, tolerance, max_steps=0)
+    return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)
+
+
+def own_backends() -> tuple[type[Any], ...]:
+    """Return the backends that are part of the toolkit, which leave a problem as it is."""
+    from dpconvex.solvers.conic import Conic
+    from dpconvex.solvers.first_order import FirstOrder
+    from dpconvex.solvers.warm_start import Warm
+
+    return Conic, FirstOrder, Warm
+
+
+def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[np.float64]:
+    """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own.
+
+    Raises
+    ------
+    NotConverged
+        If it fails, or what it returns is no point.
+    """
+    name = type(backend).__name__
+    try:
+        copied = problem.copied()
+    except Exception as error:
+        raise NotConverged(
+            f"the problem cannot be copied for the backend {name} ({type(error).__name__}: {error}); nothing is released. "
+            'Use one of the built-in ones, "first-order" or "conic".'
+        ) from error
+    try:
+        found: Any = backend.solve(copied, tolerance)
+    except DPConvexError:
+        raise
+    except Exception as error:
+        raise NotConverged(
+            f"the backend {name} failed ({type(error).__name__}: {error}); nothing is released. Mend it, or use one of the "
+            'built-in ones, "first-order" or "conic"; the problem that it is given cannot be written to.'
+        ) from error
+    try:
+        answer = found.theta  # asked for once
+        if np.iscomplexobj(answer):
+            raise TypeError("its numbers are complex")
+        point = np.array(answer, dtype=float, copy=True, subok=False)
+    except Exception as error:
+        raise NotConverged(
+            f"the backend {name} returned no Solution with a point ({type(error).__name__}: {error}); nothing is released. Its "
+            "method solve(problem, tolerance) has to return a dpconvex.solvers.problem.Solution."
+        ) from error
+    if point.shape != (problem.space.dim,) or not np.abs(point).max(initial=0.0) < LARGEST:
+        raise NotConverged(
+            f"the backend {name} returned no finite point of {problem.space.dim} coordinates; nothing is released."
+        )
+    return point

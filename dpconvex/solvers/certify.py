@@ -1,0 +1,87 @@
+"""Answers that are certified to lie within a tolerance of the minimiser."""
+
+from __future__ import annotations
+
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import Iterate, floor
+from dpconvex.solvers.polish import polish
+from dpconvex.solvers.problem import Problem, Solution
+
+__all__ = ["certify", "is_certified"]
+
+Array = NDArray[np.float64]
+
+
+def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
+    """Polish a point until it is certified to lie within a tolerance of the minimiser.
+
+    Parameters
+    ----------
+    problem : Problem
+    theta : ndarray, shape (dim,)
+        Where to start, from whatever solver.
+    tolerance : float
+        The distance to be certified; positive.
+    max_steps : int
+        Largest number of polishing steps; with 0 the start is only checked.
+
+    Returns
+    -------
+    Solution
+
+    Raises
+    ------
+    NotConverged
+        If the tolerance is not reached, or lies below what double precision allows; nothing may be released then.
+    TemplateError
+        If the tolerance is not a positive number.
+    """
+    if not (np.isfinite(tolerance) and tolerance > 0):
+        raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
+    composite = Composite(problem)
+    start = np.asarray(theta, dtype=float)
+    if start.shape != (composite.dim,) or not np.isfinite(start).all():
+        raise NotConverged("the solver returned no finite point to certify; nothing is released.")
+    best = polish(composite, start, tolerance, max_steps)
+    if best.distance_bound <= tolerance:
+        solution = Solution(best.theta, best.distance_bound, composite.evaluations)
+        _CERTIFIED[solution] = ref(problem), best.theta.tobytes()
+        return solution
+    raise NotConverged(failure(composite, best, tolerance, max_steps))
+
+
+# What `certify` handed out: for which problem, and the point.
+_CERTIFIED: WeakKeyDictionary[Solution, tuple[ReferenceType[Problem], bytes]] = WeakKeyDictionary()
+
+
+def is_certified(solution: Solution, problem: Problem) -> bool:
+    """Say whether a solution comes from `certify`, for this very problem, with its point unchanged."""
+    known, point = _CERTIFIED.get(solution, (None, b""))
+    return known is not None and known() is problem and solution.theta.tobytes() == point
+
+
+def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: int) -> str:
+    """Say how far the answer is, and what to do about it."""
+    lowest = floor(composite, best)
+    text = (
+        f"the answer is certified only to within {best.distance_bound:.3g} of the minimiser, and {tolerance:.3g} was asked "
+        "for; nothing is released. "
+    )
+    if lowest > tolerance and not (composite.has_kinks and best.distance_bound > 100 * lowest):
+        return text + (
+            f"Double precision allows about {lowest:.2g} here: ask for a larger tolerance, or regularize more."
+        )
+    if composite.has_kinks:
+        return text + (
+            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds; "
+            "smooth them (cp.huber) or drop the constraint."
+        )
+    return text + (
+        f"It took at most {max_steps} polishing steps: allow more of them, regularize more, or smooth what has kinks."
+    )

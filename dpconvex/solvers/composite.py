@@ -1,0 +1,170 @@
+"""A problem as smooth part plus a part with a proximal map, which is how every method here sees it.
+
+F = f + h:   f  the losses, the noise, the quadratic, and the smooth part of the regularizer,
+h  the indicator of K and separable absolute values of the regularizer.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.summation import Lengths, public_norms
+from dpconvex.errors import NotConverged
+from dpconvex.geometry.absolute_values import AbsoluteValues
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.quadratics import Bend
+from dpconvex.solvers.problem import Problem
+
+__all__ = ["Composite"]
+
+Array = NDArray[np.float64]
+
+
+class Composite:
+    """Values, gradients and proximal steps of a problem, counted.
+
+    Parameters
+    ----------
+    problem : Problem
+
+    Attributes
+    ----------
+    evaluations : int
+        Passes over the records: how often the smooth part and its gradient, or a product with its Hessian, were computed.
+
+    Raises
+    ------
+    NotConverged
+        If K has no projection.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        if not problem.feasible.has_projection:
+            raise NotConverged(
+                f"the answer cannot be certified, because {problem.feasible.reason}. Nothing is released."
+            )
+        self.problem = problem
+        self.dim = problem.space.dim
+        self.evaluations = 0
+
+    @cached_property
+    def absolute(self) -> AbsoluteValues | None:
+        """Absolute values that have a proximal map together with K: those of free or bounded coordinates."""
+        found = self.problem.loss.absolute
+        return found if found is not None and self.problem.feasible.bounds_only(found.weights > 0) else None
+
+    @cached_property
+    def is_smooth(self) -> bool:
+        """Whether h is zero: K is all of space and no absolute values are split off."""
+        return self.problem.feasible.is_space and self.absolute is None
+
+    @cached_property
+    def bend(self) -> Bend:
+        """Bounds on the curvature of the regularizer; a problem that brings none knows only that of squares."""
+        if self.problem.bend is not None:
+            return self.problem.bend
+        regularizer = self.problem.loss.quadratic(smooth=self.absolute is not None)
+        if regularizer is None:
+            return Bend(0.0, np.inf, 0.0)
+        return Bend(float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0)), 0.0, np.inf)
+
+    @cached_property
+    def curvature(self) -> float:
+        """Proved Lipschitz constant of the gradient of f where `bend` holds; infinite if there is none."""
+        problem = self.problem
+        if problem.hessian_bound is None or not np.isfinite(self.bend.rest):
+            return np.inf
+        public = self.stiffness + problem.added
+        return max(problem.batch.size * problem.hessian_bound + public, problem.strong_convexity) * (1 + 1e-9)
+
+    def curvature_at(self, theta: Array) -> float:
+        """Return the same for the segment from a point of K to the minimiser."""
+        return self.curvature if float(np.linalg.norm(theta)) <= self.bend.radius else np.inf
+
+    @cached_property
+    def has_kinks(self) -> bool:
+        """Whether the regularizer has absolute values that could not be split off."""
+        return self.problem.loss.absolute is not None and self.absolute is None
+
+    def smooth(self, theta: Array) -> tuple[float, Array]:
+        """Value and gradient of f; infinity and NaN where it is too large to compute with."""
+        self.evaluations += 1
+        value, gradient = self.problem.value_and_gradient(theta, smooth=self.absolute is not None)
+        if not (np.isfinite(value) and np.abs(gradient).max(initial=0.0) < 1e150):
+            return np.inf, np.full(self.dim, np.nan)
+        return value, gradient
+
+    def hessian_product(self, theta: Array, direction: Array) -> Array:
+        """Product of the Hessian of f with a direction; a pass over the records, counted like the others."""
+        self.evaluations += 1
+        return self.problem.hessian_product(theta, direction)
+
+    def curvature_along(self, theta: Array, direction: Array) -> float:
+        """Estimate of the Lipschitz constant of the gradient of f, from one direction; at least mu.
+
+        Absolute values contribute nothing to the Hessian where it exists.
+        """
+        mu, norm = self.problem.strong_convexity, float(np.linalg.norm(direction))
+        if norm == 0.0 or not np.isfinite(norm):
+            return mu
+        curvature = float(np.linalg.norm(self.hessian_product(theta, direction / norm)))
+        return max(curvature, mu) if np.isfinite(curvature) else mu
+
+    def curvature_ahead(self, theta: Array, gradient: Array) -> float:
+        """Estimate the same from the change of the gradient over a short step downhill; at least mu."""
+        mu, norm = self.problem.strong_convexity, float(np.linalg.norm(gradient))
+        if norm == 0.0 or not np.isfinite(norm):
+            return mu
+        length = 1e-3 * max(1.0, float(np.linalg.norm(theta)))
+        change = float(np.linalg.norm(self.smooth(theta - length / norm * gradient)[1] - gradient)) / length
+        return max(change, mu) if np.isfinite(change) else mu
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        """Minimise ``h(x) + ||x - theta||^2 / (2 step)`` over x."""
+        if self.absolute is not None:
+            # Shrinking and then clipping is the proximal map of both together, because both act on single coordinates.
+            theta = self.absolute.proximal(theta, step * self.problem.size)
+        return self.problem.feasible.project(theta)
+
+    def separable(self, theta: Array) -> float:
+        """The absolute values in h (its indicator is left to the caller, who stays in K)."""
+        return 0.0 if self.absolute is None else self.problem.size * self.absolute.value(theta)
+
+    def proximal_error(self, theta: Array) -> float:
+        """Bound on the distance between the computed and the exact proximal point."""
+        return self.problem.feasible.error(theta) + 4 * UNIT * float(np.linalg.norm(theta))
+
+    def gradient_error(self, theta: Array, gradient: Array) -> float:
+        """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
+        problem = self.problem
+        data = problem.batch.size * (problem.gradient_bound or 0.0)
+        noise = 0.0 if problem.linear is None else float(np.linalg.norm(problem.linear))
+        radius = float(np.linalg.norm(theta))
+        whole = float(np.linalg.norm(gradient))
+        public = public_norms(data, noise, problem.added * radius, whole, self.stiffness * radius)
+        bend = (
+            problem.hessian_bound if problem.hessian_bound is not None and np.isfinite(problem.hessian_bound) else 0.0
+        )
+        return self.lengths.gradient_error(problem.batch.size, problem.gradient_bound or 0.0, bend, radius, public)
+
+    @cached_property
+    def stiffness(self) -> float:
+        """Bound on the absolute values that the regularizer's gradient adds up; its strong convexity where it is unknown."""
+        bend = self.bend
+        return (
+            self.problem.size * (bend.quadratic + bend.rest)
+            if np.isfinite(bend.rest)
+            else self.problem.strong_convexity
+        )
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """How long the sums are that make a gradient."""
+        if self.problem.lengths is not None:
+            return self.problem.lengths
+        fields = self.problem.batch.fields.values()
+        scalars = sum(int(np.prod(column.shape[1:], dtype=np.int64)) for column in fields)
+        return Lengths(scalars, max(self.dim, 1), self.dim)

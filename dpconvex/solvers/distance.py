@@ -1,0 +1,161 @@
+"""How far a computed answer is from the minimiser: recomputed from the problem, never taken from a solver.
+
+For any point y and any L > 0, the proximal-gradient step ``x = prox(y - grad f(y) / L)`` of F = f + h satisfies
+``L (y - x) - grad f(y)`` in the subdifferential of h at x, so
+
+    r = grad f(x) - grad f(y) + L (y - x)   is a subgradient of F at x,
+
+and because F is mu-strongly convex, ``||x - minimiser|| <= ||r|| / mu``: whatever produced y, and however L was chosen.  What
+rounding does to the gradients and to the projection is added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.problem import Problem
+
+__all__ = ["Iterate", "at_point", "distance_bound", "floor", "step"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """A point after one proximal-gradient step, and what is proved about it.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (dim,)
+        The point; it lies in K but for rounding.
+    distance_bound : float
+        The bound tau on its distance from the minimiser.
+    gradient : ndarray, shape (dim,)
+        Gradient of f at the point.
+    lipschitz : float
+        The L that gave it.
+    """
+
+    theta: Array
+    distance_bound: float
+    value: float
+    gradient: Array
+    lipschitz: float
+
+
+def distance_bound(problem: Problem, point: Array, lipschitz: float | None = None) -> tuple[Array, float]:
+    """Take one proximal-gradient step, and bound its distance from the minimiser.
+
+    Parameters
+    ----------
+    problem : Problem
+    point : ndarray, shape (dim,)
+        Anything finite.
+    lipschitz : float, optional
+        The L of the step; any positive number gives a valid bound, one near the Lipschitz constant of the gradient a good
+        one.  By default it is found by backtracking.
+
+    Returns
+    -------
+    theta : ndarray, shape (dim,)
+    tau : float
+        ``||theta - minimiser|| <= tau``.
+
+    Raises
+    ------
+    NotConverged
+        If K has no projection.
+    """
+    composite = Composite(problem)
+    point = np.asarray(point, dtype=float)
+    value, gradient = composite.smooth(point)
+    if lipschitz is not None and not (np.isfinite(lipschitz) and lipschitz > 0):
+        raise TemplateError(f"distance_bound: lipschitz must be positive and finite, not {lipschitz!r}.")
+    if not np.isfinite(value):
+        raise NotConverged("the objective is not finite at the point to be certified; nothing is released.")
+    start = composite.curvature_ahead(point, gradient) if lipschitz is None else lipschitz
+    iterate = step(composite, point, value, gradient, start, backtrack=lipschitz is None)
+    return iterate.theta, iterate.distance_bound
+
+
+def step(
+    composite: Composite, point: Array, value: float, gradient: Array, lipschitz: float, backtrack: bool = True
+) -> Iterate:
+    """Proximal-gradient step from a point where f is known, and its certificate.
+
+    With `backtrack`, L is doubled until f lies below its quadratic model at the new point (up to rounding).
+    """
+    mu = composite.problem.strong_convexity
+    while True:
+        theta = composite.proximal(point - gradient / lipschitz, 1.0 / lipschitz)
+        move = point - theta
+        reached, slope = composite.smooth(theta)
+        # Near the minimiser the difference of values drowns in rounding, and gradients tell more.
+        model = value - float(gradient @ move) + 0.5 * lipschitz * float(move @ move)
+        fine = reached <= model or float((slope - gradient) @ (slope - gradient)) <= lipschitz**2 * float(move @ move)
+        if fine or not backtrack or lipschitz > 1e30 * mu:
+            break
+        lipschitz *= 2.0
+    residual = slope - gradient + lipschitz * move
+    bound = float(np.linalg.norm(residual)) / mu + 2 * composite.gradient_error(theta, slope) / mu
+    if not composite.is_smooth:
+        bound += composite.proximal_error(point - gradient / lipschitz) * spread(composite, theta, lipschitz)
+    plain = at_point(composite, theta, reached, slope, lipschitz)
+    return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
+
+
+def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
+    """How far the certified distance of a step moves with its end: ``1 + (L + L_f)/mu``.
+
+    Every release has a proved L_f (`dpconvex.mechanisms.residual_noise` refuses what has none).  For other problems, which
+    promise nothing, it is estimated by L.
+    """
+    curvature = composite.curvature_at(theta) if np.isfinite(composite.curvature) else lipschitz
+    return 1 + (lipschitz + curvature) / composite.problem.strong_convexity
+
+
+def at_point(
+    composite: Composite, theta: Array, value: float, gradient: Array, lipschitz: float | None = None
+) -> Iterate:
+    """Certificate of a point itself, from f and its gradient there.
+
+    Where h = 0, the gradient is the only subgradient.  Else let ``x = prox(theta - grad f(theta) / L)`` with
+    ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f; then
+
+        ||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu)),
+
+    which costs a projection and no pass over the records (docs/theory.md, section 13).  Infinite where L_f is not known.
+    """
+    mu = composite.problem.strong_convexity
+    error = composite.gradient_error(theta, gradient) / mu
+    if composite.is_smooth:
+        bound = float(np.linalg.norm(gradient)) / mu + error
+    else:
+        condition = float(np.sqrt(composite.curvature_at(theta) / mu))
+        if np.isfinite(condition):
+            point = theta - gradient / (condition * mu)
+            move = theta - composite.proximal(point, 1.0 / (condition * mu))
+            bound = (float(np.linalg.norm(move)) + composite.proximal_error(point)) * (1 + 2 * condition) + error
+        else:
+            bound = np.inf
+    return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
+
+
+def floor(composite: Composite, iterate: Iterate) -> float:
+    """Return the smallest distance bound that rounding allows, near an iterate."""
+    mu = composite.problem.strong_convexity
+    errors = composite.gradient_error(iterate.theta, iterate.gradient) / mu
+    if composite.is_smooth:
+        return errors
+    point = iterate.theta - iterate.gradient / iterate.lipschitz
+    lowest = 2 * errors + composite.proximal_error(point) * spread(composite, iterate.theta, iterate.lipschitz)
+    condition = float(np.sqrt(composite.curvature_at(iterate.theta) / mu))
+    if np.isfinite(condition):
+        point = iterate.theta - iterate.gradient / (condition * mu)
+        lowest = min(lowest, errors + composite.proximal_error(point) * (1 + 2 * condition))
+    return lowest

@@ -1,0 +1,39 @@
+"""The built-in solver: compiled gradients, projections, and a certificate at every promising step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpconvex.errors import TemplateError
+from dpconvex.solvers.certify import certify
+from dpconvex.solvers.problem import Problem, Solution
+
+__all__ = ["FirstOrder"]
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Solve from zero, by quasi-Newton steps.
+
+    Parameters
+    ----------
+    max_steps : int
+        Largest number of steps; positive.
+
+    Raises
+    ------
+    TemplateError
+        If the number of steps is not a positive integer.
+    """
+
+    max_steps: int = 20000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_steps, int) or self.max_steps < 1:
+            raise TemplateError(f"FirstOrder: max_steps must be a positive integer, not {self.max_steps!r}.")
+
+    def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
+        return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)

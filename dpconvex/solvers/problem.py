@@ -1,0 +1,166 @@
+"""The program that a backend solves, and what it gives back.
+
+A `Problem` is the perturbed program in sum form,
+
+    F(theta) = sum_i loss_i(theta) + size * regularizer(theta) + (added/2) ||theta||^2 + <linear, theta>,   theta in K,
+
+with everything that privacy needs already fixed: a backend sees the drawn noise as the vector `linear` and cannot
+change the privacy cost.  A `Solution` is a point with a proved bound on its distance from the minimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.summation import Lengths
+from dpconvex.errors import TemplateError
+from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.geometry.quadratics import Bend
+from dpconvex.language.columns import frozen
+from dpconvex.language.record import Batch
+from dpconvex.language.template import Template
+
+if TYPE_CHECKING:
+    from dpconvex.evaluation.batch_loss import BatchedLoss
+
+__all__ = ["Problem", "Solution"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A perturbed program in sum form.
+
+    Attributes
+    ----------
+    template : Template
+    space : Space
+        Coordinates of the template's variables.
+    feasible : FeasibleSet
+        The set K.
+    batch : Batch
+        The records.
+    size : float
+        The public number of records that scales the regularizer; under add-remove it may differ from ``batch.size``.
+    added : float
+        The modulus of the quadratic that a mechanism adds.
+    linear : ndarray, shape (dim,)
+        The drawn noise b; zeros if nothing is perturbed.
+    strong_convexity : float
+        Modulus of F (sum form), `added` included; positive.
+    gradient_bound : float or None
+        Bound on the gradient norm of one record's loss, if one was proved; it only serves to estimate rounding.
+    hessian_bound : float or None
+        Bound on the largest eigenvalue of the Hessian of one record's loss on K, if one was proved.
+    lengths : Lengths or None
+        How long the sums are that make the gradient; long ones are assumed where it is not given.
+    projector : callable or None
+        Orthogonal projection on the sensitive subspace, acting on the last axis of an array of shape (..., dim).  If
+        given, the losses see the projected parameters; the regularizer, the quadratic and the noise see all of them.
+
+    Raises
+    ------
+    TemplateError
+        If a number is out of range or the noise has the wrong shape.
+    """
+
+    template: Template
+    space: Space
+    feasible: FeasibleSet
+    batch: Batch
+    size: float
+    strong_convexity: float
+    added: float = 0.0
+    linear: Array | None = None
+    gradient_bound: float | None = None
+    hessian_bound: float | None = None
+    lengths: Lengths | None = None
+    projector: Callable[[Array], Array] | None = field(default=None, repr=False)
+    bend: Bend | None = None
+
+    def __post_init__(self) -> None:
+        linear = np.zeros(self.space.dim) if self.linear is None else np.array(self.linear, dtype=float)
+        if linear.shape != (self.space.dim,) or not np.isfinite(linear).all():
+            raise TemplateError(f"Problem: linear must be {self.space.dim} finite numbers, got shape {linear.shape}.")
+        object.__setattr__(self, "linear", frozen(linear))
+        for name, least in (("size", 0.0), ("added", 0.0), ("strong_convexity", np.nextafter(0.0, 1.0))):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= least):
+                sign = ">= 0" if least == 0 else "> 0"
+                raise TemplateError(f"Problem: {name} must be finite and {sign}, not {value!r}.")
+
+    def copied(self) -> Problem:
+        """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
+        parts = deepcopy({name: value for name, value in vars(self).items() if name in self.__dataclass_fields__})
+        return Problem(**parts)
+
+    @cached_property
+    def loss(self) -> BatchedLoss:
+        """The sum of the losses and the regularizer as compiled functions."""
+        from dpconvex.evaluation.batch_loss import batched_loss
+
+        return batched_loss(self.template, self.space, self.batch)
+
+    def value(self, theta: Array) -> float:
+        """F at `theta`, shape (dim,), K not checked."""
+        return self.value_and_gradient(theta)[0]
+
+    def gradient(self, theta: Array) -> Array:
+        """Gradient of F (a subgradient where F has a kink), shape (dim,)."""
+        return self.value_and_gradient(theta)[1]
+
+    def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
+        """Both at once, at the cost of one pass over the records.
+
+        With `smooth`, without the separable absolute values of the regularizer, which are handled by their proximal map.
+        """
+        seen = theta if self.projector is None else self.projector(theta)
+        value, gradient = self.loss.value_and_gradient(seen)
+        if self.projector is not None:
+            gradient = self.projector(gradient)
+        linear = self._noise
+        regular, slope = self.loss.regularizer_value_and_gradient(theta, smooth)
+        total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
+        return total, gradient + self.size * slope + self.added * theta + linear
+
+    def hessian_product(self, theta: Array, direction: Array) -> Array:
+        """Product of the Hessian of F at `theta` (where it exists) with a direction, shape (dim,)."""
+        if self.projector is None:
+            product = self.loss.hessian_product(theta, direction)
+        else:
+            product = self.projector(self.loss.hessian_product(self.projector(theta), self.projector(direction)))
+        return np.asarray(
+            product + self.size * self.loss.regularizer_hessian_product(theta, direction) + self.added * direction
+        )
+
+    @property
+    def _noise(self) -> Array:
+        return np.zeros(self.space.dim) if self.linear is None else self.linear
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """An approximate minimiser with a proved bound.
+
+    Attributes
+    ----------
+    theta : ndarray, shape (dim,)
+        A point of K.
+    distance_bound : float
+        The distance from the exact minimiser is at most this.
+    evaluations : int
+        Passes over the records that it took.  Depends on the data: not for release.
+    """
+
+    theta: Array
+    distance_bound: float
+    evaluations: int = 0

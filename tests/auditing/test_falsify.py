@@ -1,0 +1,313 @@
+"""The falsifier finds worst cases, breaks wrong constants, and leaves right ones standing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.auditing.ascent import Adversary
+from dpconvex.auditing.feasible_region import Region, project_field, unit
+from dpconvex.calculus.interpreter import OUTER_RULES
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.mechanisms.added_quadratic import best_added
+from dpconvex.release.verify import analyse
+
+FAST: dict[str, Any] = {"starts": 16, "steps": 30, "seed": 0}
+PROMISE = dp.Privacy(1.0)
+GAMMA = dp.ObjectivePerturbation(noise="gamma")
+DEFECT = "defect of dpconvex, please report"
+
+
+@pytest.fixture(scope="module")
+def machine() -> tuple[dp.Template, dp.Certificate]:
+    """Return the Huber machine and its certificate; every constant of it is attained."""
+    template = dp.load("huber_svm", features=2)
+    return template, dp.verify(template, PROMISE, 100, GAMMA)
+
+
+# What it returns
+
+
+def test_every_constant_of_a_certificate_is_attacked(machine: tuple[dp.Template, dp.Certificate]) -> None:
+    template, certificate = machine
+    found = dp.falsify(template, certificate, **FAST)
+    assert set(found) == {
+        "gradient_bound",
+        "sensitivity",
+        "hessian_bound",
+        "hessian_trace",
+        "log_det",
+        "epsilon",
+        "noise_dimension",
+        "strong_convexity",
+    }
+    assert len(found) == 8
+    for constant, finding in found.items():
+        assert 0.999 <= finding.ratio <= 1 + 1e-9, constant
+        assert finding.holds
+    assert found["sensitivity"].certified == certificate.sensitivity
+    assert found["epsilon"].certified == pytest.approx(certificate.noise_epsilon + certificate.jacobian_epsilon)
+
+
+def test_it_prints_well(machine: tuple[dp.Template, dp.Certificate]) -> None:
+    found = dp.falsify(machine[0], **FAST)
+    assert str(found).startswith("The attack broke no constant.")
+    assert "gradient bound G" in str(found)
+    assert "1.0000" in str(found)
+    shown = found._repr_html_()
+    assert shown.count("<tr>") == len(found) + 1
+    assert "sensitivity G_adj" in shown
+
+
+def test_the_worst_place_is_where_it_says() -> None:
+    # With logistic loss the gradient at (x, y, w) is known by hand.
+    found = dp.falsify(dp.load("logistic_regression", features=3, radius=2.0), **FAST)["gradient_bound"]
+    assert found.record is not None
+    assert found.parameters is not None
+    x, y, w = found.record["x"], found.record["y"], found.parameters["w"]
+    slope = np.linalg.norm(x) / (1 + np.exp(y * (x @ w)))
+    assert slope == pytest.approx(found.observed, rel=1e-12)
+    assert np.linalg.norm(x) <= 2.0 * (1 + 1e-12)
+    assert y in (-1, 1)
+
+
+def test_a_seed_repeats_the_attack(machine: tuple[dp.Template, dp.Certificate]) -> None:
+    first, second = (dp.falsify(machine[0], **FAST) for _ in range(2))
+    assert [f.observed for f in first.values()] == [f.observed for f in second.values()]
+    assert np.array_equal(
+        first["hessian_bound"].parameters["w"],  # type: ignore[index]
+        second["hessian_bound"].parameters["w"],  # type: ignore[index]
+    )
+
+
+def test_adding_a_record_is_attacked_by_its_gradient_alone() -> None:
+    template = dp.load("huber_svm", features=2)
+    certificate = dp.verify(template, dp.Privacy(1.0, adjacency="add-remove"), 100, GAMMA)
+    found = dp.falsify(template, certificate, **FAST)
+    assert found["sensitivity"].observed == pytest.approx(1.0, rel=1e-6)
+    assert found["epsilon"].ratio >= 0.999
+
+
+def test_a_loss_with_a_kink_has_no_curvature_to_attack() -> None:
+    assert set(dp.falsify(dp.load("hinge_svm", features=2), **FAST)) == {
+        "gradient_bound",
+        "sensitivity",
+        "noise_dimension",
+        "strong_convexity",
+    }
+
+
+# What it catches
+
+
+@pytest.mark.parametrize(
+    ("field", "factor", "name"),
+    [
+        ("gradient_bound", 0.999, "gradient bound G"),
+        ("sensitivity", 0.999, "sensitivity G_adj"),
+        ("hessian_bound", 0.999, "largest Hessian eigenvalue"),
+        ("noise_scale", 0.99, "cost of one record"),
+        ("strong_convexity", 1.001, "strong convexity mu"),
+        ("noise_dimension", 0.5, "sensitive subspace"),
+    ],
+)
+def test_a_constant_that_is_a_little_wrong_is_broken(
+    machine: tuple[dp.Template, dp.Certificate], field: str, factor: float, name: str
+) -> None:
+    template, certificate = machine
+    wrong = replace(certificate, **{field: factor * getattr(certificate, field)})
+    with pytest.raises(dp.DPConvexError, match=DEFECT) as caught:
+        dp.falsify(template, wrong, **FAST)
+    assert name in str(caught.value)
+    if field in ("gradient_bound", "sensitivity"):
+        assert "record: y = " in str(caught.value)
+        assert "parameters: w = " in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["trace", "eigenvalue"])
+def test_a_wrong_rule_is_broken(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = OUTER_RULES[cp.logistic]
+
+    def wrong(expression: Any, arguments: Any) -> Any:
+        (entry,) = rule.apply(expression, arguments)
+        pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
+        return [replace(entry, pieces=pieces)]
+
+    monkeypatch.setitem(OUTER_RULES, cp.logistic, replace(rule, apply=wrong))
+    with pytest.raises(dp.DPConvexError, match=DEFECT):
+        dp.falsify(dp.load("logistic_regression", features=2), **FAST)
+
+
+def test_noise_that_misses_a_direction_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = dp.load("softmax_regression", features=2, classes=3)
+    form = analyse(template).form
+    monkeypatch.setattr(form, "basis", sp.csc_array(form.basis[:, :-1]))
+    with pytest.raises(dp.DPConvexError, match="sensitive subspace is certified as 3, but"):
+        dp.falsify(template, **FAST)
+
+
+def test_a_modulus_that_one_variable_lacks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, v = cp.Variable(2, name="w"), cp.Variable(name="v")
+    template = dp.Template(
+        record=dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        loss=lambda x, y: cp.logistic(-y * (x @ w + v)),
+        regularizer=cp.sum_squares(w) + 0.1 * cp.square(v),
+    )
+    found = dp.falsify(template, **FAST)["strong_convexity"]
+    assert found.observed == pytest.approx(0.2)
+    monkeypatch.setattr(analyse(template), "block_moduli", (2.0, 0.4))
+    with pytest.raises(dp.DPConvexError, match="falls below"):
+        dp.falsify(template, **FAST)
+
+
+# Where it looks
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_records_are_projected_on_the_nearest_of_their_domain(norm: float) -> None:
+    rng = np.random.default_rng(1)
+    ball = dp.Ball(4, radius=1.5, norm=norm)
+    values = rng.normal(scale=2.0, size=(200, 4))
+    nearest = project_field(ball, values)
+    assert ball.excess(nearest).max() <= 1e-12
+    # The nearest point of a convex set is the one from which no other one lies ahead.
+    for other in ball.sample(100, rng):
+        assert np.einsum("ni,ni->n", values - nearest, other - nearest).max() <= 1e-9
+    inside = ball.sample(50, rng)
+    assert np.allclose(project_field(ball, inside), inside, rtol=0, atol=1e-12)
+
+
+def constrained(constraints: Callable[[cp.Variable], list[cp.Constraint]]) -> dp.Template:
+    M = cp.Variable((2, 2), PSD=True, name="M")
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(2)),
+        loss=lambda x: cp.square(x @ M @ x),
+        regularizer=cp.sum_squares(M),
+        constraints=constraints(M),
+    )
+
+
+def test_parameters_stay_in_a_set_with_a_projection() -> None:
+    # Squares have slopes because M is bounded; outside K the slope would exceed what is certified.
+    found = dp.falsify(constrained(lambda M: [cp.norm(M, "fro") <= 3.0]), **FAST)
+    assert found["gradient_bound"].ratio == pytest.approx(1.0)
+    for finding in found.values():
+        if finding.parameters is not None:
+            M = finding.parameters["M"]
+            assert np.linalg.eigvalsh(M)[0] >= -1e-12
+            assert np.linalg.norm(M) <= 3.0 * (1 + 1e-12)
+
+
+def test_parameters_stay_in_a_set_without_a_projection() -> None:
+    template = constrained(lambda M: [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0])
+    form = analyse(template).form
+    assert not form.feasible.has_projection
+    found = dp.falsify(template, **FAST)
+    assert found["gradient_bound"].ratio >= 0.6  # trace(M) <= 2 keeps the slope below 4, where 6 is certified
+    for finding in found.values():
+        if finding.parameters is not None:
+            M = finding.parameters["M"]
+            assert np.linalg.eigvalsh(M)[0] >= 0
+            assert np.trace(M) <= 2.0
+
+
+def test_many_matrices_are_projected_as_each_alone() -> None:
+    form = LossForm(dp.load("large_margin_gaussian", features=2, classes=3))
+    rng = np.random.default_rng(2)
+    theta = rng.normal(size=(20, form.space.dim))
+    together = Region(form, rng).project(theta)
+    assert np.allclose(together, [form.feasible.project(row) for row in theta], rtol=0, atol=1e-12)
+
+
+def test_unit_keeps_zero() -> None:
+    assert unit(np.array([[0.0, 0.0], [3.0, 4.0]])).tolist() == [[0.0, 0.0], [0.6, 0.8]]
+
+
+# Odd templates
+
+
+def test_records_without_continuous_fields_are_attacked() -> None:
+    w = cp.Variable(3, name="w")
+    template = dp.Template(
+        record=dp.Record(y=dp.Choice([0, 1, 2])),
+        loss=lambda y: cp.logistic(np.eye(3)[y] @ w),
+        regularizer=cp.sum_squares(w),
+    )
+    found = dp.falsify(template, dp.verify(template, PROMISE, 50, GAMMA), **FAST)
+    assert found["sensitivity"].observed == pytest.approx(np.sqrt(2), rel=1e-6)
+    assert found["noise_dimension"].observed == 3
+
+
+def test_a_label_whose_loss_is_constant_is_attacked() -> None:
+    w = cp.Variable(2, name="w")
+    template = dp.Template(
+        record=dp.Record(x=dp.Box([0.0, -1.0], [3.0, 1.0]), y=dp.Choice(["seen", "missing"])),
+        loss=lambda x, y: cp.logistic(x @ w) if y == "seen" else cp.Constant(0.0),
+        regularizer=cp.sum_squares(w),
+    )
+    found = dp.falsify(template, dp.verify(template, PROMISE, 50, GAMMA), **FAST)
+    assert found["gradient_bound"].observed == pytest.approx(np.sqrt(10), rel=1e-6)
+    assert found["sensitivity"].holds
+
+
+def test_a_loss_that_is_affine_has_no_curvature() -> None:
+    w = cp.Variable(2, name="w")
+    template = dp.Template(record=dp.Record(x=dp.Ball(2)), loss=lambda x: x @ w, regularizer=cp.sum_squares(w))
+    found = dp.falsify(template, **FAST)
+    assert found["hessian_bound"].observed == found["hessian_bound"].certified == 0
+    assert found["hessian_bound"].ratio == 1
+    assert found["sensitivity"].observed == pytest.approx(2.0)
+
+
+def test_several_fields_and_a_matrix_are_attacked() -> None:
+    W, v = cp.Variable((2, 3), name="W"), cp.Variable(2, name="v")
+    template = dp.Template(
+        record=dp.Record(
+            A=dp.Box(-np.ones((2, 3)), np.ones((2, 3))), x=dp.Ball(2, norm=1), t=dp.Box(0.5, 2.0), y=dp.Choice([-1, 1])
+        ),
+        loss=lambda A, x, t, y: t * cp.logistic(y * (cp.sum(cp.multiply(A, W)) + x @ v)),
+        regularizer=cp.sum_squares(W) + cp.sum_squares(v),
+    )
+    found = dp.falsify(template, dp.verify(template, PROMISE, 50, GAMMA), **FAST)
+    assert found["gradient_bound"].observed == pytest.approx(2 * np.sqrt(7), rel=1e-3)
+    assert found["gradient_bound"].ratio >= 0.95
+    assert found["noise_dimension"].observed == 8
+
+
+def test_a_loss_without_derivatives_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Adversary, "_parameters", lambda self, first, second, points: np.nan * points.theta)
+    with pytest.raises(dp.DPConvexError, match="no finite derivatives"):
+        dp.falsify(dp.load("logistic_regression", features=2), **FAST)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.5, True, "many"])
+@pytest.mark.parametrize("option", ["starts", "steps"])
+def test_counts_must_be_positive_integers(option: str, value: Any) -> None:
+    with pytest.raises(dp.TemplateError, match=f"{option} must be a positive integer"):
+        dp.falsify(dp.load("logistic_regression", features=2), **{option: value})
+
+
+def test_arguments_of_other_kinds_are_refused() -> None:
+    template = dp.load("logistic_regression", features=2)
+    with pytest.raises(dp.TemplateError, match="expected a Template"):
+        dp.falsify("logistic_regression")  # type: ignore[arg-type]
+    with pytest.raises(dp.TemplateError, match="expected a Certificate, not Privacy"):
+        dp.falsify(template, PROMISE)  # type: ignore[arg-type]
+
+
+# What an attack on random templates brought to light
+
+
+def test_a_modulus_is_chosen_although_rounding_puts_the_first_guess_below_the_regularizers() -> None:
+    for regular in np.linspace(1.0, 5000.0, 200):
+        assert best_added(lambda mu: 1e-12 / mu, float(regular), 1e6) == 0.0

@@ -1,0 +1,255 @@
+"""Errors that break a promise by a tenth, one for each mechanism and law: the audit finds each, and nothing before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import cvxpy as cp
+import pytest
+
+import dpconvex as dp
+from dpconvex.calculus.neighbour_differences import Facts, Tallies, pair
+from dpconvex.calculus.opposed_slopes import Segment, Spread
+from dpconvex.mechanisms import (
+    gradient_descent,
+    noise_laws as laws,
+    noisy_kmeans as clustering,
+    output_perturbation as output,
+    private_selection as selection,
+    residual_noise as cover,
+)
+
+TENTH = 0.9
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@lru_cache
+def logistic() -> dp.Template:
+    return dp.load("logistic_regression", features=1)
+
+
+@lru_cache
+def softmax() -> dp.Template:
+    return dp.load("softmax_regression", features=1, classes=3)
+
+
+@lru_cache
+def kinked() -> dp.Template:
+    """Return a support vector machine in a ball."""
+    w = cp.Variable(1, name="w")
+    record = dp.Record(x=dp.Box([-1.0], [1.0]), y=dp.Choice([-1, 1]))
+    return dp.Template(record, lambda x, y: cp.pos(1 - y * (x @ w)), 0.0, [cp.norm(w) <= 3])
+
+
+@lru_cache
+def mixture() -> dp.Template:
+    return dp.load("large_margin_gaussian_mixture", features=1, components=2)
+
+
+def law(kind: Any) -> Plant:
+    """Return what makes the noise of objective perturbation a tenth too small."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = kind.calibrate
+
+        def calibrate(*arguments: Any) -> Any:
+            found = honest(*arguments)
+            return replace(found, scale=TENTH * found.scale)
+
+        monkeypatch.setattr(kind, "calibrate", calibrate)
+
+    return plant
+
+
+def times(owner: Any, name: str, factor: float) -> Plant:
+    """Return what multiplies the value of a function."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: factor * honest(*a, **k))
+
+    return plant
+
+
+def run_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow each of several runs a tenth more."""
+    honest = dp.Repetitions.each
+
+    def each(self: dp.Repetitions, whole: dp.Privacy) -> dp.Privacy:
+        found = honest(self, whole)
+        return dp.Privacy(1.1 * found.epsilon, found.delta, found.adjacency)
+
+    monkeypatch.setattr(dp.Repetitions, "each", each)
+
+
+def cover_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cover the computed answer with a tenth less."""
+    honest = cover.calibrate_cover
+
+    def calibrate(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        return replace(found, scale=TENTH * found.scale)
+
+    monkeypatch.setattr(cover, "calibrate_cover", calibrate)
+
+
+def drawn(owner: Any, name: str) -> Plant:
+    """Return what draws a tenth less than the certificate says."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda p, scale, rng: honest(p, TENTH * scale, rng))
+
+    return plant
+
+
+@dataclass(frozen=True)
+class Case:
+    """A promise, an error that breaks it, the part in which the audit sees it, and how tight that part is without it."""
+
+    template: Callable[[], Any]
+    privacy: dp.Privacy
+    mechanism: Any
+    plant: Plant
+    part: str = "exact answer"
+    tight: float = 0.99
+    options: tuple[tuple[str, Any], ...] = ()
+
+
+PURE, BOTH = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6, adjacency="add-remove")
+GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
+OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
+ADDED = dp.Privacy(1.0, adjacency="add-remove")
+
+CASES = {
+    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, law(laws.GammaLaw)),
+    "Gaussian noise on the objective": Case(logistic, BOTH, GAUSSIAN, law(laws.GaussianLaw), tight=0.9),
+    "matrix-shaped noise": Case(softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(laws.MatrixLaw), tight=0.92),
+    "Gamma noise on the output": Case(
+        logistic, ADDED, OUTPUT, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.97
+    ),
+    "Gaussian noise on the output": Case(
+        logistic, BOTH, NORMAL, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.9
+    ),
+    "noisy gradient descent": Case(
+        kinked,
+        BOTH,
+        dp.NoisyGradientDescent(steps=10),
+        times(gradient_descent, "gaussian_sigma", TENTH),
+        "noisy gradients",
+    ),
+    "permute-and-flip": Case(lambda: [logistic()] * 2, PURE, OUTPUT, times(selection, "rate", 1.1), "choice"),
+    "exponential mechanism": Case(
+        lambda: [logistic()] * 2,
+        ADDED,
+        OUTPUT,
+        times(selection, "rate", 1.1),
+        "choice",
+        options=(("selection", "exponential"),),
+    ),
+    "the best of several runs": Case(
+        lambda: [logistic()],
+        PURE,
+        OUTPUT,
+        run_cost,
+        "best of all runs",
+        options=(("repetitions", dp.Repetitions(5)),),
+    ),
+    "pure clustering": Case(
+        mixture,
+        PURE,
+        GAMMA,
+        times(clustering, "block_sensitivity", TENTH),
+        "clustering",
+        options=(("share", 0.2), ("effort", 0.02)),
+    ),
+    "Gaussian clustering": Case(
+        mixture,
+        dp.Privacy(3.0, 1e-4),
+        GAMMA,
+        times(clustering, "gaussian_sigma", TENTH),
+        "clustering",
+        options=(("share", 0.5), ("effort", 0.02)),
+    ),
+    "cover of the computed answer": Case(logistic, PURE, OUTPUT, cover_scale, "cover of the computed answer"),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(laws, "gamma_direction"), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(output, "gaussian"), "noise as drawn", 0.9),
+}
+
+
+def audited(case: Case) -> dp.Audit:
+    options = {"effort": 0.1} | dict(case.options)
+    return dp.audit(case.template(), case.privacy, case.mechanism, size=2000, seed=3, **options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_tenth_too_little_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]
+    honest = audited(case)
+    assert honest.holds, str(honest)
+    assert honest[case.part].ratio >= case.tight, str(honest)
+    case.plant(monkeypatch)
+    broken = audited(case)
+    assert not broken[case.part].holds, str(broken)
+    assert not broken.holds
+    assert "BROKEN" in str(broken)
+
+
+def mixed() -> dp.Template:
+    """Return a learner with a logistic and a steep, narrow loss, on different sides of the line."""
+    w = cp.Variable(1, name="w")
+
+    def loss(x: Any, y: str) -> Any:
+        return cp.logistic(-x @ w) if y == "log" else 60 * cp.huber(cp.pos(-8 - x @ w), 0.005)
+
+    record = dp.Record(x=dp.Box([0.999], [1.0]), y=dp.Choice(["log", "hub"]))
+    return dp.Template(record, loss, 10 * cp.sum_squares(w))
+
+
+def narrow() -> dp.Template:
+    """Return a steep logistic loss in a small K: its slopes are neither near 0 nor near 1."""
+    w = cp.Variable(1, name="w")
+    record = dp.Record(x=dp.Box([0.999], [1.0]))
+    return dp.Template(record, lambda x: 10 * cp.logistic(-x @ w), 0.15 * cp.sum_squares(w), [w <= 0.3, w >= -0.3])
+
+
+def one_order(analysis: Any, adjacency: str) -> Any:
+    """Leave out the pairs in which the second record alone is logistic."""
+    facts = [Facts(k, loss, analysis.gram) for k, loss in enumerate(analysis.losses)]
+    tallies = Tallies(analysis.symmetry)
+    pairs = [(a, b) for a in facts for b in facts if a.number <= b.number or a.ray is not None]
+    return tuple(pair(a, b, analysis.form.noise_dimension, tallies) for a, b in pairs)
+
+
+def wide(self: Segment, mu: float, sigma: float) -> float:
+    """Take off curvature what only slopes in all of [0, 1] would take off."""
+    return Spread(self.scale, self.radius**2 / 4, 1).excess(mu, sigma)
+
+
+@pytest.mark.parametrize(
+    ("template", "privacy", "owner", "name", "error"),
+    [
+        (mixed, dp.Privacy(5.0, 1e-6), laws, "differences", one_order),
+        (narrow, dp.Privacy(8.0, 1e-2, adjacency="add-remove"), Segment, "excess", wide),
+    ],
+    ids=["pairs of losses in one order", "narrowed slopes as if they were not"],
+)
+def test_errors_of_a_proof_are_found_from_the_template_alone(
+    template: Callable[[], dp.Template],
+    privacy: dp.Privacy,
+    owner: Any,
+    name: str,
+    error: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mechanism = dp.ObjectivePerturbation("gaussian", added=0.0)
+    learner = template()
+    honest = dp.audit(learner, privacy, mechanism, size=1, effort=0.3, seed=0)
+    assert honest.holds, str(honest)
+    monkeypatch.setattr(owner, name, error)
+    broken = dp.audit(learner, privacy, mechanism, size=1, effort=0.3, seed=0)
+    assert broken["exact answer"].ratio > 1.05, str(broken)
+    assert not broken.holds

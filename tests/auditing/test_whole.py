@@ -1,0 +1,197 @@
+"""The audit as a user calls it: tight where the proof is tight, printed, drawn, and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.apps.cli import main
+from dpconvex.auditing.runs import proportion_bounds
+
+GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("problem", "features", "adjacency"),
+    [
+        ("logistic_regression", 2, "replace-one"),
+        ("huber_svm", 2, "add-remove"),
+        ("large_margin_gaussian", 1, "add-remove"),
+        pytest.param("logistic_regression", 2, "add-remove", marks=SLOW),
+        pytest.param("huber_svm", 2, "replace-one", marks=SLOW),
+        pytest.param("large_margin_gaussian", 1, "replace-one", marks=SLOW),
+    ],
+)
+def test_pure_objective_perturbation_spends_its_epsilon(problem: str, features: int, adjacency: str) -> None:
+    template = dp.load(problem, features=features)
+    found = dp.audit(template, dp.Privacy(1.0, adjacency=adjacency), GAMMA, size=1000, effort=0.6, seed=1)
+    assert found.holds, str(found)
+    assert found["exact answer"].ratio >= 0.99, str(found)
+
+
+@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm"])
+def test_gaussian_objective_perturbation_spends_its_delta(problem: str) -> None:
+    privacy = dp.Privacy(1.0, 1e-6, adjacency="add-remove")
+    template = dp.load(problem, features=2, regularization=0.1)
+    found = dp.audit(template, privacy, GAUSSIAN, size=100_000, effort=0.3, seed=1)
+    assert found.holds, str(found)
+    assert found["exact answer"].ratio >= 0.9, str(found)
+
+
+def test_it_says_how_loose_a_proof_is() -> None:
+    template = dp.load("softmax_regression", features=1, classes=3)
+    privacy = dp.Privacy(1.0, 1e-6, adjacency="add-remove")
+    found = dp.audit(template, privacy, GAUSSIAN, size=1000, effort=0.3, seed=1)
+    needed = found["exact answer"].needed
+    assert found.holds
+    assert needed is not None
+    assert 0.75 < needed < 0.97
+    assert "noise that this case needs" in str(found)
+
+
+def test_more_than_two_dimensions_are_sampled() -> None:
+    template = dp.load("softmax_regression", features=2, classes=3)
+    found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.2, seed=1)
+    attack = found["exact answer"]
+    assert found.holds
+    assert attack.estimate is not None
+    assert 0 < attack.found_delta <= attack.estimate
+
+
+def regression(noise: str, dimension: int, ends: str) -> tuple[dp.Template, Any]:
+    """Return least squares on a bounded set, and a mechanism."""
+    w = cp.Variable(dimension, name="w")
+    record = dp.Record(x=dp.Ball(dimension), y=dp.Box(-1.0, 1.0))
+    constraints = {"ball": [cp.norm(w) <= 0.4], "box": [w >= -0.2, w <= 0.5]}
+    template = dp.Template(record, lambda x, y: cp.square(x @ w - y) / 2, 0.05 * cp.sum_squares(w), constraints[ends])
+    return template, dp.ObjectivePerturbation(noise)
+
+
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+@pytest.mark.parametrize(
+    ("dimension", "ends"),
+    [(1, "ball"), (2, "ball"), pytest.param(2, "box", marks=SLOW), pytest.param(3, "box", marks=SLOW)],
+)
+def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
+    template, mechanism = regression(noise, dimension, ends)
+    delta = 1e-3 if noise == "gaussian" else 0.0
+    found = dp.audit(template, dp.Privacy(2.0, delta), mechanism, size=20, effort=0.1, seed=1)
+    assert found.holds, str(found)
+    assert found["exact answer"].found_epsilon > 0.05 or found["exact answer"].found_delta > 0
+
+
+def test_a_set_without_a_projection_is_refused() -> None:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    constraints = [w >= 0, cp.sum(w) <= 1]
+    template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
+    with pytest.raises(
+        dp.TemplateError, match="which points lie in the feasible set: there is no closed-form projection"
+    ):
+        dp.audit(template, dp.Privacy(2.0), GAMMA, size=20, effort=0.1, seed=1)
+
+
+def test_mappings_and_sequences_are_audited_as_tuning() -> None:
+    template = dp.load("logistic_regression", features=1)
+    found = dp.audit({"a": template, "b": template}, dp.Privacy(1.0), GAMMA, size=90, effort=0.05, seed=1)
+    assert [attack.part for attack in found.attacks if attack.part.endswith("exact answer")] == [
+        "candidate 0, exact answer",
+        "candidate 1, exact answer",
+    ]
+    assert found["choice"].holds
+    with pytest.raises(KeyError, match="attacked were"):
+        found["nothing"]
+
+
+def test_everything_as_released() -> None:
+    template = dp.load("huber_svm", features=1, regularization=4)  # one record, which decides the answer
+    found = dp.audit(template, dp.Privacy(4.0), dp.OutputPerturbation(), size=1, effort=0.1, runs=150, seed=1)
+    attack = found["as released"]
+    assert found.holds, str(found)
+    assert 0.7 < attack.found_epsilon < 4.0, str(found)
+
+
+def test_clopper_pearson_bounds_hold_as_often_as_they_say() -> None:
+    from scipy.stats import binom
+
+    count, truth = 60, 0.13
+    hits = np.arange(count + 1)
+    missed = [not (low <= truth <= high) for low, high in (proportion_bounds(int(k), count, 0.025) for k in hits)]
+    assert binom.pmf(hits[np.array(missed)], count, truth).sum() <= 0.05
+    assert proportion_bounds(0, 10, 0.01)[0] == 0
+    assert proportion_bounds(10, 10, 0.01)[1] == 1
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_it_prints_and_draws(tmp_path: Path, delta: float) -> None:
+    pytest.importorskip("matplotlib")
+    mechanism = GAUSSIAN if delta else GAMMA
+    template = dp.load("huber_svm", features=1)
+    found = dp.audit(template, dp.Privacy(1.0, delta), mechanism, size=50, effort=0.05, seed=1)
+    text = str(found)
+    assert "claimed" in text
+    assert "one data set has" in text
+    assert "the rest of the data" in text
+    assert "ratio" in found._repr_html_()
+    assert json.loads(json.dumps(found.to_dict()))["holds"] is True
+    found.plot(tmp_path / "audit.png")
+    assert (tmp_path / "audit.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"effort": 0}, "effort must be"),
+        ({"effort": True}, "effort must be"),
+        ({"runs": 3}, "runs must be"),
+        ({"selection": "best"}, "selection must be"),
+        ({"repetitions": 3}, "repetitions must be"),
+        ({"size": 0}, "size must be"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    template = dp.load("logistic_regression", features=1)
+    with pytest.raises(dp.TemplateError, match=message):
+        dp.audit(template, dp.Privacy(1.0), **({"size": 10} | options))
+
+
+def test_what_is_no_template_is_refused() -> None:
+    for wrong in ("logistic_regression", [], [3]):
+        with pytest.raises(dp.TemplateError, match="expected"):
+            dp.audit(wrong, dp.Privacy(1.0), size=10)  # type: ignore[arg-type]
+    template = dp.load("logistic_regression", features=1)
+    with pytest.raises(dp.TemplateError, match="cannot be split"):
+        dp.audit([template] * 5, dp.Privacy(1.0), size=3)
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.audit(template, dp.Privacy(1.0), GAUSSIAN, size=10)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
+    assert main([*common, "--mechanism", "objective-gamma", "--seed", "1"]) == 0
+    assert "No claim was broken." in capsys.readouterr().out
+    picture = tmp_path / "audit.png"
+    assert main([*common, "--mechanism", "output-gamma", "--json", "--picture", str(picture)]) == 0
+    assert json.loads(capsys.readouterr().out)["holds"] is True
+    assert picture.exists()
+
+
+def test_a_broken_claim_is_an_error_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = dp.OutputPerturbation._scale
+    monkeypatch.setattr(dp.OutputPerturbation, "_scale", lambda *arguments: 0.5 * honest(*arguments))
+    common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
+    assert main([*common, "--mechanism", "output-gamma", "--adjacency", "add-remove"]) == 1
+    printed = capsys.readouterr()
+    assert "BROKEN: exact answer" in printed.out
+    assert "a claim was broken" in printed.err

@@ -1,0 +1,100 @@
+"""Loaders of public data sets: declared columns, known counts, and clear errors."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import public_data as loaders
+from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC, KDD_COLUMNS, KDD_LEVELS
+from dpconvex.errors import DomainError
+
+
+def write_adult(folder: Path, change: dict[str, str]) -> Path:
+    row = dict.fromkeys(ADULT_NUMERIC, "3") | {name: levels[0] for name, levels in ADULT_LEVELS.items()}
+    file = folder / "adult.csv.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, [*row, "label"])
+        writer.writeheader()
+        writer.writerow(row | {"label": ">50K"})
+        writer.writerow(row | {"label": "<=50K"} | change)
+    return file
+
+
+def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
+    table = loaders.adult(write_adult(tmp_path, {"sex": "Male"}), check=False)
+    assert table.width == 105
+    assert table.y.tolist() == [1, -1]
+    design = table.design().toarray()
+    assert design.shape == (2, 105)
+    assert (design >= 0).all()
+    assert (design <= 1).all()
+    assert (design[:, 6:].sum(axis=1) == 8).all()
+    np.testing.assert_allclose(np.linalg.norm(table.design(unit=True).toarray(), axis=1), 1.0)
+    np.testing.assert_allclose(table.design(maxima=True).toarray()[:, :6].max(axis=0), 1.0)
+
+
+def test_an_undeclared_level_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DomainError, match=r"'race'.*'Martian'"):
+        loaders.adult(write_adult(tmp_path, {"race": "Martian"}), check=False)
+
+
+def test_another_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DomainError, match="SHA-256"):
+        loaders.adult(write_adult(tmp_path, {}))
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
+    with pytest.raises(DomainError, match="no such file"):
+        loaders.letter()
+    with pytest.raises(DomainError, match="no such file"):
+        loaders.landsat(tmp_path / "nothing")
+
+
+def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_adult(tmp_path, {})
+    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
+    assert len(loaders.adult(check=False).y) == 2
+
+
+def test_kdd_columns() -> None:
+    assert len(KDD_COLUMNS) == 41
+    assert [len(levels) for levels in KDD_LEVELS.values()] == [3, 67, 11]
+    assert 41 - 3 + 3 + 67 + 11 == 119
+
+
+@pytest.mark.shared
+def test_adult_counts(shared_data: Callable[[str], Path]) -> None:
+    table = loaders.adult(shared_data("adult.csv.gz"))
+    assert table.numeric.shape == (45_222, 6)
+    assert int((table.y == 1).sum()) == 11_208
+    assert (table.numeric >= table.lower).all()
+    assert (table.numeric <= table.upper).all()
+
+
+@pytest.mark.shared
+def test_letter_and_landsat_counts(shared_data: Callable[[str], Path]) -> None:
+    letter, landsat = (
+        loaders.letter(shared_data("letter_recognition.npz")),
+        loaders.landsat(shared_data("satellite.npz")),
+    )
+    assert (letter.numeric.shape, len(np.unique(letter.y))) == ((20_000, 16), 26)
+    assert (landsat.numeric.shape, len(np.unique(landsat.y))) == ((6_435, 36), 6)
+    for table in (letter, landsat):
+        assert (table.numeric <= table.upper).all()
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_kdd_counts(shared_data: Callable[[str], Path]) -> None:
+    table = loaders.kdd(shared_data("kdd_10pct.csv.gz"))
+    assert table.numeric.shape == (494_021, 38)
+    assert table.width == 119
+    assert int((table.y == "normal").sum()) == 97_278
+    assert (table.numeric <= table.upper).all()

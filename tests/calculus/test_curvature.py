@@ -1,0 +1,182 @@
+"""Bounds on Hessians that are sums of pieces: against every mixture of vertices at many records."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from derivatives import analyse
+from hypothesis import given, strategies as st
+
+from dpconvex.calculus.abstract_values import Piece, Term
+from dpconvex.calculus.curvature import (
+    Curvature,
+    curvature_bound,
+    dominating_spectrum,
+    eigenvalue_bound,
+    rank_bound,
+    trace_bound,
+)
+from dpconvex.calculus.gram import Gram
+from dpconvex.core.record_domains import Ball, Box
+
+SEEDS = st.integers(0, 2**32 - 1)
+w = cp.Variable(2, name="w")
+u = cp.Variable(2, name="u")
+v = cp.Variable(name="v")
+W = cp.Variable((3, 2), name="W")
+MODULI = (1e-6, 0.1, 1.0, 100.0)
+
+
+@pytest.fixture(scope="module")
+def gram() -> Gram:
+    """Three orthogonal generators: w'x and u'x with ||x|| <= 1, and v."""
+    return analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2)).gram
+
+
+def rows_at(x: np.ndarray) -> np.ndarray:
+    """Rows of these generators at one record, shape (3, 5)."""
+    return np.array([[*x, 0, 0, 0], [0, 0, *x, 0], [0, 0, 0, 0, 1]])
+
+
+def draw_pieces(rng: np.random.Generator) -> list[Piece]:
+    pieces = []
+    for _ in range(rng.integers(1, 4)):
+        rows = np.round(rng.normal(size=(rng.integers(1, 5), 3)), 1)
+        outer, spread = rng.choice([0.0, 0.5, 2.0], size=2)
+        if rng.random() < 0.3:
+            pieces.append(Piece((Term(rows, ball=bool(rng.random() < 0.5)), Term(rows[:1])), max(outer, 0.5)))
+        else:
+            pieces.append(Piece((Term(rows),), outer, spread))
+    return pieces
+
+
+def draw_hessian(piece: Piece, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a Hessian of a piece, with weights that favour few vertices."""
+    if piece.spread == 0:
+        total = np.zeros(rows.shape[1])
+        for term in piece.terms:
+            weight = rng.normal(size=len(term.rows)) if term.ball else rng.dirichlet(np.full(len(term.rows), 0.2))
+            total += (weight / np.linalg.norm(weight) if term.ball else weight) @ term.rows @ rows
+        return piece.outer * np.outer(total, total)
+    points = piece.terms[0].rows @ rows
+    weight = rng.dirichlet(np.full(len(points), rng.choice([0.2, 1.0, 20.0])))
+    mean = weight @ points
+    covariance = (points.T * weight) @ points - np.outer(mean, mean)
+    return piece.outer * np.outer(mean, mean) + piece.spread * covariance
+
+
+@given(SEEDS)
+def test_no_hessian_exceeds_the_bounds(gram, seed):
+    rng = np.random.default_rng(seed)
+    pieces = draw_pieces(rng)
+    found = curvature_bound(pieces, gram, 5)
+    for _ in range(60):
+        x = rng.normal(size=2)
+        rows = rows_at(x / np.linalg.norm(x))
+        hessian = sum(draw_hessian(piece, rows, rng) for piece in pieces)
+        values = np.linalg.eigvalsh(hessian)
+        assert values[-1] <= found.eigenvalue * (1 + 1e-9) + 1e-12
+        assert values.sum() <= found.trace * (1 + 1e-9) + 1e-12
+        assert (values > 1e-9 * (1 + values[-1])).sum() <= found.rank
+        for mu in MODULI:
+            # Rounding makes eigenvalues of 1e-16 out of zeros.
+            seen = np.log1p(np.where(values > 1e-12 * (1 + values[-1]), values, 0.0) / mu).sum()
+            assert seen <= found.log_det(mu) * (1 + 1e-9) + 1e-12
+
+
+@given(SEEDS)
+def test_the_largest_trace_of_a_covariance(gram, seed):
+    """Frank-Wolfe against a fine grid of mixtures, from both sides."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(3, 3))
+    outer, spread = rng.uniform(0, 1), rng.uniform(0, 2)
+    bound = trace_bound(Piece((Term(rows),), outer, spread), gram)
+    share = np.linspace(0, 1, 61)
+    first, second = np.meshgrid(share, share)
+    keep = first + second <= 1
+    weights = np.column_stack([first[keep], second[keep], 1 - first[keep] - second[keep]])
+    inner = rows @ gram.upper @ rows.T
+    means = np.einsum("ni,ij,nj->n", weights, inner, weights)
+    best = (spread * weights @ np.diag(inner) + (outer - spread) * means).max()
+    assert best <= bound * (1 + 1e-9)
+    assert bound <= best + 2e-3 * (outer + spread) * inner.max()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 10])
+def test_softmax_over_orthogonal_leaves(count):
+    """Trace 1 - 1/k, rank k - 1, largest eigenvalue 1/2."""
+    matrix = cp.Variable((count, 2), name="matrix")
+    (loss,) = analyse(lambda x: cp.log_sum_exp(matrix @ x), x=Ball(2)).losses
+    assert loss.curvature.trace == pytest.approx(1 - 1 / count)
+    assert loss.curvature.eigenvalue == pytest.approx(0.5)
+    assert loss.curvature.rank == count - 1
+    assert loss.curvature.log_det(1.0) == pytest.approx((count - 1) * np.log1p(1 / count))
+
+
+def test_a_covariance_of_two_points_is_a_quarter_of_their_distance(gram):
+    piece = Piece((Term(np.array([[3.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])),), 0.0, 1.0)
+    assert trace_bound(piece, gram) == pytest.approx(4.0)
+    assert eigenvalue_bound(piece, gram, 4.0) == pytest.approx(4.0)
+    assert rank_bound(piece, gram) == 1
+
+
+def test_a_gradient_and_a_covariance_of_the_same_weights(gram):
+    """With outer = spread the piece is a second moment: largest at the longest vertex."""
+    rows = np.array([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    piece = Piece((Term(rows),), 2.0, 2.0)
+    assert trace_bound(piece, gram) == pytest.approx(18.0)
+    assert eigenvalue_bound(piece, gram, 18.0) == pytest.approx(18.0)
+
+
+def test_fixed_directions_have_a_dominating_spectrum(gram):
+    pieces = [Piece((Term(np.array([row])),), 0.5) for row in ([2.0, 0.0, 0.0], [0.0, 1.0, 1.0], [2.0, 0.0, 0.0])]
+    spectrum = dominating_spectrum(pieces, gram)
+    assert spectrum is not None
+    assert spectrum[:2] == pytest.approx((4.0, 1.0))
+    found = curvature_bound(pieces, gram, 5)
+    assert found.eigenvalue == pytest.approx(4.0)
+    assert found.log_det(1.0) == pytest.approx(np.log(5.0) + np.log(2.0))
+    varying = [*pieces, Piece((Term(np.eye(3)),), 1.0)]
+    assert dominating_spectrum(varying, gram) is None
+
+
+def test_pieces_without_curvature_or_slope(gram):
+    assert curvature_bound([], gram, 5) == Curvature(0.0, 0.0, 0)
+    assert curvature_bound([Piece((Term(np.eye(3)),), 0.0)], gram, 5) == Curvature(0.0, 0.0, 0)
+    flat = curvature_bound([Piece((Term(np.zeros((1, 3))),), 1.0)], gram, 5)
+    assert flat.log_det(1e-9) == 0.0
+    assert Curvature(0.0, 0.0, 0).log_det(1.0) == 0.0
+
+
+def test_the_rank_is_relative_to_the_size_of_the_features():
+    """Features of length 1e-10 still have a rank, and cost what they cost when the regularization is as small."""
+    (loss,) = analyse(lambda x: cp.log_sum_exp(W @ x), x=Ball(2, 1e-10)).losses
+    assert loss.curvature.rank == 2
+    assert loss.curvature.trace == pytest.approx(2e-20 / 3)
+    assert loss.curvature.log_det(1e-20) == pytest.approx(2 * np.log1p(1 / 3))
+    apart = analyse(lambda x, t: cp.log_sum_exp(cp.hstack([v, w[0] * x, w[1] * t])), x=Box(-1, 1), t=Box(-1e-12, 1e-12))
+    assert apart.losses[0].curvature.rank == 2
+
+
+@given(st.floats(1e-6, 1e6), st.integers(1, 5), st.floats(1e-8, 1e8))
+def test_log_det_is_the_smallest_of_bounds_that_hold(trace, rank, mu):
+    """For a spectrum of equal eigenvalues the concave bound is exact; parts and spectra can only sharpen it."""
+    plain = Curvature(trace, trace, rank).log_det(mu)
+    assert plain == pytest.approx(rank * np.log1p(trace / rank / mu))
+    assert plain <= trace / mu * (1 + 1e-12)
+    parts = Curvature(trace, trace, rank + 1, ((trace / 4, 1), (3 * trace / 4, rank)))
+    assert parts.log_det(mu) <= Curvature(trace, trace, rank + 1).log_det(mu)
+    spectrum = Curvature(trace, trace, rank, (), (trace,))
+    assert spectrum.log_det(mu) == pytest.approx(np.log1p(trace / mu))
+    assert Curvature(trace, trace, rank).log_det(2 * mu) <= plain
+    padded = Curvature(trace, trace, rank, ((trace, rank),), (trace,)).padded(1.5)
+    assert padded == Curvature(1.5 * trace, 1.5 * trace, rank, ((1.5 * trace, rank),), (1.5 * trace,))
+
+
+def test_sums_of_pieces_in_orthogonal_directions_do_not_add_their_eigenvalues():
+    analysis = analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2))
+    (loss,) = analysis.losses
+    assert loss.curvature.eigenvalue == pytest.approx(0.25)
+    assert loss.curvature.trace == pytest.approx(0.75)
+    assert loss.curvature.log_det(1.0) == pytest.approx(3 * np.log(1.25))

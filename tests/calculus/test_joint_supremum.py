@@ -1,0 +1,148 @@
+"""Gradient and curvature bounded together: against a fine grid of slopes or weights, and free where theory says so."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from derivatives import analyse
+
+from dpconvex.calculus.analysis import Analysis, Moduli
+from dpconvex.calculus.joint_supremum import HingeJoint
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.language.huber_hinge import huber_hinge
+
+w = cp.Variable(2, name="w")
+W = cp.Variable((3, 2), name="W")
+COSTS = [(beta, mu) for beta in (0.0, 0.1, 1.0, 5.0) for mu in (1e-3, 0.1, 1.0, 30.0)]
+SLOPES = np.linspace(0.0, 1.0, 20001)
+SHARE = np.linspace(0.0, 1.0, 201)
+FIRST, SECOND = (grid[np.add.outer(SHARE, SHARE) <= 1] for grid in np.meshgrid(SHARE, SHARE))
+WEIGHTS = np.column_stack([FIRST, SECOND, 1 - FIRST - SECOND])
+
+
+def cost(analysis: Analysis, beta: float, mu: float, adjacency: str = "add-remove") -> float:
+    return analysis.perturbation_cost(beta, Moduli(mu, (1.0,) * len(analysis.form.space.blocks)), adjacency)[0]
+
+
+@pytest.mark.parametrize(("radius", "scale"), [(1.0, 1.0), (3.0, 0.5)])
+def test_logistic_is_exact(radius, scale):
+    """sup over slopes s of beta R c s + log(1 + c R^2 s (1 - s) / mu)."""
+    analysis = analyse(lambda x: scale * cp.logistic(w @ x), x=Ball(2, radius))
+    for beta, mu in COSTS:
+        q = scale * radius**2 / mu
+        seen = (beta * scale * radius * SLOPES + np.log1p(q * SLOPES * (1 - SLOPES))).max()
+        assert seen <= cost(analysis, beta, mu) * (1 + 1e-9)
+        assert cost(analysis, beta, mu) == pytest.approx(seen, rel=1e-6)
+        other = beta * scale * radius
+        assert cost(analysis, beta, mu, "replace-one") == pytest.approx(seen + other, rel=1e-6)
+
+
+def test_a_weight_of_the_record_counts_at_its_largest():
+    """With a weight t in [0, 2] both parts are largest at t = 2."""
+    weighted = analyse(lambda x, t: t * cp.logistic(w @ x), x=Ball(2), t=Box(0.0, 2.0))
+    fixed = analyse(lambda x: 2 * cp.logistic(w @ x), x=Ball(2))
+    for beta, mu in COSTS:
+        assert cost(weighted, beta, mu) == pytest.approx(cost(fixed, beta, mu))
+
+
+@pytest.mark.parametrize("offset", [-3.0, 0.0, 3.0])
+def test_bounded_slopes_are_used(offset):
+    ball = [cp.norm(w, 2) <= 0.5]
+    analysis = analyse(lambda x: cp.logistic(w @ x + offset), ball, x=Ball(2))
+    low, high = (1 / (1 + np.exp(-m)) for m in (offset - 0.5, offset + 0.5))
+    s = np.linspace(low, high, 20001)
+    for beta, mu in COSTS:
+        seen = (beta * s + np.log1p(s * (1 - s) / mu)).max()
+        assert seen <= cost(analysis, beta, mu) * (1 + 1e-9)
+        assert cost(analysis, beta, mu) == pytest.approx(seen, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "vertices"),
+    [
+        (lambda x: cp.log_sum_exp(W @ x), np.eye(3)),
+        (lambda x: 2 * cp.log_sum_exp(W @ x) - 2 * (W[0] @ x), 2 * (np.eye(3) - np.eye(3)[0])),
+        (lambda x: cp.log_sum_exp(cp.hstack([(W[c] - W[1]) @ x for c in range(3)])), np.eye(3) - np.eye(3)[1]),
+    ],
+)
+def test_softmax_is_never_below_a_grid_of_weights(loss, vertices):
+    """On the unit ball the gradient is E v and the Hessian a multiple of Cov(v), for points v with these coordinates."""
+    analysis = analyse(loss, x=Ball(2))
+    scale = np.abs(vertices).max()
+    means = WEIGHTS @ vertices
+    covariances = np.einsum("ni,ij,ik->njk", WEIGHTS, vertices, vertices) - means[:, :, None] * means[:, None, :]
+    spectra = np.linalg.eigvalsh(covariances) / scale
+    for beta, mu in COSTS:
+        seen = (beta * np.linalg.norm(means, axis=1) + np.log1p(np.maximum(spectra, 0) / mu).sum(axis=1)).max()
+        assert seen <= cost(analysis, beta, mu) * (1 + 1e-9)
+        apart = beta * analysis.gradient_bound + analysis.log_det(Moduli(mu, (1.0,)))[0]
+        assert cost(analysis, beta, mu) <= apart * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("width", "factor"), [(0.1, 1.0), (0.5, 1.0), (1.0, 2.0), (4.0, 0.5)])
+def test_a_hinge_of_a_softmax_is_never_below_a_grid_of_weights(width, factor):
+    """With slope s the gradient is s E v and the Hessian s Cov(v) + (E v)(E v)' / (2 h); the sum is nearly reached."""
+    against = np.eye(4)[1:] - np.eye(4)[0]
+    four = cp.Variable((4, 2), name="four")
+    analysis = analyse(lambda x: factor * huber_hinge(1 + cp.log_sum_exp(against @ (four @ x)), width), x=Ball(2))
+    assert isinstance(analysis.losses[0].joint, HingeJoint)
+    means = WEIGHTS @ against
+    covariances = np.einsum("ni,ij,ik->njk", WEIGHTS, against, against) - means[:, :, None] * means[:, None, :]
+    outer = means[:, :, None] * means[:, None, :] / (2 * width)
+    for beta, mu in COSTS:
+        seen = 0.0
+        for slope in (0.3, 0.9, 1.0):
+            spectra = np.maximum(np.linalg.eigvalsh(factor * (slope * covariances + outer)), 0)
+            values = beta * factor * slope * np.linalg.norm(means, axis=1) + np.log1p(spectra / mu).sum(axis=1)
+            seen = max(seen, float(values.max()))
+        found = cost(analysis, beta, mu)
+        assert seen <= found * (1 + 1e-9)
+        assert found <= 1.15 * seen
+        apart = beta * analysis.gradient_bound + analysis.log_det(Moduli(mu, (1.0,)))[0]
+        assert found <= apart * (1 + 1e-9)
+
+
+def test_what_follows_a_hinge_of_a_softmax_keeps_only_what_is_known():
+    """A constant or a factor changes nothing of its shape; an affine term, another curved one, or a square do."""
+
+    def hinge(x):
+        return huber_hinge(cp.log_sum_exp(W @ x), 0.5)
+
+    for loss in (lambda x: hinge(x) + 1.0, lambda x: 3 * hinge(x) / 2, lambda x: 1 + 2 * hinge(x)):
+        assert analyse(loss, x=Ball(2)).losses[0].joint is not None
+    for loss in (
+        lambda x: hinge(x) + W[0] @ x,
+        lambda x: hinge(x) + hinge(-x),
+        lambda x: huber_hinge(hinge(x), 0.5),
+        lambda x: huber_hinge(cp.log_sum_exp(W @ x) + cp.logistic(W[0] @ x), 0.5),
+    ):
+        assert analyse(loss, x=Ball(2)).losses[0].joint is None
+
+
+def test_where_curvature_is_free():
+    """Logistic: R^2/mu <= beta R.  Softmax: mu beta >= 2 sqrt 2 R."""
+    logistic = analyse(lambda x: cp.logistic(w @ x), x=Ball(2, 3.0))
+    beta, mu = 0.5, 6.0
+    assert cost(logistic, beta, mu) == pytest.approx(beta * 3.0, rel=1e-9)
+    assert cost(logistic, beta, 0.9 * mu) > beta * 3.0 * (1 + 1e-6)
+    softmax = analyse(lambda x, y: cp.log_sum_exp(W @ x) - W[y] @ x, x=Ball(2, 3.0), y=Choice(range(3)))
+    mu = 2 * np.sqrt(2) * 3.0 / beta
+    assert cost(softmax, beta, mu) == pytest.approx(beta * np.sqrt(2) * 3.0, rel=1e-9)
+    assert cost(softmax, beta, mu / 4) < beta * np.sqrt(2) * 3.0 + softmax.log_det(Moduli(mu / 4, (1.0,)))[0]
+
+
+def test_what_is_not_of_this_form_is_bounded_apart():
+    losses = [
+        lambda x: cp.logistic(w @ x) + cp.logistic(-2 * w @ x),
+        lambda x: cp.huber(w @ x),
+        lambda x: cp.logistic(cp.logistic(w @ x)),
+        lambda x: cp.log_sum_exp(cp.hstack([cp.logistic(w @ x), 0.0])),
+        lambda x: cp.log_sum_exp(W @ x) + cp.logistic(W[0] @ x),
+    ]
+    for loss in losses:
+        analysis = analyse(loss, x=Ball(2))
+        assert all(bound.joint is None for bound in analysis.losses)
+        beta, mu = 1.0, 0.5
+        apart = beta * analysis.gradient_bound + analysis.log_det(Moduli(mu, (1.0,)))[0]
+        assert cost(analysis, beta, mu) == pytest.approx(apart)

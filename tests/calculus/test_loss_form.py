@@ -1,0 +1,142 @@
+"""Splitting a template: its leaves, and what is refused because it is not public, not convex or not there."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from cvxpy.atoms.affine.wraps import nonneg_wrap
+
+from dpconvex.calculus.loss_form import LossForm, affine_leaves
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+RECORD = Record(x=Ball(2), s=Box(0.0, 1.0), y=Choice([-1, 1]))
+w = cp.Variable(2, name="w")
+v = cp.Variable(name="v")
+
+
+def loss(x, s, y):
+    return s * cp.logistic(-y * (w @ x))
+
+
+def test_leaves_are_the_largest_affine_parts():
+    x = RECORD.parameters["x"]
+    margin = 1 - w @ x
+    expression = cp.huber(cp.maximum(margin, 0), 1) + cp.logistic(v) + cp.square(margin) + w[0]
+    leaves = affine_leaves(expression)
+    assert [id(leaf) for leaf in leaves[:1]] == [id(margin)]
+    assert [str(leaf) for leaf in leaves] == [str(margin), "v", "w[0]"]
+    assert affine_leaves(cp.exp(x)) == []
+    assert affine_leaves(margin) == [margin]
+
+
+def test_the_pieces_of_a_template():
+    form = LossForm(Template(RECORD, loss, cp.sum_squares(w), [w >= 0]))
+    assert form.space.dim == 2
+    assert not form.feasible.is_space
+    assert [len(group) for group in form.leaves] == [1, 1]
+    assert form.polynomial(form.leaves[0][0]).shape == ()
+    assert form.noise_dimension == 2
+    assert form.basis.toarray().T @ form.basis.toarray() == pytest.approx(np.eye(2))
+
+
+REFUSALS = {
+    "regularizer mentions a field": (
+        lambda: Template(RECORD, loss, RECORD.parameters["s"] * cp.sum_squares(w)),
+        "the regularizer mentions a field of the record",
+        "s * ",
+    ),
+    "constraint depends on data": (
+        lambda: Template(RECORD, loss, 0, [w @ RECORD.parameters["x"] >= 0]),
+        "a constraint mentions a field of the record",
+        "0.0 <= w @ x",
+    ),
+    "constraint is not convex": (
+        lambda: Template(RECORD, loss, 0, [cp.norm(w) >= 1]),
+        "a constraint is not convex",
+        "1.0 <= ",
+    ),
+    "foreign parameter": (
+        lambda: Template(RECORD, lambda **f: loss(**f) * cp.Parameter(nonneg=True, name="lambda")),
+        "mentions the parameter 'lambda', which is not a field",
+        "lambda",
+    ),
+    "concave term": (
+        lambda: Template(RECORD, lambda x, s, y: cp.logistic(w @ x) + cp.log(v)),
+        "it has a concave term",
+        "log(v)",
+    ),
+    "factor of unknown sign": (
+        lambda: Template(RECORD, lambda x, s, y: x[0] * cp.logistic(w @ x)),
+        "a factor that can change sign multiplies a curved term",
+        "x[0] * logistic(w @ x)",
+    ),
+    "product of parameters": (
+        lambda: Template(RECORD, lambda x, s, y: cp.logistic(v * (w @ x))),
+        "it multiplies variables with each other",
+        "v * w @ x",
+    ),
+    "wrong for one label only": (
+        lambda: Template(RECORD, lambda x, s, y: y * cp.logistic(w @ x)),
+        "for {'y': -1} is not convex",
+        "-1.0 * logistic(w @ x)",
+    ),
+    "a sign asserted in the regularizer": (
+        lambda: Template(RECORD, loss, cp.square(nonneg_wrap(cp.norm(w) - 5)) + cp.sum_squares(w)),
+        "nonneg_wrap asserts what is not known",
+        "nonneg_wrap",
+    ),
+    "definiteness asserted in a constraint": (
+        lambda: Template(RECORD, loss, 0, [cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) <= 1]),
+        "not positive semidefinite",
+        "psd_wrap",
+    ),
+    "no variable": (
+        lambda: Template(RECORD, lambda x, s, y: cp.norm(x), cp.sum_squares(w)),
+        "the loss mentions no variable",
+        "norm",
+    ),
+    "a factor 0": (
+        lambda: Template(RECORD, lambda x, s, y: cp.logistic(0 * (w @ x))),
+        "the loss does not change with any variable",
+        "0.0 * w @ x",
+    ),
+    "cancelling leaves": (
+        lambda: Template(RECORD, lambda x, s, y: cp.square(w @ x - x @ w)),
+        "the loss does not change with any variable",
+        "w @ x",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals_say_what_where_and_what_to_do(case):
+    build, reason, where = REFUSALS[case]
+    with pytest.raises(NotPrivate) as caught:
+        LossForm(build())
+    assert reason in caught.value.reason
+    assert where in caught.value.expression
+    assert caught.value.remedy
+
+
+def test_definiteness_that_holds_may_be_asserted():
+    matrix = cp.psd_wrap(np.ones((2, 2)))
+    form = LossForm(Template(RECORD, loss, cp.quad_form(w, matrix), [cp.quad_form(w, matrix) <= 1]))
+    assert form.noise_dimension == 2
+
+
+def test_an_affine_atom_without_a_rule_is_named():
+    W = cp.Variable((2, 2), name="W")
+    record = Record(M=Box(-np.ones((2, 2)), np.ones((2, 2))))
+    with pytest.raises(MissingRule, match="kron") as caught:
+        LossForm(Template(record, lambda M: cp.sum(cp.logistic(cp.kron(M, W)))))
+    assert "kron(M, W)" in caught.value.expression
+
+
+def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():
+    other = Record(x=Ball(2, radius=100.0))
+    with pytest.raises(NotPrivate, match="'x', which is not a field of this record"):
+        LossForm(Template(RECORD, lambda x, s, y: cp.logistic(w @ other.parameters["x"])))

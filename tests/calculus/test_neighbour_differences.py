@@ -1,0 +1,162 @@
+"""Differences of gradients between neighbours: vertices, lengths, dimensions, and curvature that takes away from length."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.neighbour_differences import Difference, Ray, differences, row_dimension, tally
+from dpconvex.calculus.opposed_slopes import Segment, Spread
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.release.verify import analyse
+
+ADJACENCIES = ("replace-one", "add-remove")
+
+
+def of(problem: str, **options: object) -> Analysis:
+    return analyse(dp.load(problem, **options))
+
+
+def vertices(item: Difference) -> dict[float, int]:
+    (hull,) = item.hulls
+    assert hull.lengths is not None
+    assert hull.counts is not None
+    return {round(float(length), 5): int(count) for length, count in zip(hull.lengths, hull.counts, strict=True)}
+
+
+def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
+    analysis = of("huber_svm", features=4)
+    (alone,) = differences(analysis, "add-remove")
+    assert (alone.dimension, vertices(alone)) == (1, {1.0: 1})
+    (pair,) = differences(analysis, "replace-one")
+    assert (pair.dimension, vertices(pair)) == (2, {1.0: 2, 2.0: 1})
+    assert alone.hulls[0].opposed is None  # gradient and curvature of a hinge are not opposed
+
+
+def test_the_logistic_vertex_is_treated_apart() -> None:
+    analysis = of("logistic_regression", features=4, radius=2.0)
+    (alone,) = differences(analysis, "add-remove")
+    (hull,) = alone.hulls
+    assert isinstance(hull.ray, Ray)
+    assert (hull.ray.radius, hull.ray.scale, hull.ray.high) == pytest.approx((2.0, 1.0, 1.0))
+    assert vertices(alone) == {}
+    (pair,) = differences(analysis, "replace-one")
+    assert vertices(pair) == {2.0: 1, 4.0: 1}
+    assert isinstance(hull.opposed, Segment)
+    assert (hull.opposed.low, hull.opposed.high, hull.opposed.least) == (0.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_softmax_has_a_vertex_for_each_other_class(classes: int) -> None:
+    analysis = of("softmax_regression", features=3, classes=classes)
+    (alone,) = differences(analysis, "add-remove")
+    assert alone.dimension == min(classes - 1, 3 * (classes - 1)) == row_dimension(analysis)
+    if classes == 2:
+        return
+    assert vertices(alone) == {round(math.sqrt(2), 5): classes - 1}
+    for pair in differences(analysis, "replace-one"):
+        assert pair.length == pytest.approx(2 * math.sqrt(2))
+        assert sum(vertices(pair).values()) <= (classes - 1) ** 2 + 2 * (classes - 1)
+        assert vertices(pair)[round(math.sqrt(2), 5)] == 2 * (classes - 1)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_summed_margins_span_a_zonotope(classes: int) -> None:
+    analysis = of("large_margin_gaussian", features=3, classes=classes, competitors="summed")
+    (item,) = differences(analysis, "add-remove")
+    expected = {round(math.sqrt(k * (k + 1)), 5): math.comb(classes - 1, k) for k in range(1, classes)}
+    assert vertices(item) == expected
+    assert item.dimension == classes - 1
+
+
+def test_too_many_vertices_are_not_counted() -> None:
+    (item,) = differences(of("large_margin_gaussian", features=1, classes=14, competitors="summed"), "add-remove")
+    assert item.hulls[0].lengths is None
+    assert item.dimension == 13
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize(
+    ("problem", "options"),
+    [
+        ("logistic_regression", {}),
+        ("huber_svm", {}),
+        ("softmax_regression", {"classes": 3}),
+        ("large_margin_gaussian", {"classes": 3}),
+        ("large_margin_gaussian_mixture", {"classes": 2}),
+    ],
+)
+def test_no_difference_is_longer_or_leaves_its_subspace(problem: str, options: dict[str, int], adjacency: str) -> None:
+    template = dp.load(problem, features=2, **options)
+    analysis = analyse(template)
+    rng = np.random.default_rng(1)
+    items = differences(analysis, adjacency)
+    longest = max(item.length for item in items)
+    for _ in range(20):
+        batch = template.record.sample(2, rng)
+        loss = BatchedLoss(template, analysis.form.space, batch)
+        seen = []
+        for _ in range(24):
+            theta = rng.normal(size=analysis.form.space.dim) * rng.choice([0.3, 3.0, 30.0])
+            gradients = loss.record_gradients(theta)
+            seen.append(gradients[0] - gradients[1] if adjacency == "replace-one" else gradients[0])
+        table = np.array(seen)
+        assert np.linalg.norm(table, axis=1).max() <= longest * (1 + 1e-9)
+        rank = np.linalg.matrix_rank(table, tol=1e-9)
+        assert rank <= max(item.dimension for item in items)
+
+
+def test_curvature_takes_away_from_length() -> None:
+    # For softmax weights p over vertices v: |g - w|^2 = E|v - w|^2 - Var, and log det(I + Cov/mu) for the same p.
+    analysis = of("softmax_regression", features=2, classes=4)
+    (item,) = differences(analysis, "add-remove")
+    spread = item.hulls[0].opposed
+    assert isinstance(spread, Spread)
+    rng = np.random.default_rng(2)
+    against = np.eye(4)[1:] - np.eye(4)[0]
+    points = np.vstack([np.zeros(4), against])
+    for mu, sigma in ((0.3, 0.7), (1.0, 1.0), (5.0, 2.0), (0.05, 10.0)):
+        bound = spread.excess(mu, sigma)
+        worst = 0.0
+        for _ in range(500):
+            p = rng.dirichlet(np.full(4, rng.choice([0.1, 0.5, 5.0])))
+            mean = p @ points
+            cov = (points - mean).T @ (p[:, None] * (points - mean))
+            value = np.linalg.slogdet(np.eye(4) + cov / mu)[1] - np.trace(cov) / (2 * sigma**2)
+            worst = max(worst, float(value))
+        assert worst <= bound * (1 + 1e-9) + 1e-12
+        assert bound <= 1.3 * worst + 1e-9
+
+
+def test_pairs_of_labels_that_look_alike_are_counted_once() -> None:
+    analysis = of("softmax_regression", features=2, classes=5)
+    assert len(analysis.losses) == 5
+    assert len(differences(analysis, "replace-one")) == 2  # equal labels and different ones
+    assert differences(analysis, "replace-one") is differences(analysis, "replace-one")
+
+
+def test_norms_have_no_vertices() -> None:
+    theta = cp.Variable(2, name="theta")
+    ball = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.norm(theta - x), cp.sum_squares(theta))
+    (item,) = differences(analyse(ball), "add-remove")
+    assert item.hulls[0].lengths is None
+    assert item.length == pytest.approx(1.0)
+    assert item.dimension == 2
+
+
+def test_a_tally_never_shortens() -> None:
+    rng = np.random.default_rng(3)
+    squares = np.concatenate([rng.random(1000) * 10.0 ** rng.integers(-8, 8, 1000), [0.0, 0.0]])
+    lengths, counts = tally(squares)
+    assert counts.sum() == 1000
+    exact = np.sort(np.sqrt(squares[squares > 0]))
+    rounded = np.repeat(lengths, counts.astype(int))
+    assert (rounded >= exact).all()
+    assert (rounded <= exact * (1 + 3e-7)).all()
+    assert Counter(tally(np.array([2.0, 2.0 * (1 + 1e-15)]))[1].tolist()) == Counter([2.0])

@@ -1,0 +1,291 @@
+"""Rules for atoms that combine entries, each alone: never below what is observed, and rarely far above."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from cvxpy.atoms.affine.wraps import nonneg_wrap
+from derivatives import Jets, analyse, certified, compare, observe
+
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import MissingRule, NotPrivate
+
+w = cp.Variable(2, name="w")
+v = cp.Variable(name="v")
+W = cp.Variable((3, 2), name="W")
+S = cp.Variable((2, 2), symmetric=True, name="S")
+TURN = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+CIRCLE = np.column_stack([np.cos(TURN), np.sin(TURN)])
+RECORDS = {"x": np.concatenate([CIRCLE, 0.5 * CIRCLE[::4], np.zeros((1, 2))])}
+DISC = np.concatenate([r * CIRCLE for r in (0.0, 0.25, 0.5, 0.75, 1.0)])
+RNG = np.random.default_rng(3)
+FREE = np.concatenate([scale * RNG.normal(size=(300, 6)) for scale in (0.1, 1.0, 10.0, 200.0)])
+# Parameters (w, v) with ||w|| <= 1 and v between 0.5 and 2.
+PAIRS = np.array([[*point, level] for point in DISC for level in (0.5, 0.75, 1.0, 2.0)])
+BALL = [cp.norm(w, 2) <= 1]
+CYLINDER = [*BALL, v >= 0.5, v <= 2]
+A = np.array([[2.0, 1.0], [1.0, 1.0]])
+centre = np.eye(3) - 1 / 3
+
+ATOMS: dict[str, tuple[Any, list[cp.Constraint], np.ndarray]] = {
+    "log-sum-exp": (lambda x: cp.log_sum_exp(W @ x), [], FREE),
+    "log-sum-exp with a constant": (lambda x: cp.log_sum_exp(cp.hstack([w @ x, 0.0, -w @ x])), BALL, DISC),
+    "log-sum-exp, scaled": (lambda x: 0.5 * cp.log_sum_exp(-2 * (W @ x)) + W[0] @ x, [], FREE),
+    "softmax": (lambda x: cp.log_sum_exp(centre @ W @ x) - (centre[0] @ W) @ x, [], FREE),
+    "softmax as margins": (lambda x: cp.log_sum_exp(cp.hstack([(W[c] - W[1]) @ x for c in range(3)])), [], FREE),
+    "max": (lambda x: cp.max(W @ x), [], FREE),
+    "max with a constant": (lambda x: cp.max(cp.hstack([w @ x, 0.5])), BALL, DISC),
+    "norm1": (lambda x: cp.norm(W @ x, 1), [], FREE),
+    "norm2": (lambda x: cp.norm(W @ x, 2), [], FREE),
+    "norm2 away from zero": (lambda x: cp.norm(cp.hstack([w @ x, 1.0]), 2), BALL, DISC),
+    "norm_inf": (lambda x: cp.norm(W @ x, "inf"), [], FREE),
+    "norm3": (lambda x: cp.norm(W @ x, 3), [], FREE),
+    "norm1.5": (lambda x: cp.norm(W @ x, 1.5), [], FREE),
+    "sum of squares": (lambda x: cp.sum_squares(cp.hstack([w @ x, w[0]])), BALL, DISC),
+    "sum of squares of differences": (lambda x: cp.sum_squares(w - x), BALL, DISC),
+    "square over a constant": (lambda x: cp.quad_over_lin(w @ x, 4.0), BALL, DISC),
+    "squares over a constant": (lambda x: cp.quad_over_lin(w - x, 4.0), BALL, DISC),
+    "square over a parameter": (lambda x: cp.quad_over_lin(w @ x, v), CYLINDER, PAIRS),
+    "quad_form": (lambda x: cp.quad_form(w - x, A), BALL, DISC),
+    "quad_form of one entry": (
+        lambda x: cp.quad_form(cp.reshape(w @ x, (1,), order="F"), np.array([[3.0]])),
+        BALL,
+        DISC,
+    ),
+    "kl_div": (lambda x: cp.kl_div(1.5 + w @ x, v), CYLINDER, PAIRS),
+    "kl_div of constants": (lambda x: cp.kl_div(1.5 + w @ x, 1.0) + cp.kl_div(2.0, v), CYLINDER, PAIRS),
+    "rel_entr": (lambda x: cp.rel_entr(1.5 + w @ x, v), CYLINDER, PAIRS),
+}
+# The bound on the difference of two gradients forgets that both are taken at the same parameters; squares suffer most.
+TIGHTNESS = {"replacement": 0.2}
+
+
+@pytest.mark.parametrize("name", ATOMS)
+def test_sound_and_tight(name):
+    loss, constraints, points = ATOMS[name]
+    analysis = analyse(loss, constraints, x=Ball(2))
+    ratios = compare(analysis, RECORDS, points[:, : analysis.form.space.dim], TIGHTNESS)
+    assert (analysis.kink is None) == ("trace" in ratios)
+
+
+def test_log_sum_exp_is_as_long_as_its_longest_leaf_and_softmax_sqrt_2():
+    found = certified(analyse(lambda x: cp.log_sum_exp(W @ x), x=Ball(2)))
+    assert found["gradient"] == pytest.approx(1.0)
+    assert found["eigenvalue"] == pytest.approx(0.5)
+    assert found["trace"] == pytest.approx(1 - 1 / 3)
+    for loss in (ATOMS["softmax"][0], ATOMS["softmax as margins"][0]):
+        found = certified(analyse(loss, x=Ball(2)))
+        assert found["gradient"] == pytest.approx(np.sqrt(2))
+        assert found["eigenvalue"] == pytest.approx(0.5)
+        assert found["trace"] == pytest.approx(1 - 1 / 3)
+        assert found["log det"] <= 2 * np.log1p(1 / 3) + 1e-9
+    labelled = analyse(lambda x, y: cp.log_sum_exp(centre @ W @ x) - (centre[y] @ W) @ x, x=Ball(2), y=Choice(range(3)))
+    assert labelled.replacement_bound == pytest.approx(2 * np.sqrt(2))
+
+
+@pytest.mark.parametrize(("p", "expected"), [(1, np.sqrt(3)), (1.5, 3 ** (1 / 6)), (2, 1.0), (3, 1.0)])
+def test_norms_have_the_length_of_their_dual_ball(p, expected):
+    assert certified(analyse(lambda x: cp.norm(W @ x, p), x=Ball(2)))["gradient"] == pytest.approx(expected)
+
+
+def test_the_largest_absolute_value_of_concave_entries():
+    """CVXPY allows concave entries below zero in a norm; their gradients change sign with them."""
+    analysis = analyse(lambda x: cp.norm_inf(-cp.logistic(w @ x)) + cp.logistic(w @ x), BALL, x=Ball(2))
+    ratios = compare(analysis, RECORDS, DISC)
+    assert ratios["gradient"] > 0.99
+    assert analysis.kink is None
+
+
+def test_a_curved_divisor_adds_its_own_curvature():
+    """At m = 2 and y = 1/2 the parabola's own curvature in v is nothing, and the divisor's is all there is."""
+    box = [w[0] == 2, w[1] == 0, v >= -0.5, v <= 0.5]
+    analysis = analyse(lambda s: cp.quad_over_lin(w[0], 1 - cp.huber(v + s, 0.25)), box, s=Box(-1e-6, 1e-6))
+    points = np.column_stack([np.full(101, 2.0), np.zeros(101), np.linspace(-0.5, 0.5, 101)])
+    compare(analysis, {"s": np.array([0.0])}, points, 0.0)
+    with pytest.raises(NotPrivate, match="divisor"):
+        analyse(lambda s: cp.quad_over_lin(w[0], 1 - cp.huber(4 * v, 0.5)), box, s=Box(-1.0, 1.0))
+
+
+def test_a_divisor_with_a_kink_makes_a_kink():
+    analysis = analyse(lambda x: cp.quad_over_lin(w @ x, cp.minimum(v, 1.0)), CYLINDER, x=Ball(2))
+    assert analysis.kink is not None
+    assert "minimum" in analysis.kink.expression
+
+
+AXES: dict[str, tuple[Any, Any]] = {
+    "log-sum-exp": (lambda m, axis: cp.log_sum_exp(m, axis=axis), cp.log_sum_exp),
+    "max": (lambda m, axis: cp.max(m, axis=axis), cp.max),
+    "norm1": (lambda m, axis: cp.norm(m, 1, axis=axis), lambda m: cp.norm(m, 1)),
+    "norm2": (lambda m, axis: cp.norm(m, 2, axis=axis), cp.norm),
+    "norm_inf": (lambda m, axis: cp.norm(m, "inf", axis=axis), lambda m: cp.norm(m, "inf")),
+    "sum of squares": (lambda m, axis: cp.sum_squares(m, axis=axis), cp.sum_squares),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("name", AXES)
+def test_along_an_axis_each_line_is_taken_by_itself(name, axis):
+    along, alone = AXES[name]
+    weights = np.array([1.0, 2.0, 3.0])
+
+    def matrix(x: cp.Parameter) -> cp.Expression:
+        return W @ cp.diag(x) + np.array([[1.0, 2.0], [0.0, -1.0], [0.5, 0.5]])
+
+    def lines(m: cp.Expression) -> list[cp.Expression]:
+        return [m[:, j] for j in range(2)] if axis == 0 else [m[i] for i in range(3)]
+
+    def by_axis(x: cp.Parameter) -> cp.Expression:
+        return weights[: 2 if axis == 0 else 3] @ along(matrix(x), axis)
+
+    def by_hand(x: cp.Parameter) -> cp.Expression:
+        return cp.sum([k * alone(line) for k, line in zip(weights, lines(matrix(x)), strict=False)])
+
+    ball = [cp.norm(W, "fro") <= 1]
+    first, second = (certified(analyse(loss, ball, x=Ball(2))) for loss in (by_axis, by_hand))
+    assert first == pytest.approx(second)
+
+
+def test_sums_over_two_axes_and_lines_that_are_kept():
+    ball = [cp.norm(W, "fro") <= 1]
+    whole = analyse(lambda x: cp.log_sum_exp(W @ cp.diag(x), axis=(0, 1)), ball, x=Ball(2))
+    assert certified(whole) == pytest.approx(
+        certified(analyse(lambda x: cp.log_sum_exp(W @ cp.diag(x)), ball, x=Ball(2)))
+    )
+    kept = analyse(lambda x: cp.sum(cp.log_sum_exp(W @ cp.diag(x), axis=0, keepdims=True)), ball, x=Ball(2))
+    dropped = analyse(lambda x: cp.sum(cp.log_sum_exp(W @ cp.diag(x), axis=0)), ball, x=Ball(2))
+    assert certified(kept) == pytest.approx(certified(dropped))
+
+
+@pytest.mark.parametrize("atom", [cp.lambda_max, lambda m: cp.sigma_max(m), lambda m: cp.normNuc(m)])
+def test_spectral_norms(atom):
+    """Gradients of spectral functions, by differences along random directions."""
+    analysis = analyse(lambda x: atom(S + cp.diag(x)), x=Ball(2))
+    assert analysis.kink is not None
+    form, rng = analysis.form, np.random.default_rng(0)
+    expression = form.template.losses[0]
+    x = form.template.record.parameters["x"]
+    steepest = 0.0
+    for _ in range(200):
+        x.value = CIRCLE[rng.integers(len(CIRCLE))]
+        theta, direction = rng.normal(size=(2, form.space.dim))
+        direction /= np.linalg.norm(direction)
+        values = []
+        for step in (-1e-6, 1e-6):
+            form.space.blocks["S"].variable.save_value(form.space.unpack(theta + step * direction)["S"])
+            values.append(float(expression.value))
+        steepest = max(steepest, abs(values[1] - values[0]) / 2e-6)
+    bound = analysis.gradient_bound
+    assert 0.5 * bound <= steepest <= bound * (1 + 1e-6)
+
+
+def test_quadratic_forms_use_the_matrix_and_not_its_norm():
+    found = certified(analyse(lambda x: cp.quad_form(w - 0 * x, np.diag([4.0, 1.0])), BALL, x=Ball(2)))
+    assert found["trace"] == pytest.approx(10.0)
+    assert found["eigenvalue"] == pytest.approx(8.0)
+    assert found["log det"] == pytest.approx(np.log(9.0) + np.log(3.0))
+    semidefinite = certified(analyse(lambda x: cp.quad_form(w - 0 * x, np.ones((2, 2))), BALL, x=Ball(2)))
+    assert semidefinite["trace"] == pytest.approx(4.0)
+
+
+def test_zero_as_a_quadratic_form():
+    zero = cp.psd_wrap(np.zeros((2, 2)))
+    analysis = analyse(lambda x: cp.quad_form(w - x, zero) + cp.logistic(w @ x), BALL, x=Ball(2))
+    assert certified(analysis)["trace"] == pytest.approx(0.25)
+
+
+REFUSALS: dict[str, tuple[Any, list[cp.Constraint], type[NotPrivate], str]] = {
+    "unbounded square": (lambda x: cp.sum_squares(w - x), [], NotPrivate, "a square is Lipschitz only on bounded sets"),
+    "divisor": (lambda x: cp.quad_over_lin(w @ x, v), [*BALL, v <= 2], NotPrivate, "keeps away from zero"),
+    "relative entropy": (lambda x: cp.kl_div(w @ x, v), CYLINDER, NotPrivate, "keeps away from zero"),
+    "not a convex quadratic": (
+        lambda x: cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) + w @ x,
+        BALL,
+        NotPrivate,
+        "not positive semidefinite",
+    ),
+    "matrix of the record": (
+        lambda x: cp.quad_form(w, cp.psd_wrap(cp.outer(x, x))),
+        BALL,
+        MissingRule,
+        "matrix of a quadratic form depends on the record",
+    ),
+    "norm of convex terms": (
+        lambda x: cp.norm(cp.hstack([cp.logistic(w @ x), 1.0]), 2),
+        [],
+        MissingRule,
+        "not affine in the parameters",
+    ),
+    "log-sum-exp of norms": (
+        lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), 0.0])),
+        [],
+        MissingRule,
+        "not a small polytope",
+    ),
+    "a square of what may change sign": (
+        lambda x: cp.sum_squares(nonneg_wrap(cp.logistic(w @ x) - 2)),
+        BALL,
+        MissingRule,
+        "curved term that can change its sign",
+    ),
+    "matrix that is not symmetric": (
+        lambda x: cp.lambda_max(cp.vstack([w, x])),
+        BALL,
+        NotPrivate,
+        "not symmetric for every record",
+    ),
+    "stack of matrices": (
+        lambda x: cp.sum(cp.Constant(np.ones((4, 3, 3))) @ cp.logistic(W)),
+        [],
+        MissingRule,
+        "products of stacks of matrices",
+    ),
+    "unknown atom": (lambda x: cp.sum_largest(W @ x, 2), [], MissingRule, "no rule for the atom sum_largest"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_say_what_where_and_what_to_do(name):
+    loss, constraints, kind, reason = REFUSALS[name]
+    with pytest.raises(kind, match=reason) as caught:
+        analyse(loss, constraints, x=Ball(2))
+    assert caught.value.expression
+    assert caught.value.remedy
+
+
+def test_a_matrix_of_the_record_is_refused_even_if_its_symbol_has_a_value():
+    def loss(x: cp.Parameter) -> cp.Expression:
+        x.value = np.ones(2)
+        return cp.quad_form(w, cp.psd_wrap(cp.outer(x, x)))
+
+    with pytest.raises(MissingRule, match="depends on the record"):
+        analyse(loss, BALL, x=Ball(2))
+
+
+def test_the_reference_derivatives_are_those_of_the_atoms():
+    """The closed forms that these tests compare with, against differences of values."""
+    for loss, constraints, points in ATOMS.values():
+        analysis = analyse(loss, constraints, x=Ball(2))
+        form = analysis.form
+        base = points[5:9, : form.space.dim] * 0.9 + 0.03
+        fields = {"x": RECORDS["x"][1:4] * 0.9}
+        (expression,) = form.template.losses
+        jet = Jets(form, fields, base).of(expression)
+        step = 1e-6
+        for k, unit in enumerate(np.eye(form.space.dim)):
+            ahead, behind = (Jets(form, fields, base + sign * step * unit).of(expression) for sign in (1, -1))
+            slope = (ahead.value - behind.value) / (2 * step)
+            assert jet.gradient[..., k] == pytest.approx(slope, rel=1e-5, abs=1e-6)
+            if analysis.kink is None:
+                bend = (ahead.gradient - behind.gradient) / (2 * step)
+                assert jet.hessian[..., k] == pytest.approx(bend, rel=1e-5, abs=1e-6)
+
+
+def test_observed_constants_of_a_known_loss():
+    analysis = analyse(lambda x: cp.sum_squares(w), BALL, x=Ball(2))
+    seen = observe(analysis, RECORDS, DISC)
+    assert seen["gradient"] == pytest.approx(2.0)
+    assert seen["trace"] == pytest.approx(4.0)
+    assert seen["log det"] == pytest.approx(2 * np.log(3.0))

@@ -1,0 +1,215 @@
+"""The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.sensitive_subspace import sensitive_basis, settled
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def jacobian(leaf: Polynomial, scalars: np.ndarray, dim: int) -> np.ndarray:
+    """Rows of A_z at one record, shape (entries, dim)."""
+    part = leaf.part(with_theta=True)
+    values = part.coefficient * np.append(scalars, 1.0)[part.monomial].prod(axis=1)
+    matrix = np.zeros((leaf.size, dim))
+    np.add.at(matrix, (part.entry, part.coordinate), values)
+    return matrix
+
+
+def check(leaves: list[Polynomial], dim: int, count: int, rng: np.random.Generator) -> int:
+    """Check a basis of the subspace on random records, and return its dimension."""
+    basis = sensitive_basis(leaves, dim).toarray()
+    assert basis.T @ basis == pytest.approx(np.eye(basis.shape[1]), abs=1e-12)
+    for _ in range(10):
+        for leaf in leaves:
+            rows = jacobian(leaf, rng.uniform(-2, 2, size=count), dim)
+            left_over = rows - rows @ basis @ basis.T
+            assert np.abs(left_over).max(initial=0.0) <= 1e-9 * (1e-300 + np.abs(rows).max(initial=0.0))
+    return int(basis.shape[1])
+
+
+@given(SEEDS)
+def test_random_leaves(seed):
+    rng = np.random.default_rng(seed)
+    dim, count, leaves = int(rng.integers(1, 12)), 4, []
+    for _ in range(rng.integers(1, 4)):
+        size, terms = int(rng.integers(1, 4)), int(rng.integers(0, 12))
+        monomial = np.sort(rng.integers(-1, count, size=(terms, 2)), axis=1)
+        coefficient = rng.integers(-2, 3, size=terms) * 10.0 ** rng.integers(-1, 2, size=terms)
+        coordinate = rng.integers(-1, dim, size=terms)
+        leaves.append(Polynomial((size,), rng.integers(0, size, terms), coordinate, monomial, coefficient).collected())
+    found = check(leaves, dim, count, rng)
+    # Generic records span the subspace: it is no larger than what they see.
+    seen = [jacobian(leaf, rng.uniform(-2, 2, size=count), dim) for leaf in leaves for _ in range(3 * dim + 3)]
+    lengths = [np.linalg.norm(rows, axis=1, keepdims=True) for rows in seen]
+    units = [rows / np.where(length > 0, length, 1.0) for rows, length in zip(seen, lengths, strict=True)]
+    assert np.linalg.matrix_rank(np.concatenate(units), tol=1e-8) <= found <= dim
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "expected"),
+    [
+        ("logistic_regression", {"features": 7}, 7),
+        ("huber_svm", {"features": 4}, 4),
+        ("large_margin_gaussian", {"features": 9, "classes": 2}, 55),
+        ("large_margin_gaussian", {"features": 4, "classes": 3}, 2 * 15),
+        ("large_margin_gaussian", {"features": 2, "classes": 5}, 4 * 6),
+    ],
+)
+def test_dimensions_of_the_gallery(problem, options, expected):
+    form = LossForm(dp.load(problem, **options))
+    assert form.noise_dimension == expected
+    count = form.bases.count
+    leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
+    assert check(leaves, form.space.dim, count, np.random.default_rng(0)) == expected
+
+
+@settings(max_examples=10)
+@given(classes=st.integers(2, 5), features=st.integers(1, 4))
+def test_softmax_sees_differences_of_classes_only(classes, features):
+    """log-sum-exp minus the own score: with centred leaves, or written as margins, p = (C - 1) d."""
+    W = cp.Variable((classes, features), name="W")
+    record = Record(x=Ball(features), y=Choice(range(classes)))
+    centre = np.eye(classes) - 1 / classes
+
+    def centred(x, y):
+        return cp.log_sum_exp(centre @ W @ x) - (centre[y] @ W) @ x
+
+    def margins(x, y):
+        return cp.log_sum_exp(cp.hstack([(W[c] - W[y]) @ x for c in range(classes)]))
+
+    for loss in (centred, margins):
+        assert LossForm(Template(record, loss)).noise_dimension == (classes - 1) * features
+
+
+def test_a_tiny_feature_counts():
+    w = cp.Variable(3, name="w")
+    record = Record(x=Box([-1.0, -1e-11, -1e-30], [1.0, 1e-11, 1e-30]))
+    assert LossForm(Template(record, lambda x: cp.logistic(w @ x))).noise_dimension == 3
+    scaled = Record(x=Ball(3))
+    weights = np.array([1.0, 1e-11, 1e-25])
+    assert LossForm(Template(scaled, lambda x: cp.logistic(w @ cp.multiply(weights, x)))).noise_dimension == 3
+
+
+def test_all_labels_are_taken_together():
+    w = cp.Variable(3, name="w")
+    record = Record(x=Ball(1), y=Choice(range(3)))
+    form = LossForm(Template(record, lambda x, y: cp.logistic(w[y] * x[0]) if y < 2 else cp.Constant(0.0)))
+    assert form.noise_dimension == 2
+
+
+def test_symmetric_matrices_have_one_coordinate_for_each_pair():
+    S = cp.Variable((4, 4), symmetric=True, name="S")
+    F = cp.Variable((4, 4), name="F")
+    record = Record(x=Ball(4))
+    assert LossForm(Template(record, lambda x: cp.logistic(x @ S @ x))).noise_dimension == 10
+    # Of a matrix that is not declared symmetric, x'Fx sees the symmetric part alone.
+    assert LossForm(Template(record, lambda x: cp.logistic(x @ F @ x))).noise_dimension == 10
+    assert LossForm(Template(record, lambda x: cp.logistic(cp.trace(S) * x[0]))).noise_dimension == 1
+
+
+def test_repeated_rows_and_scalings_add_nothing():
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2), s=Box(0.1, 1.0))
+
+    def loss(x, s):
+        return sum(cp.logistic(k * s * (w @ x) + k) for k in range(1, 4)) + cp.huber(cp.exp(-s) * (x @ w))
+
+    assert LossForm(Template(record, loss)).noise_dimension == 2
+
+
+def test_a_direction_that_the_data_never_see_is_left_out():
+    w = cp.Variable(3, name="w")
+    record = Record(x=Ball(3))
+    projector = np.eye(3) - np.full((3, 3), 1 / 3)
+    form = LossForm(Template(record, lambda x: cp.logistic(x @ (projector @ w))))
+    assert form.noise_dimension == 2
+    assert np.abs(form.basis.toarray().T @ np.ones(3)).max() < 1e-12
+
+
+def test_nothing_to_see():
+    assert sensitive_basis([], 4).shape == (4, 0)
+    assert sensitive_basis([Polynomial.constant(np.ones(3))], 4).shape == (4, 0)
+
+
+@pytest.mark.parametrize(("rows", "p"), [(1, 1), (2, 1), (3, 2), (10, 9), (40, 25)])
+def test_a_space_has_one_settled_basis(rows: int, p: int) -> None:
+    # Singular vectors of equal singular values are any rotation of each other, and processors round to different ones.
+    rng = np.random.default_rng(rows)
+    basis = np.linalg.qr(rng.standard_normal((rows, p)))[0]
+    found = settled(basis)
+    assert found.T @ found == pytest.approx(np.eye(p), abs=1e-13)
+    assert found @ found.T == pytest.approx(basis @ basis.T, abs=1e-13)
+    for _ in range(5):
+        rotation = np.linalg.qr(rng.standard_normal((p, p)))[0]
+        assert settled(basis @ rotation) == pytest.approx(found, abs=1e-11)
+
+
+def test_the_space_of_a_constant_has_a_settled_basis() -> None:
+    # Differences of classes: the case in which all singular values are equal.
+    for classes in range(2, 30):
+        centred = np.eye(classes) - 1 / classes
+        first = settled(np.linalg.svd(centred)[0][:, :-1])
+        second = settled(np.linalg.svd(centred[::-1])[0][::-1, :-1])
+        assert first == pytest.approx(second, abs=1e-11)
+
+
+@pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])
+def test_a_feature_is_never_dropped_because_it_is_small(size):
+    """Beside one of size 1, whether by its coefficient or by its bounds, alone or mixed with it."""
+    w = cp.Variable(3, name="w")
+    unit, small = Record(x=Ball(2)), Record(x=Box([-1.0, -size], [1.0, size]))
+    losses = [
+        (unit, lambda x: cp.logistic(w[0] * x[0] + size * w[1] * x[0]) + cp.logistic(w[0] * x[0]), 2),
+        (unit, lambda x: cp.logistic((w[0] + size * w[1]) * x[0]) + cp.logistic((w[0] - size * w[1]) * x[0]), 2),
+        (
+            unit,
+            lambda x: cp.logistic(w[0] * x[0] + size * w[1] * x[0]) + cp.logistic(w[0] * x[0] + size * w[2] * x[1]),
+            3,
+        ),
+        (
+            unit,
+            lambda x: cp.logistic((w[0] + size * w[1] + size * w[2]) * x[0]) + cp.logistic((w[0] + size * w[1]) * x[1]),
+            2,
+        ),
+        (small, lambda x: cp.logistic(w[0] * x[0] + w[1] * x[1]) + cp.logistic(w[0] * x[0] + size * w[2] * x[1]), 3),
+    ]
+    for record, loss, least in losses:
+        assert LossForm(Template(record, loss)).noise_dimension >= least
+
+
+@pytest.mark.parametrize("apart", [1e-4, 1e-8, 1e-11, 1e-13])
+def test_directions_that_are_nearly_parallel_are_two(apart):
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2))
+
+    def loss(x):
+        return cp.logistic((w[0] + w[1]) * x[0]) + cp.logistic((w[0] + (1 + apart) * w[1]) * x[1])
+
+    assert LossForm(Template(record, loss)).noise_dimension == 2
+    same = LossForm(
+        Template(record, lambda x: cp.logistic((w[0] + 3 * w[1]) * x[0]) + cp.logistic(0.1 * w[0] + 0.3 * w[1]))
+    )
+    assert same.noise_dimension == 1  # equal but for rounding
+
+
+def test_a_small_feature_that_is_multiplied_later_is_covered():
+    """Terms of size 1 cancel, and what is left of them is the feature of size 1e-17, times 1e17."""
+    w = cp.Variable(2, name="w", nonneg=True)
+
+    def loss(x):
+        return cp.abs(1e17 * (w[0] * x[0] + 1e-17 * w[1] * x[0])) - 1e17 * w[0] * x[0]
+
+    form = LossForm(Template(Record(x=Box([0.0], [1.0])), loss))
+    assert form.noise_dimension == 2

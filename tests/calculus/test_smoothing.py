@@ -1,0 +1,98 @@
+"""Rounded kinks: convex, close, as steep as the kinked loss, and smooth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.smoothing import smooth_template, smoothed
+
+WIDTH = 0.05
+MATRIX = np.random.default_rng(0).normal(size=(4, 3))
+
+# name -> expression of w (3), and the largest deviation in units of the width
+KINKED: dict[str, tuple[Any, float]] = {
+    "hinge": (lambda w: cp.pos(1 - w[0]), 0.25),
+    "hinges": (lambda w: cp.sum(cp.pos(MATRIX @ w)), 1.0),
+    "absolute value": (lambda w: cp.abs(w[0] - 1), 0.5),
+    "absolute values": (lambda w: cp.sum(cp.abs(MATRIX @ w)), 2.0),
+    "norm1": (lambda w: cp.norm1(MATRIX @ w), 2.0),
+    "norm_inf": (lambda w: cp.norm_inf(MATRIX @ w), float(np.log(8))),
+    "max": (lambda w: cp.max(MATRIX @ w), float(np.log(4))),
+    "norm": (lambda w: cp.norm(MATRIX @ w), 1.0),
+    "maximum": (lambda w: cp.maximum(w[0], w[1], 0.5), float(np.log(3))),
+    "minimum": (lambda w: -cp.minimum(w[0], 2.0), float(np.log(2))),
+    "pinball": (lambda w: cp.maximum(0.9 * w[0], -0.1 * w[0]), float(np.log(2))),
+    "hinge of log-sum-exp": (lambda w: 2 * cp.pos(1 + cp.log_sum_exp(MATRIX @ w)), 0.5),
+    "maximum with a constant": (lambda w: cp.sum(cp.maximum(MATRIX @ w, 1.0)), 4 * float(np.log(2))),
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_a_rounded_expression_is_convex_and_close(name: str) -> None:
+    build, deviation = KINKED[name]
+    w = cp.Variable(3)
+    kinked = build(w)
+    rounded = smoothed(kinked, WIDTH)
+    assert rounded.shape == kinked.shape
+    assert rounded.is_dcp()
+    assert rounded.is_convex()
+    rng = np.random.default_rng(1)
+    differences = []
+    for _ in range(60):
+        w.value = rng.normal(size=3) * rng.choice([0.01, 1.0, 10.0])
+        differences.append(float(rounded.value - kinked.value))
+    assert np.abs(differences).max() <= deviation * WIDTH * (1 + 1e-9) + 1e-12
+
+
+@pytest.mark.parametrize("name", sorted(set(KINKED) - {"minimum"}))
+def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
+    build, _ = KINKED[name]
+    w = cp.Variable(3, name="w")
+    template = dp.Template(dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: build(w * x), cp.sum_squares(w))
+    before = Analysis(LossForm(template))
+    after = Analysis(LossForm(smooth_template(template, WIDTH)))
+    assert before.kink is not None
+    assert after.kink is None
+    assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)
+    assert after.replacement_bound <= before.replacement_bound * (1 + 1e-9)
+    assert after.form.noise_dimension == before.form.noise_dimension
+
+
+def test_what_is_smooth_stays_as_it_is() -> None:
+    w = cp.Variable(3)
+    for expression in (cp.logistic(w[0]), cp.sum_squares(w), cp.sum(w), cp.log_sum_exp(w)):
+        assert smoothed(expression, WIDTH) is expression
+    flat = cp.huber(cp.pos(w[0]), 0.5) + cp.square(cp.pos(w[1]))
+    w.value = np.array([0.02, 0.03, 1.0])
+    assert float(smoothed(flat, WIDTH).value) == pytest.approx(float(flat.value), abs=1e-15)
+
+
+def test_leaves_are_shared() -> None:
+    w = cp.Variable(3)
+    leaf = MATRIX @ w
+    assert smoothed(cp.max(leaf), WIDTH).variables()[0] is w
+    assert smoothed(leaf, WIDTH) is leaf
+
+
+def test_a_template_is_rounded_once() -> None:
+    template = dp.load("hinge_svm", features=3)
+    assert smooth_template(template, WIDTH) is smooth_template(template, WIDTH)
+    assert smooth_template(template, WIDTH) is not smooth_template(template, 2 * WIDTH)
+    assert smooth_template(template, WIDTH).record is template.record
+    assert "maximum" in str(template.losses[0])
+    assert "huber" in str(smooth_template(template, WIDTH).losses[0])
+
+
+def test_spectral_kinks_are_refused_by_name() -> None:
+    X = cp.Variable((2, 2), symmetric=True)
+    with pytest.raises(dp.MissingRule, match="lambda_max"):
+        smoothed(cp.lambda_max(X), WIDTH)
+    with pytest.raises(dp.MissingRule, match="axis"):
+        smoothed(cp.sum(cp.norm(X, axis=0)), WIDTH)

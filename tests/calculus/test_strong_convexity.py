@@ -1,0 +1,201 @@
+"""Strong convexity of regularizers: exact for quadratics, a valid lower bound on bounded sets, nothing for affine and norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.strong_convexity import smallest_eigenvalue
+from dpconvex.core.record_domains import Ball
+from dpconvex.errors import NotPrivate
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+w = cp.Variable(3, name="w")
+v = cp.Variable(name="v")
+X = cp.Variable((2, 2), PSD=True, name="X")
+W = cp.Variable((2, 2), name="W")
+A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 0.5]])
+MIX = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, -1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 1.0]])
+
+
+def analysis_of(regularizer: Any, constraints: Any = (), *variables: cp.Variable) -> Analysis:
+    """Return the analysis of a template with this regularizer and these variables, w if none are given."""
+    seen = variables or (w,)
+    record = Record(x=Ball(1))
+    template = Template(
+        record, lambda x: sum(cp.logistic(cp.sum(z) * x[0]) for z in seen), regularizer, list(constraints)
+    )
+    return Analysis(LossForm(template))
+
+
+def observed(regularizer: cp.Expression, analysis: Analysis, size: float = 1.0) -> float:
+    """Smallest curvature along random lines between points of K, from differences of values."""
+    form, rng = analysis.form, np.random.default_rng(0)
+
+    def value(theta: np.ndarray) -> float:
+        for name, part in form.space.unpack(theta).items():
+            form.space.blocks[name].variable.save_value(part)
+        return float(form.template.regularizer.value)
+
+    least = np.inf
+    for _ in range(300):
+        first, second = (form.feasible.project(size * rng.normal(size=form.space.dim)) for _ in range(2))
+        gap = float(np.sum((first - second) ** 2))
+        ends = [value(first), value(second)]
+        if not np.isfinite(ends).all() or gap < 1e-3:
+            continue
+        middle = value((first + second) / 2)
+        least = min(least, 4 * (sum(ends) - 2 * middle) / gap)
+    return least
+
+
+QUADRATICS: dict[str, tuple[Any, tuple[cp.Variable, ...], float]] = {
+    "sum of squares": (lambda: 0.5 * cp.sum_squares(w), (w,), 1.0),
+    "sum of squares, shifted": (lambda: cp.sum_squares(w - np.arange(3)) + cp.sum(w), (w,), 2.0),
+    "sum of squares of a map": (lambda: cp.sum_squares(MIX @ w), (w,), 2 * np.linalg.eigvalsh(MIX.T @ MIX)[0]),
+    "over a constant": (lambda: cp.quad_over_lin(w, 4.0), (w,), 0.5),
+    "quad_form": (lambda: cp.quad_form(w, A) / 2, (w,), 0.5),
+    "signs and factors": (lambda: -(-1 * (-(-cp.quad_form(w, A) / 2) + 3)), (w,), 0.5),
+    "squares of entries": (lambda: cp.sum(cp.square(w)), (w,), 2.0),
+    "weighted squares": (lambda: cp.sum(cp.multiply(np.array([1.0, 3.0, 0.25]), cp.square(w))), (w,), 0.5),
+    "square of a norm": (lambda: cp.square(cp.norm(w, 2)) * 3, (w,), 6.0),
+    "squares one by one": (lambda: cp.square(w[0]) + 2 * cp.square(w[1]) + cp.square(w[2] - 1) / 4, (w,), 0.5),
+    "elastic net": (lambda: 0.1 * cp.norm(w, 1) + cp.sum_squares(w), (w,), 2.0),
+    "with other convex terms": (lambda: cp.sum_squares(w) + cp.norm(w) + cp.sum(cp.exp(w)) + cp.huber(w[0]), (w,), 2.0),
+    "two variables": (lambda: cp.sum_squares(w) + 0.5 * cp.square(v), (w, v), 1.0),
+    "a symmetric matrix": (lambda: 0.25 * cp.sum_squares(X) + cp.trace(X), (X,), 0.5),
+    "a matrix": (lambda: cp.sum_squares(W @ np.array([[2.0, 0.0], [0.0, 1.0]])), (W,), 2.0),
+    "coupled variables": (lambda: cp.sum_squares(w - v) + cp.square(v), (w, v), 2 * (5 - np.sqrt(21)) / 2),
+}
+
+
+@pytest.mark.parametrize("name", QUADRATICS)
+def test_quadratics_are_exact(name):
+    build, variables, expected = QUADRATICS[name]
+    regularizer = build()
+    analysis = analysis_of(regularizer, (), *variables)
+    assert analysis.modulus == pytest.approx(expected, rel=1e-9)
+    seen = observed(regularizer, analysis)
+    assert analysis.modulus <= seen * (1 + 1e-9)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_random_quadratics(seed):
+    rng = np.random.default_rng(seed)
+    first, second = rng.normal(size=(2, 3, 3))
+    weights = rng.uniform(0, 2, size=3)
+    regularizer = (
+        cp.quad_form(w, first @ first.T) / 3
+        + cp.sum(cp.multiply(weights, cp.square(second @ w + 1)))
+        + cp.sum_squares(w[:2])
+    )
+    hessian = 2 * first @ first.T / 3 + 2 * (second.T * weights) @ second + np.diag([2.0, 2.0, 0.0])
+    analysis = analysis_of(regularizer)
+    least = np.linalg.eigvalsh(hessian)[0]
+    assert analysis.modulus == pytest.approx(least, abs=1e-9)
+    assert analysis.modulus <= least + 1e-14
+
+
+BOUNDED: dict[str, tuple[Any, list[cp.Constraint], tuple[cp.Variable, ...], float]] = {
+    "entropy": (lambda: -cp.sum(cp.entr(w)), [w >= 0, w <= 4], (w,), 0.25),
+    "entropy of a ball": (lambda: -cp.sum(cp.entr(w + 1)), [cp.norm(w, 2) <= 1], (w,), 0.5),
+    "entropy with a factor": (lambda: 1 - (0.5 * cp.sum(cp.entr(w)) - w[0]), [w >= 0, w <= 4], (w,), 0.125),
+    "logarithms": (lambda: -cp.sum(cp.log(w)), [w >= 0.1, w <= 2], (w,), 0.25),
+    "one logarithm": (lambda: -2 * cp.log(v + 1), [v >= 0, v <= 1], (v,), 0.5),
+    "log det": (lambda: -cp.log_det(X + np.eye(2)), [cp.norm(X, "fro") <= 1], (X,), 1 / (1 + np.sqrt(2)) ** 2),
+    "entropy and squares": (lambda: cp.sum_squares(w) - cp.sum(cp.entr(w)), [w >= 0, w <= 1], (w,), 3.0),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_curvature_that_a_bounded_set_leaves(name):
+    build, constraints, variables, expected = BOUNDED[name]
+    regularizer = build()
+    analysis = analysis_of(regularizer, constraints, *variables)
+    assert analysis.modulus == pytest.approx(expected, rel=1e-9)
+    seen = observed(regularizer, analysis, size=3.0)
+    assert analysis.modulus <= seen * (1 + 1e-6)
+
+
+NOTHING: dict[str, tuple[Any, list[cp.Constraint], tuple[cp.Variable, ...]]] = {
+    "zero": (lambda: 0.0, [], (w,)),
+    "trace": (lambda: cp.trace(X), [], (X,)),
+    "affine": (lambda: cp.sum(w) + 3, [w >= 0], (w,)),
+    "norm1": (lambda: cp.norm(w, 1), [], (w,)),
+    "norm2": (lambda: cp.norm(w, 2), [], (w,)),
+    "power of another norm": (lambda: cp.square(cp.norm(w, 1)), [], (w,)),
+    "nearly the square of the Euclidean norm": (lambda: cp.square(cp.norm(w, 2.0001)), [], (w,)),
+    "nuclear norm": (lambda: cp.normNuc(W), [], (W,)),
+    "huber": (lambda: cp.sum(cp.huber(w)), [], (w,)),
+    "exp": (lambda: cp.sum(cp.exp(w)), [], (w,)),
+    "one variable forgotten": (lambda: cp.sum_squares(w), [], (w, v)),
+    "one entry forgotten": (lambda: cp.sum_squares(w[:2]), [], (w,)),
+    "a rank-one form": (lambda: cp.quad_form(w, np.ones((3, 3))), [], (w,)),
+    "a difference": (lambda: cp.sum_squares(w[1:] - w[:-1]), [], (w,)),
+    "entropy of an unbounded set": (lambda: -cp.sum(cp.entr(w)), [w >= 0], (w,)),
+    "log det of an unbounded set": (lambda: -cp.log_det(X), [], (X,)),
+    "a square of the fourth power": (lambda: cp.sum(cp.power(w, 4)), [], (w,)),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_is_not_strongly_convex_has_modulus_0(name):
+    build, constraints, variables = NOTHING[name]
+    assert analysis_of(build(), constraints, *variables).modulus == 0.0
+
+
+def test_moduli_of_the_blocks():
+    analysis = analysis_of(cp.sum_squares(w) + 0.5 * cp.square(v) + cp.sum_squares(X), (), w, v, X)
+    blocks = dict(zip(analysis.form.space.blocks, analysis.block_moduli, strict=True))
+    assert blocks == pytest.approx({"w": 2.0, "v": 1.0, "X": 2.0})
+    moduli = analysis.moduli(10, added=5.0)
+    assert moduli.least == pytest.approx(15.0)
+    ratios = dict(zip(analysis.form.space.blocks, moduli.ratios, strict=True))
+    assert ratios == pytest.approx({"w": 15 / 25, "v": 1.0, "X": 15 / 25})
+
+
+def test_coupled_blocks_have_the_modulus_of_the_whole():
+    analysis = analysis_of(cp.sum_squares(w - v) + cp.square(v), (), w, v)
+    assert analysis.block_moduli == (analysis.modulus,) * 2
+
+
+def test_steps_name_the_rule_of_each_term():
+    _, derivation = analysis_of(0.5 * cp.sum_squares(w) + cp.norm(w, 1) + cp.square(w[0])).regularizer
+    found = {step.rule: step.claims["modulus"] for step in derivation.children}
+    assert found == {"sum of squares": pytest.approx(1.0), "convex term": 0.0, "square": pytest.approx(2.0)}
+    assert derivation.claims["modulus"] == pytest.approx(1.0)
+
+
+def test_a_regularizer_that_is_not_convex_is_refused_at_its_worst_place():
+    with pytest.raises(NotPrivate, match="regularizer is not convex") as caught:
+        _ = analysis_of(cp.sum_squares(w) + cp.sqrt(cp.sum_squares(w) + 1)).regularizer
+    assert caught.value.expression
+    assert caught.value.remedy
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_smallest_eigenvalue_of_blocks(seed):
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for side in rng.integers(1, 5, size=rng.integers(1, 5)):
+        half = rng.normal(size=(side, side))
+        blocks.append(half @ half.T)
+    order = rng.permutation(sum(len(block) for block in blocks))
+    matrix = sp.block_diag(blocks).toarray()[np.ix_(order, order)]
+    exact = np.linalg.eigvalsh(matrix)[0]
+    found = smallest_eigenvalue(sp.csr_array(matrix))
+    assert found <= max(exact, 0.0) + 1e-15
+    assert found == pytest.approx(exact, abs=1e-12)
+    assert smallest_eigenvalue(sp.csr_array((0, 0))) == 0.0
+    assert smallest_eigenvalue(sp.csr_array(np.diag([1.0, 0.0]))) == 0.0
+    assert smallest_eigenvalue(sp.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))) == 0.0

@@ -1,0 +1,268 @@
+"""Affine expressions as polynomials, against CVXPY's own value of the same expression at random records and parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from cvxpy.atoms.affine.wraps import nonneg_wrap, symmetric_wrap
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.expansion import Expander, structure
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.record_scalars import Bases
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.language.record import Record
+
+RECORD = Record(
+    x=Ball(3, 2.0),
+    M=Box(-np.ones((2, 3)), 2 * np.ones((2, 3))),
+    s=Box(0.5, 2.0),
+    t=Box([0.5, -3.0], [1.5, -0.5]),
+    one=Ball(1, 1.0, norm=1),
+)
+x, M, s, t, one = (RECORD.parameters[name] for name in ("x", "M", "s", "t", "one"))
+w = cp.Variable(3, name="w")
+v = cp.Variable(name="v")
+W = cp.Variable((3, 2), name="W")
+R = cp.Variable((1, 4), name="R")
+S = cp.Variable((3, 3), symmetric=True, name="S")
+P = cp.Variable((2, 2), PSD=True, name="P")
+SPACE = Space([w, v, W, R, S, P])
+A = np.random.default_rng(1).normal(size=(3, 3))
+z = cp.hstack([x, 1]) / 2**0.5
+
+EXPRESSIONS: dict[str, cp.Expression] = {
+    "inner product": x @ w,
+    "index": w[1] * x[2] + W[2, 1],
+    "negative index and step": W[::-1, -1] + w[::-2][0] * x,
+    "special index": w[[2, 0, 2]] + x[np.array([True, True, True])],
+    "mask": cp.sum(w[np.array([True, False, True])]),
+    "reshape by columns": cp.reshape(W, (2, 3), order="F") + M,
+    "reshape by rows": cp.reshape(W, (2, 3), order="C") - M,
+    "vec": cp.vec(W, order="F") + cp.vec(M, order="C"),
+    "hstack of vectors": cp.hstack([w, x, v, 1.5]),
+    "hstack of matrices": cp.hstack([W, S]) @ np.ones(5),
+    "vstack": cp.vstack([W, M.T, cp.reshape(w, (1, 3), order="F") @ M.T]),
+    "bmat": cp.bmat([[P, M], [M.T @ P, S]]),
+    "concatenate": cp.concatenate([W, M.T], axis=1),
+    "sum": cp.sum(cp.multiply(W, M.T)),
+    "sum over rows": cp.sum(S, axis=0) + x,
+    "sum over columns, kept": cp.sum(W, axis=1, keepdims=True),
+    "mean": cp.mean(W, axis=0),
+    "trace": cp.trace(S @ cp.outer(x, x)),
+    "trace of a product with a constant": cp.trace(A @ S @ A.T),
+    "diagonal matrix": cp.diag(w) @ x,
+    "shifted diagonal matrix": cp.diag(w, 1)[:3, 1:],
+    "diagonal": cp.diag(S) + cp.diag(cp.outer(x, x)),
+    "shifted diagonal": cp.diag(S, k=-1),
+    "upper triangle": cp.reshape(cp.upper_tri(S), (3,), order="F") + x,
+    "kron, constant first": cp.kron(A[:2, :2], W)[0, :],
+    "kron, constant last": cp.kron(W, A[:1]),
+    "kron of a record": cp.kron(A[:1], M) @ np.ones(9),
+    "multiply by a constant": cp.multiply(A, S),
+    "multiply with a scalar field": cp.multiply(s, w),
+    "multiply broadcasts": cp.multiply(R, np.ones((3, 4))) + cp.multiply(cp.reshape(x, (3, 1), order="F"), R),
+    "matmul, matrix by vector": M @ w,
+    "matmul, vector by matrix": x @ W,
+    "matmul, matrices": M @ W @ (M @ M.T),
+    "matmul with a column": W.T @ cp.reshape(x, (3, 1), order="F"),
+    "scalar times matrix": s * W,
+    "one by one": one @ cp.reshape(v, (1,), order="F"),
+    "divide by a number": W / 3,
+    "divide by a vector": w / np.array([1.0, 2.0, -4.0]),
+    "divide by a field": w / s,
+    "divide by a positive function": W / (1 + cp.norm(x, 2)),
+    "promote": v + x + 1,
+    "broadcast to": cp.broadcast_to(cp.reshape(w, (3, 1), order="F"), (3, 2)) + W,
+    "cumulative sum": cp.cumsum(W, axis=0),
+    "cumulative sum along a row": cp.cumsum(R, axis=1),
+    "difference": cp.diff(w) + t,
+    "convolution": cp.convolve(np.array([1.0, -2.0]), w),
+    "outer product of a record": cp.sum(cp.multiply(cp.outer(x, x), S)),
+    "quadratic form of a record": x @ S @ x,
+    "quadratic form with a homogeneous 1": z[1:3] @ P @ z[2:4],
+    "quad_form atom with a variable matrix": cp.quad_form(x, S),
+    "powers": w @ (x**2) + v * s**3 + cp.power(s, 4) * w[0],
+    "fractional power": v * cp.sqrt(s) + cp.power(s, -1.5) * w[0],
+    "sum of squares of a record": v * cp.sum_squares(x) + cp.sum_squares(M),
+    "norm of a record": v * cp.norm(x, 2) + w[0] * cp.norm(x, 1) + w[1] * cp.norm(x, "inf"),
+    "exponential features": cp.exp(A @ x / 4) @ w,
+    "logarithm and softplus": v * cp.log(s) + cp.logistic(x) @ w,
+    "maximum and minimum": cp.maximum(x, 0) @ w + v * cp.minimum(s, 1, cp.abs(x[0])),
+    "negation and transposition": -W.T @ (-x) - P @ t,
+    "power 1": cp.power(w, 1) + x,
+    "power 0": cp.power(w, 0) + W[:, 0],
+    "wrapped": nonneg_wrap(w) + symmetric_wrap(S) @ x,
+    "real part": cp.real(w) + cp.conj(x),
+    "nothing of the record": w,
+    "constant": cp.Constant(np.arange(3.0)) + 0 * w,
+}
+
+
+def assign(theta: np.ndarray, fields: dict[str, np.ndarray]) -> None:
+    """Give variables and parameters their values, whether or not attributes allow them."""
+    for name, value in SPACE.unpack(theta).items():
+        SPACE.blocks[name].variable.save_value(value)
+    for name, parameter in RECORD.parameters.items():
+        parameter.value = fields[name]
+
+
+def scalars_of(expander: Expander) -> np.ndarray:
+    """Return the record's scalars, those of non-polynomial functions evaluated by CVXPY."""
+    values = {
+        base.start: RECORD.parameters[base.name] for base in expander.bases.bases if base.name in RECORD.parameters
+    }
+    opaque = {id(polynomial): polynomial for polynomial in expander._opaque.values()}
+    for expression, polynomial in expander._memory.values():
+        if id(polynomial) in opaque:
+            values[int(polynomial.monomial[0, 0])] = expression
+    return np.concatenate([np.asarray(values[key].value, dtype=float).reshape(-1, order="F") for key in sorted(values)])
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_expansion_has_the_value_of_the_expression(name, seed):
+    rng = np.random.default_rng(seed)
+    expression = EXPRESSIONS[name]
+    batch = RECORD.sample(1, rng)
+    theta = rng.normal(size=SPACE.dim)
+    assign(theta, {field: values[0] for field, values in batch.fields.items()})
+    expander = Expander(SPACE, Bases(RECORD))
+    polynomial = expander.expand(expression)
+    assert polynomial.shape == expression.shape
+    assert polynomial.evaluate(scalars_of(expander), theta) == pytest.approx(
+        np.asarray(expression.value, dtype=float), rel=1e-9, abs=1e-9
+    )
+
+
+def test_expressions_are_expanded_once():
+    expander = Expander(SPACE, Bases(RECORD))
+    shared = cp.exp(x)
+    first, second = expander.expand(shared @ w), expander.expand(cp.sum(shared) * v)
+    assert expander.expand(EXPRESSIONS["matmul, matrices"]) is expander.expand(EXPRESSIONS["matmul, matrices"])
+    assert len(expander.bases.bases) == len(RECORD.parameters) + 1
+    assert np.intersect1d(first.monomial, second.monomial).size == 3
+
+
+def test_functions_of_the_record_that_print_alike_are_told_apart():
+    """CVXPY prints eight digits, and only the corners of large arrays."""
+    table = np.random.default_rng(2).normal(size=(40, 3))
+    other = table.copy()
+    other[20, 1] += 1.0
+    pairs: list[tuple[Any, Any]] = [
+        (np.array([0.1234567891, 1.0]) * s, np.array([0.1234567892, 1.0]) * s),
+        (table @ x, other @ x),
+    ]
+    for first, second in pairs:
+        assert structure(cp.exp(first)) != structure(cp.exp(second))
+        expander = Expander(SPACE, Bases(RECORD))
+        difference = expander.expand(v * cp.sum(cp.exp(first) - cp.exp(second)))
+        assert len(difference.entry) > 0
+    assert structure(cp.exp(table @ x)) == structure(cp.exp(table.copy() @ x))
+    assert structure(cp.exp(x[[0, 1]])) != structure(cp.exp(x[[0, 2]]))
+    assert structure(cp.norm(x, 1.5)) != structure(cp.norm(x, 1.25))
+
+
+def test_equal_functions_of_the_record_cancel():
+    expander = Expander(SPACE, Bases(RECORD))
+    zero = expander.expand(v * cp.exp(s) - cp.exp(s) * v)
+    assert len(zero.entry) == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "error", "message"),
+    [
+        (lambda: w / (s - 1), NotPrivate, "power -1 can leave the positive numbers"),
+        (lambda: v * cp.log(s - 0.5), NotPrivate, "logarithm's argument can reach zero"),
+        (lambda: v * cp.sqrt(x[0]), NotPrivate, "can leave the positive numbers"),
+        (lambda: v * cp.log_sum_exp(x), MissingRule, "no interval rule for log_sum_exp"),
+        (lambda: v * cp.power(s, cp.Parameter(nonneg=True, name="q")), MissingRule, "exponent of a power depends"),
+        (lambda: cp.Parameter(3, name="unknown") @ w, NotPrivate, "is not a field of the record"),
+        (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, MissingRule, "products of stacks of matrices"),
+        (lambda: cp.kron(M, W), MissingRule, "no rule for the affine atom kron"),
+    ],
+)
+def test_refusals_name_the_place(expression, error, message):
+    with pytest.raises(error, match=message) as caught:
+        Expander(SPACE, Bases(RECORD)).expand(expression())
+    assert caught.value.expression
+    assert caught.value.remedy
+
+
+def test_an_exponent_that_is_a_field_is_refused_even_if_it_has_a_value():
+    """A value that someone left in a symbol must not become a public constant."""
+    exponent = cp.Parameter(nonneg=True, name="q", value=2.0)
+    with pytest.raises(MissingRule, match="exponent"):
+        Expander(SPACE, Bases(RECORD)).expand(v * cp.power(s, exponent))
+
+
+def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatch):
+    """With C classes, C(C-1) margins are two functions of two variables: own matrix first or last among the coordinates."""
+    calls = []
+    original = Polynomial.matmul
+    monkeypatch.setattr(Polynomial, "matmul", lambda *arguments: calls.append(1) or original(*arguments))
+    for classes in (3, 9):
+        for competitors in ("summed", "soft"):
+            template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors)
+            calls.clear()
+            LossForm(template)
+            assert len(calls) == 4
+
+
+@pytest.mark.parametrize("competitors", ["summed", "soft"])
+def test_shared_expansions_are_those_of_each_expression(competitors):
+    template = dp.load("large_margin_gaussian", features=2, classes=4, competitors=competitors)
+    form = LossForm(template)
+    for group in form.leaves:
+        for leaf in group:
+            shared, alone = form.polynomial(leaf), Expander(form.space, Bases(template.record)).expand(leaf)
+            for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
+                assert np.array_equal(getattr(shared, name), getattr(alone, name)), name
+
+
+def test_what_differs_in_more_than_the_variables_is_not_shared():
+    """Numbers that print alike, repeated variables, other shapes and symmetry, another order, other fields."""
+    a, b, c = (cp.Variable(3, name=name) for name in "abc")
+    S, T, F = (
+        cp.Variable((3, 3), symmetric=True, name="S3"),
+        cp.Variable((3, 3), PSD=True, name="T3"),
+        cp.Variable((3, 3), name="F3"),
+    )
+    space = Space([a, b, c, S, T, F])
+    long = np.linspace(0, 1, 2000)
+    nudged = long.copy()
+    nudged[1000] += 1e-3
+    expressions = [
+        x @ a,
+        x @ b,
+        1.0 * (x @ a),
+        (1.0 + 1e-12) * (x @ b),
+        a @ long[:3] + b @ long[:3],
+        a @ long[:3] + a @ long[:3],
+        x @ (a - b),
+        x @ (b - c),
+        x @ (b - a),
+        x @ (c - a),
+        cp.sum(np.outer(long, long[:3]) @ a),
+        cp.sum(np.outer(nudged, long[:3]) @ b),
+        x @ S @ x,
+        x @ T @ x,
+        x @ F @ x,
+        a[0:2],
+        b[1:3],
+        c[[0, 2]],
+        b[[0, 1]],
+    ]
+    expander = Expander(space, Bases(RECORD))
+    for expression in expressions:
+        shared, alone = expander.expand_leaf(expression), Expander(space, Bases(RECORD)).expand(expression)
+        for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
+            assert np.array_equal(getattr(shared, name), getattr(alone, name)), str(expression)

@@ -1,0 +1,99 @@
+"""Coordinates of the parameters: a linear isometry, there and back, for plain and symmetric variables."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import TemplateError
+from dpconvex.evaluation.compiled import double_precision
+
+w = cp.Variable(3, name="w")
+v = cp.Variable(name="v")
+W = cp.Variable((2, 3), name="W")
+S = cp.Variable((3, 3), symmetric=True, name="S")
+P = cp.Variable((2, 2), PSD=True, name="P")
+N = cp.Variable((2, 2), NSD=True, name="N")
+one = cp.Variable((1, 1), PSD=True, name="one")
+SPACE = Space([w, v, W, S, P, N, one])
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def test_blocks_are_consecutive():
+    assert SPACE.dim == 3 + 1 + 6 + 6 + 3 + 3 + 1
+    starts = [block.start for block in SPACE.blocks.values()]
+    assert starts == [0, 3, 4, 10, 16, 19, 22]
+    assert SPACE.blocks["W"].slice == slice(4, 10)
+    assert SPACE.block_of(S).name == "S"
+    assert [block.symmetric for block in SPACE.blocks.values()] == [False, False, False, True, True, True, False]
+
+
+@given(SEEDS)
+def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
+    theta = np.random.default_rng(seed).normal(size=SPACE.dim)
+    values = SPACE.unpack(theta)
+    for name, block in SPACE.blocks.items():
+        assert values[name].shape == block.variable.shape
+        if block.symmetric:
+            assert np.array_equal(values[name], values[name].T)
+    assert sum(np.sum(value**2) for value in values.values()) == pytest.approx(theta @ theta)
+    assert SPACE.pack(values) == pytest.approx(theta)
+
+
+@given(SEEDS)
+def test_lifts_are_isometries(seed):
+    rng = np.random.default_rng(seed)
+    for block in SPACE.blocks.values():
+        lift = block.lift.toarray()
+        assert lift.T @ lift == pytest.approx(np.eye(block.dim), abs=1e-14)
+        part = rng.normal(size=block.dim)
+        padded = np.zeros(SPACE.dim)
+        padded[block.slice] = part
+        assert (lift @ part).reshape(block.variable.shape, order="F") == pytest.approx(
+            SPACE.unpack(padded)[block.name], abs=1e-14
+        )
+
+
+def test_packing_symmetrises():
+    values = {name: np.zeros(block.variable.shape) for name, block in SPACE.blocks.items()}
+    values["P"] = np.array([[1.0, 4.0], [0.0, 3.0]])
+    assert SPACE.unpack(SPACE.pack(values))["P"] == pytest.approx(np.array([[1.0, 2.0], [2.0, 3.0]]))
+
+
+@given(SEEDS)
+def test_jax_and_numpy_unpack_alike(seed):
+    import jax.numpy as jnp
+
+    theta = np.random.default_rng(seed).normal(size=SPACE.dim)
+    expected = SPACE.unpack(theta)
+    with double_precision():
+        for xp in (np, jnp):
+            values = SPACE.unpack_with(xp.asarray(theta), xp)
+            for name, value in expected.items():
+                assert np.asarray(values[name]) == pytest.approx(value, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        (lambda: cp.Variable(2, complex=True, name="c"), "'c' is declared complex"),
+        (lambda: cp.Variable(2, integer=True, name="i"), "'i' is declared integer"),
+        (lambda: cp.Variable(2, boolean=True, name="b"), "'b' is declared boolean"),
+        (lambda: cp.Variable((2, 2), hermitian=True, name="h"), "'h' is declared hermitian"),
+        (lambda: cp.Variable((2, 2), diag=True, name="d"), "'d' is declared diag"),
+        (lambda: cp.Variable((2, 2, 2), name="t"), "'t' has 3 axes"),
+    ],
+)
+def test_variables_without_coordinates_are_refused(variable, message):
+    with pytest.raises(TemplateError, match=message):
+        Space([variable()])
+
+
+def test_an_empty_space():
+    space = Space([])
+    assert space.dim == 0
+    assert space.pack({}).shape == (0,)
+    assert space.unpack(np.zeros(0)) == {}

@@ -1,0 +1,145 @@
+"""Arithmetic of arrays that are affine in theta and polynomial in a record, against NumPy on random values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, strategies as st
+
+from dpconvex.core.polynomial import Polynomial, concatenate, join, numbered_rows
+
+SCALARS = 4
+DIM = 5
+SEEDS = st.integers(0, 2**32 - 1)
+SHAPES = [(), (3,), (2, 3), (1, 4), (4, 1)]
+
+
+def random_polynomial(rng: np.random.Generator, shape: tuple[int, ...], with_theta: bool = True) -> Polynomial:
+    """Draw a polynomial of degree at most 2 in the record; terms may repeat, as those of an unsimplified sum do."""
+    size = int(np.prod(shape, dtype=int))
+    terms = int(rng.integers(0, 4 * size + 1))
+    coordinate = rng.integers(-1, DIM, size=terms) if with_theta else np.full(terms, -1)
+    monomial = np.sort(rng.integers(-1, SCALARS, size=(terms, 2)), axis=1)
+    return Polynomial(shape, rng.integers(0, size, size=terms), coordinate, monomial, rng.integers(-3, 4, terms) * 0.5)
+
+
+@pytest.fixture
+def point() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return rng.normal(size=SCALARS), rng.normal(size=DIM)
+
+
+@given(SEEDS, st.sampled_from(SHAPES))
+def test_sums_and_multiples(seed, shape):
+    rng = np.random.default_rng(seed)
+    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
+    a, b = random_polynomial(rng, shape), random_polynomial(rng, shape)
+    assert (a + b).evaluate(*at) == pytest.approx(a.evaluate(*at) + b.evaluate(*at), abs=1e-12)
+    assert a.scaled(-1.5).evaluate(*at) == pytest.approx(-1.5 * a.evaluate(*at), abs=1e-12)
+    split = a.part(with_theta=True) + a.part(with_theta=False)
+    assert split.evaluate(*at) == pytest.approx(a.evaluate(*at), abs=1e-12)
+    assert a.part(with_theta=False).is_record_only
+
+
+@given(SEEDS, st.sampled_from(SHAPES))
+def test_products_entry_by_entry(seed, shape):
+    rng = np.random.default_rng(seed)
+    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
+    a, b = random_polynomial(rng, shape), random_polynomial(rng, shape, with_theta=False)
+    expected = a.evaluate(*at) * b.evaluate(*at)
+    assert a.times(b).evaluate(*at) == pytest.approx(expected, abs=1e-11)
+    assert b.times(a).evaluate(*at) == pytest.approx(expected, abs=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result"),
+    [((3,), (3,), ()), ((3,), (3, 2), (2,)), ((2, 3), (3,), (2,)), ((2, 3), (3, 4), (2, 4)), ((1, 1), (1, 5), (1, 5))],
+)
+@given(seed=SEEDS)
+def test_matrix_products(left, right, result, seed):
+    rng = np.random.default_rng(seed)
+    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
+    a, b = random_polynomial(rng, left, with_theta=False), random_polynomial(rng, right)
+    assert a.matmul(b, result).evaluate(*at) == pytest.approx(a.evaluate(*at) @ b.evaluate(*at), abs=1e-11)
+
+
+@given(SEEDS)
+def test_linear_maps_and_rearrangements(seed):
+    rng = np.random.default_rng(seed)
+    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
+    a = random_polynomial(rng, (2, 3))
+    value = a.evaluate(*at)
+    matrix = rng.normal(size=(4, 6)) * (rng.random((4, 6)) < 0.5)
+    flat = value.reshape(-1, order="F")
+    assert a.linear(matrix, (4,)).evaluate(*at) == pytest.approx(matrix @ flat, abs=1e-11)
+    assert a.linear(sp.csr_array(matrix), (2, 2)).evaluate(*at) == pytest.approx(
+        (matrix @ flat).reshape((2, 2), order="F"), abs=1e-11
+    )
+    assert a.gathered(a.numbers().T).evaluate(*at) == pytest.approx(value.T)
+    assert a.gathered(np.array([5, -1, 0, 0])).evaluate(*at) == pytest.approx([flat[5], 0.0, flat[0], flat[0]])
+    assert a.reshaped((3, 2)).evaluate(*at) == pytest.approx(value.reshape((3, 2), order="F"))
+
+
+@given(SEEDS)
+def test_collecting_keeps_the_value_and_leaves_no_equal_terms(seed):
+    rng = np.random.default_rng(seed)
+    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
+    a = random_polynomial(rng, (2,))
+    doubled = concatenate([a, a], (2,), [a.entry, a.entry]).collected()
+    assert doubled.evaluate(*at) == pytest.approx(2 * a.evaluate(*at), abs=1e-12)
+    padded = np.pad(doubled.monomial, ((0, 0), (2 - doubled.monomial.shape[1], 0)), constant_values=-1)
+    terms = np.column_stack([doubled.entry, doubled.coordinate, padded])
+    assert len(np.unique(terms, axis=0)) == len(terms)
+    assert (doubled.coefficient != 0).all()
+
+
+def test_opposite_terms_cancel_to_nothing(point):
+    x = Polynomial.scalars((2,), 0)
+    theta = Polynomial.coordinates((2,), 1, sp.csr_array(np.eye(2)))
+    zero = x.times(theta) + theta.times(x).scaled(-1.0)
+    assert len(zero.entry) == 0
+    assert zero.is_constant
+    assert (zero.evaluate(*point) == 0).all()
+
+
+def test_products_of_two_parameters_are_refused():
+    theta = Polynomial.coordinates((2,), 0, sp.csr_array(np.eye(2)))
+    with pytest.raises(ValueError, match="not affine"):
+        theta.times(theta)
+
+
+def test_leaves_are_what_they_stand_for(point):
+    scalars, theta = point
+    assert Polynomial.scalars((2, 2), 0).evaluate(*point) == pytest.approx(scalars.reshape((2, 2), order="F"))
+    lift = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
+    variable = Polynomial.coordinates((3,), 2, sp.csr_array(lift))
+    assert variable.evaluate(*point) == pytest.approx(lift @ theta[2:4])
+    assert not variable.is_record_only
+    constant = Polynomial.constant(sp.csr_array(np.array([[0.0, 1.5], [-2.0, 0.0]])))
+    assert constant.is_constant
+    assert constant.evaluate(*point) == pytest.approx(np.array([[0.0, 1.5], [-2.0, 0.0]]))
+    assert Polynomial.constant(3.0).shape == ()
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8))
+def test_join_finds_every_pair_once(left, right):
+    i, j = join(np.array(left, dtype=np.int64), np.array(right, dtype=np.int64))
+    expected = {(a, b) for a, p in enumerate(left) for b, q in enumerate(right) if p == q}
+    assert len(i) == len(expected)
+    assert set(zip(i.tolist(), j.tolist(), strict=True)) == expected
+
+
+@pytest.mark.parametrize("top", [3, 2**40])
+@pytest.mark.parametrize("columns", [0, 1, 2, 3])
+def test_rows_are_numbered_in_lexicographic_order(columns, top):
+    """Packed into one number where that fits, else as rows."""
+    rng = np.random.default_rng(columns)
+    table = rng.choice([-1, 0, 1, top], size=(50, columns))
+    distinct, number = numbered_rows(table)
+    assert (distinct[number] == table).all()
+    expected = np.unique(table, axis=0) if columns else table[:1]
+    assert np.array_equal(distinct, expected)
+    empty, none = numbered_rows(table[:0])
+    assert empty.shape == (0, columns)
+    assert len(none) == 0

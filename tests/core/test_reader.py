@@ -1,0 +1,310 @@
+"""What a user writes is read once: exact atoms, real constants, shapes of one size, and nothing that changes afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import dpconvex as dp
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.reader import ATOMS, Reader
+from dpconvex.core.values import Evaluation
+from dpconvex.release.verify import analyse
+
+UNIT = dp.Record(x=dp.Ball(1))
+PAIR = dp.Record(a=dp.Box(-np.ones((2, 1)), np.ones((2, 1))), b=dp.Box(-np.ones((1, 2)), np.ones((1, 2))))
+w = cp.Variable(name="w")
+v = cp.Variable(2, name="v")
+X = cp.Variable((2, 2), name="X")
+INTERVAL = [w <= 1, w >= -1]
+
+
+def learner(regularizer: Any, constraints: Any = (), variable: cp.Variable = v) -> dp.Template:
+    """Return a template whose loss is harmless, so that only its public part matters."""
+    first = variable if variable.ndim == 0 else cp.vec(variable, order="F")[0]
+    return dp.Template(UNIT, lambda x: cp.logistic(x[0] * first), regularizer, list(constraints))
+
+
+def modulus(regularizer: Any, constraints: Any = (), variable: cp.Variable = v) -> float:
+    return analyse(learner(regularizer, constraints, variable)).modulus
+
+
+def of_pairs(loss: Callable[..., Any]) -> Analysis:
+    return analyse(dp.Template(PAIR, loss, cp.square(w), INTERVAL))
+
+
+# Broadcasting
+
+
+def steepest(loss: Callable[..., Any]) -> float:
+    """Largest observed slope of a loss of a column and a row, over their corners and some parameters."""
+    best, step = 0.0, 1e-6
+    a, b = cp.Parameter((2, 1)), cp.Parameter((1, 2))
+    expression = loss(a, b)
+    for corner in np.ndindex(2, 2, 2, 2):
+        fields = 2.0 * np.array(corner) - 1.0
+        for theta in (-0.999, -0.5, -0.1, 0.1, 0.5, 0.999):
+            values = [
+                Evaluation(
+                    {id(a): fields[:2].reshape(2, 1), id(b): fields[2:].reshape(1, 2), id(w): theta + s}
+                ).measure(expression)
+                for s in (-step, step)
+            ]
+            best = max(best, abs(values[1] - values[0]) / (2 * step))
+    return best
+
+
+BROADCAST: dict[str, Callable[..., Any]] = {
+    "maximum of sizes": lambda a, b: cp.norm1(cp.maximum(cp.abs(a * w), cp.abs(b * w))),
+    "maximum": lambda a, b: cp.sum(cp.maximum(a * w, b * w)),
+    "maximum of three": lambda a, b: cp.sum(cp.maximum(a * w, b * w, 0.1)),
+    "minimum": lambda a, b: -cp.sum(cp.minimum(a * w, b * w)),
+    "sum": lambda a, b: cp.sum(cp.logistic(a * w + b * w)),
+    "sum of curves": lambda a, b: cp.sum(cp.logistic(a * w) + cp.logistic(b * w)),
+    "product": lambda a, b: cp.sum(cp.multiply(cp.square(a), cp.logistic(b * w))),
+    "divergence": lambda a, b: cp.sum(cp.kl_div(3 + a * w, 3 + b * w)),
+    "relative entropy": lambda a, b: cp.sum(cp.rel_entr(3 + a * w, 3 + b * w)),
+    "record alone": lambda a, b: cp.sum(cp.logistic(cp.maximum(a, b) * w)),
+    "constant grid": lambda a, b: cp.sum(cp.maximum(a * w, np.array([[0.2, -0.1]]))),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+def test_atoms_that_broadcast_count_every_entry(name: str) -> None:
+    found, seen = of_pairs(BROADCAST[name]).gradient_bound, steepest(BROADCAST[name])
+    assert seen <= found * (1 + 1e-6)
+    assert found <= 6 * seen  # and the bound is of this loss
+
+
+def test_reductions_keep_their_axes() -> None:
+    loss = lambda a, b: cp.sum(cp.norm1(a * w + b, axis=0, keepdims=True) + b)  # noqa: E731
+    assert of_pairs(loss).gradient_bound == pytest.approx(4.0)
+
+
+def test_a_maximum_of_a_column_and_a_row_bounds_each_entry_by_its_own_level() -> None:
+    level = np.array([[1.0, 5.0], [7.0, 9.0]])
+    template = learner(cp.sum_squares(X), [cp.maximum(X[:, [0]], X[[1], :]) <= level], X)
+    feasible = analyse(template).form.feasible
+    assert feasible.upper.tolist() == [1.0, 1.0, np.inf, 5.0]  # X00, X10, X01, X11
+
+
+@pytest.mark.parametrize("extra", [[], [v >= 0]], ids=["alone", "with others"])
+def test_all_bounds_on_one_coordinate_count(extra: list[Any]) -> None:
+    template = learner(cp.sum_squares(v), [v[[0, 0, 1]] <= np.array([1.0, 5.0, 2.0]), *extra])
+    feasible = analyse(template).form.feasible
+    assert feasible.upper.tolist() == [1.0, 2.0]
+    assert feasible.project(np.array([3.0, 3.0])).tolist() == [1.0, 2.0]
+
+
+def test_contradicting_bounds_in_one_constraint_are_an_error() -> None:
+    with pytest.raises(dp.TemplateError, match="cannot be satisfied"):
+        analyse(learner(cp.sum_squares(v), [cp.hstack([v[0], -v[0]]) <= np.array([-1.0, -1.0])]))
+
+
+# Exact atoms
+
+
+class SquareOfLogarithm(cp.log):
+    """A user's subclass: another function under the rules of its parent."""
+
+
+def test_a_subclass_is_not_its_parent() -> None:
+    with pytest.raises(dp.MissingRule, match="SquareOfLogarithm"):
+        learner(cp.sum_squares(v) - cp.sum(SquareOfLogarithm(v)), [v <= 3])
+
+
+def test_log1p_has_the_curvature_of_its_own_argument() -> None:
+    found = modulus(0.5 * cp.sum_squares(w) - cp.log1p(w), [w <= 3], w)
+    assert found == pytest.approx(1 + 1 / 16)
+
+
+def test_every_atom_that_is_read_is_built_again_with_its_value() -> None:
+    expressions = [
+        cp.logistic(v),
+        cp.power(cp.pos(v), 2.5),
+        cp.norm(X, 1, axis=1),
+        cp.sum(X, axis=0, keepdims=True),
+        cp.max(X, axis=1),
+        cp.quad_form(v, np.array([[2.0, 1.0], [1.0, 2.0]])),
+        cp.vstack([v, v[::-1]]),
+        cp.sum_largest(X, 2),
+        cp.cumsum(v),
+        cp.kron(np.array([[1.0, 2.0]]), X),
+        cp.upper_tri(X),
+        cp.reshape(X, (4,), order="C"),
+        X[[0, 1], [1, 0]],
+        cp.log1p(cp.pos(v)),
+    ]
+    reader = Reader([])
+    reader.declare(expressions)
+    rng = np.random.default_rng(1)
+    leaves = {id(v): rng.normal(size=2), id(X): rng.normal(size=(2, 2))}
+    fresh = {id(reader.variables[variable.id]): leaves[id(variable)] for variable in (v, X)}
+    for expression in expressions:
+        read = reader.expression(expression, "it")
+        assert read.shape == expression.shape
+        assert {type(node) for node in nodes(read)} <= {*ATOMS, cp.Variable, cp.Constant}
+        np.testing.assert_allclose(
+            Evaluation(fresh).value(read), Evaluation(leaves).value(expression), rtol=1e-12, atol=1e-14
+        )
+
+
+def nodes(expression: Any) -> list[Any]:
+    return [expression, *(node for argument in expression.args for node in nodes(argument))]
+
+
+# Definiteness
+
+
+INDEFINITE: dict[str, Callable[[], Any]] = {
+    "negative by less than an absolute tolerance": lambda: 2e10 * cp.quad_form(v, -5e-11 * np.eye(2)),
+    "of both signs": lambda: 2e10 * cp.quad_form(v, np.diag([1.0, -5e-11])),
+    "far below rounding of the other": lambda: 1e20 * cp.quad_form(v, np.diag([1.0, -1e-17])),
+    "asserted": lambda: cp.quad_form(v, np.diag([1.0, -1.0]), assume_PSD=True),
+    "said to be PSD": lambda: cp.quad_form(v, cp.psd_wrap(np.diag([1.0, -1.0]))),
+    "divided by a negative number": lambda: cp.quad_over_lin(v, -1.0),
+    "divided by a negative expression": lambda: -2 * cp.quad_over_lin(v, 1e-300),
+}
+
+
+@pytest.mark.parametrize("name", INDEFINITE)
+def test_convexity_has_no_absolute_tolerance(name: str) -> None:
+    with pytest.raises(dp.NotPrivate):
+        modulus(100 * cp.sum_squares(v) + INDEFINITE[name]())
+    bent = lambda x: cp.square(x @ v[:1]) + INDEFINITE[name]()  # noqa: E731
+    with pytest.raises(dp.NotPrivate):
+        analyse(dp.Template(UNIT, bent, cp.sum_squares(v), [cp.norm(v) <= 1]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 10**6), st.sampled_from([1e-12, 1e-3, 1.0, 1e9]))
+def test_a_quadratic_form_counts_with_its_eigenvalues(size: int, seed: int, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(size, size))
+    matrix = scale * root @ root.T
+    u = cp.Variable(size, name="u")
+    least = 2 * np.linalg.eigvalsh(matrix)[0]
+    found = modulus(cp.quad_form(u, matrix), (), u)
+    assert found <= least + 1e-12 * scale * size * 10
+    assert found >= least - 1e-10 * np.trace(matrix)
+
+
+# Complex numbers and options
+
+
+COMPLEX: dict[str, Callable[[], Any]] = {
+    "imaginary part": lambda: cp.sum_squares(cp.real(np.array([1.0, 99.0j]) @ v)),
+    "size": lambda: cp.abs(np.array([1.0, 99.0j]) @ v),
+    "norm": lambda: cp.norm(np.fft.fft(np.eye(2)) @ np.diag([1.0, 1e-9j]) @ v),
+    "an imaginary part that CVXPY ignores": lambda: cp.square(cp.real((1.0 + 1e-6j) * v[0])),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_constants_are_refused_in_every_place(name: str) -> None:
+    with pytest.raises(dp.NotPrivate, match="complex"):
+        learner(cp.sum_squares(v) + COMPLEX[name]())
+    with pytest.raises(dp.NotPrivate, match="complex"):
+        dp.Template(UNIT, lambda x: x[0] * v[0] + COMPLEX[name](), cp.sum_squares(v))
+    with pytest.raises(dp.NotPrivate, match="complex"):
+        learner(cp.sum_squares(v), [COMPLEX[name]() <= 1])
+
+
+def test_a_discrete_fourier_transform_of_real_and_imaginary_parts_reaches_every_direction() -> None:
+    u, transform = cp.Variable(3, name="u"), np.fft.fft(np.eye(3))
+    record = dp.Record(x=dp.Ball(3))
+    parts = np.concatenate([transform.real, transform.imag])
+    template = dp.Template(record, lambda x: cp.logistic((parts @ x) @ (parts @ u)), cp.sum_squares(u))
+    assert analyse(template).form.noise_dimension == 3
+    with pytest.raises(dp.NotPrivate, match="complex"):
+        dp.Template(record, lambda x: cp.logistic(cp.real(transform @ x) @ u), cp.sum_squares(u))
+
+
+def test_a_constant_of_complex_type_that_is_real_is_read() -> None:
+    assert modulus(cp.sum_squares(np.array([2.0 + 0j, 1.0]) * v[0]) + cp.sum_squares(v)) == pytest.approx(2.0)
+
+
+def test_a_public_parameter_is_a_number() -> None:
+    strength = cp.Parameter(nonneg=True, name="strength", value=3.0)
+    width = cp.Parameter(nonneg=True, name="width", value=0.5)
+    power = cp.Parameter(name="power", value=2)
+    template = dp.Template(
+        UNIT,
+        lambda x: strength * cp.huber(x[0] * v[0], width),
+        strength * cp.sum_squares(v) + cp.power(v[0], power),
+        [v <= strength],
+    )
+    found = analyse(template)
+    assert found.modulus == pytest.approx(6.0)
+    assert found.gradient_bound == pytest.approx(3.0)
+    assert found.form.feasible.upper.tolist() == [3.0, 3.0]
+    strength.value = width.value = 1e-6  # too late
+    fresh = Analysis(type(found.form)(template))
+    assert (fresh.modulus, fresh.gradient_bound) == (found.modulus, found.gradient_bound)
+
+
+def test_a_parameter_without_a_value_is_refused_by_name() -> None:
+    with pytest.raises(dp.NotPrivate, match="the regularizer mentions the parameter 'strength'"):
+        learner(cp.Parameter(nonneg=True, name="strength") * cp.sum_squares(v))
+
+
+# Constraints
+
+
+@pytest.mark.parametrize("values", [[0, 1], [-1.0, 0.5, 2.0]])
+def test_sets_that_are_not_convex_are_refused(values: list[float]) -> None:
+    with pytest.raises(dp.NotPrivate, match="FiniteSet"):
+        learner(cp.sum_squares(v), [cp.constraints.FiniteSet(v[0], values)])
+
+
+# What changes afterwards
+
+
+def test_a_template_stays_what_it_was() -> None:
+    matrix, cap, lower = np.eye(2), np.ones(2), np.zeros(2)
+    u = cp.Variable(2, name="u", bounds=[lower, None])
+    template = dp.Template(UNIT, lambda x: cp.logistic(x[0] * u[0]), cp.sum_squares(matrix @ u), [u <= cap])
+    matrix *= 1e-3
+    cap *= 1e3
+    lower -= 1e3
+    u.attributes["bounds"] = None
+    found = analyse(template)
+    assert found.modulus == pytest.approx(2.0)
+    assert (found.form.feasible.lower.tolist(), found.form.feasible.upper.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", ["losses", "regularizer", "constraints", "variables", "record"])
+def test_a_template_cannot_be_changed(name: str) -> None:
+    template = learner(100 * cp.sum_squares(v))
+    analyse(template)
+    with pytest.raises(dp.TemplateError, match="cannot be changed"):
+        setattr(template, name, getattr(learner(0.1 * cp.sum_squares(v)), name))
+
+
+def test_a_record_cannot_be_changed() -> None:
+    record = dp.Record(x=dp.Ball(1), y=dp.Choice([0, 1]))
+    with pytest.raises(dp.TemplateError, match="cannot be changed"):
+        record.fields = {"x": dp.Ball(1, radius=100.0)}  # type: ignore[misc]
+    for mapping in (record.fields, record.continuous, record.discrete, record.parameters):
+        with pytest.raises(TypeError):
+            mapping["x"] = dp.Ball(1, radius=100.0)  # type: ignore[index]
+
+
+def test_constants_of_a_template_cannot_be_written_to() -> None:
+    template = learner(cp.sum_squares(np.array([[1.0, 2.0], [0.0, 1.0]]) @ v))
+    (matrix,) = [c.value for c in template.regularizer.constants() if c.shape == (2, 2)]
+    with pytest.raises(ValueError, match="read-only"):
+        matrix[0, 0] = 0.0
+
+
+def test_values_of_the_users_variables_are_left_alone() -> None:
+    u = cp.Variable(name="u")
+    template = dp.Template(UNIT, lambda x: cp.logistic(x[0] * u), cp.square(u))
+    dp.minimize(template, {"x": [[1.0], [-0.5]]})
+    assert u.value is None
+    assert all(variable is not u for variable in template.variables)

@@ -1,0 +1,153 @@
+"""Bounds of record-only polynomials: never below what sampled records reach, and exact where they should be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.record_scalars import Base, Bases
+from dpconvex.language.record import Record
+
+SEEDS = st.integers(0, 2**32 - 1)
+RECORD = Record(
+    a=Ball(3, 2.0, norm=1),
+    b=Ball(2, 0.5),
+    c=Ball(2, 1.5, norm=np.inf),
+    d=Box([0.5, -2.0], [1.0, 3.0]),
+    e=Box(-1.0, -0.25),
+)
+
+
+def scalars(record: Record, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw records as rows of all their scalars, in the order of the bases."""
+    fields = record.sample(size, rng).fields
+    return np.concatenate([fields[name].reshape(size, -1) for name in record.continuous], axis=1)
+
+
+def draw(rng: np.random.Generator, entries: int, count: int, degree: int) -> Polynomial:
+    terms = 3 * entries
+    monomial = np.sort(rng.integers(-1, count, size=(terms, degree)), axis=1)
+    return Polynomial(
+        (entries,), rng.integers(0, entries, terms), np.full(terms, -1), monomial, rng.normal(size=terms)
+    ).collected()
+
+
+def values(polynomial: Polynomial, records: np.ndarray) -> np.ndarray:
+    return np.stack([polynomial.evaluate(record, np.zeros(0)) for record in records])
+
+
+@given(SEEDS, st.integers(0, 4))
+def test_ranges_and_norms_contain_every_record(seed, degree):
+    rng = np.random.default_rng(seed)
+    bases = Bases(RECORD)
+    polynomial = draw(rng, 4, bases.count, degree)
+    seen = values(polynomial, scalars(RECORD, 200, rng))
+    low, high = bases.range(polynomial)
+    slack = 1e-9 * (1 + np.abs(seen).max())
+    assert (low - slack <= seen.min(axis=0)).all()
+    assert (high + slack >= seen.max(axis=0)).all()
+    assert bases.norm(polynomial) + slack >= np.linalg.norm(seen, axis=1).max()
+
+
+@given(SEEDS)
+def test_monomials_lie_in_their_ranges(seed):
+    rng = np.random.default_rng(seed)
+    bases = Bases(RECORD)
+    monomial = np.sort(rng.integers(-1, bases.count, size=(20, 4)), axis=1)
+    low, high = bases.monomial_range(monomial)
+    records = np.column_stack([scalars(RECORD, 200, rng), np.ones(200)])
+    seen = records[:, monomial].prod(axis=2)
+    assert (low - 1e-12 <= seen.min(axis=0)).all()
+    assert (seen.max(axis=0) <= high + 1e-12).all()
+
+
+@pytest.mark.parametrize(("norm", "longest"), [(1, 2.0), (2, 2.0), (np.inf, 2.0 * np.sqrt(3))])
+def test_a_linear_form_on_a_euclidean_ball_is_exact(norm, longest):
+    bases = Bases(Record(x=Ball(3, 2.0, norm=norm)))
+    direction = np.array([2.0, -1.0, 2.0])
+    form = bases.polynomials["x"].linear(direction[None], (1,))
+    low, high = bases.range(form)
+    box = 2.0 * np.abs(direction).sum()
+    assert high[0] == pytest.approx(min(3 * longest, box))
+    assert low[0] == pytest.approx(-high[0])
+
+
+def test_the_norm_of_a_stack_uses_the_matrix_and_not_its_rows():
+    bases = Bases(Record(x=Ball(3, 1.0)))
+    matrix = np.array([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 0.0, 1.0]])
+    assert bases.norm(bases.polynomials["x"].linear(matrix, (3,))) == pytest.approx(np.sqrt(2))
+    assert bases.norm(bases.polynomials["x"]) == pytest.approx(1.0)
+    assert bases.norm(Polynomial.constant(np.array([3.0, 4.0]))) == pytest.approx(5.0)
+
+
+def test_even_powers_are_not_negative():
+    bases = Bases(Record(s=Box(-2.0, 1.0)))
+    s = bases.polynomials["s"]
+    for power, expected in [(1, (-2.0, 1.0)), (2, (0.0, 4.0)), (3, (-8.0, 4.0)), (4, (0.0, 16.0))]:
+        monomial = np.zeros((1, power), dtype=np.int64)
+        low, high = bases.monomial_range(monomial)
+        assert low[0] <= expected[0] <= expected[1] <= high[0]
+        if power % 2 == 0:
+            assert low[0] == 0.0
+    assert bases.range(s.times(s))[0] == 0.0
+
+
+def test_a_constant_has_itself_as_range():
+    bases = Bases(Record(s=Box(-2.0, 1.0)))
+    low, high = bases.range(Polynomial.constant(np.array([1.0, 0.0, -3.0])))
+    assert low.tolist() == high.tolist() == [1.0, 0.0, -3.0]
+
+
+def test_cauchy_schwarz_counts_equal_entries_of_a_tensor_power():
+    """(x + y)^2 on the unit disc is at most 2: its cross term stands for two entries of the tensor square."""
+    bases = Bases(Record(x=Ball(2, 1.0)))
+    monomial = np.array([[0, 0], [0, 1], [1, 1]])
+    assert bases.multiplicity(monomial).tolist() == [1.0, 2.0, 1.0]
+    square = Polynomial((), np.zeros(3, int), np.full(3, -1), monomial, np.array([1.0, 2.0, 1.0]))
+    assert bases.range(square)[1] == pytest.approx(2.0)
+    cubes = np.array([[0, 0, 0], [0, 0, 1], [0, 1, 1], [-1, -1, 0]])
+    assert bases.multiplicity(cubes).tolist() == [1.0, 3.0, 3.0, 1.0]
+
+
+def test_multiplicities_are_counted_base_by_base():
+    bases = Bases(Record(x=Ball(2, 1.0), y=Ball(3, 1.0)))
+    monomial = np.array([[0, 1, 2, 3], [0, 0, 2, 2], [0, 1, 2, 2], [-1, -1, 0, 2]])
+    assert bases.multiplicity(monomial).tolist() == [4.0, 1.0, 2.0, 1.0]
+    kinds = bases.kinds(monomial)
+    assert {kind: members.tolist() for kind, members in kinds.items()} == {(0, 0, 1, 1): [0, 1, 2], (0, 1): [3]}
+    assert list(bases.kinds(np.empty((2, 0), dtype=np.int64))) == [()]
+
+
+@given(SEEDS)
+def test_inner_products_of_one_and_of_two_records(seed):
+    rng = np.random.default_rng(seed)
+    ends = np.sort(rng.normal(size=(2, 3)), axis=0)
+    record = Record(x=Box(ends[0], ends[1]))
+    (base,) = Bases(record).bases
+    x, y = scalars(record, 300, rng), scalars(record, 300, rng)
+    for (low, high), seen in [(base.squared, (x * x).sum(axis=1)), (base.paired, (x * y).sum(axis=1))]:
+        assert low - 1e-12 <= seen.min()
+        assert seen.max() <= high + 1e-12
+
+
+def test_squares_and_pairs_on_a_ball():
+    base = Base("x", 0, np.full(3, -2.0), np.full(3, 2.0), 2.0)
+    assert base.squared == (0.0, 4.0)
+    assert base.paired == (-4.0, 4.0)
+    away = Base("t", 0, np.array([1.0]), np.array([2.0]), 2.0)
+    assert away.squared == away.paired == (1.0, 4.0)
+    assert away.extent.tolist() == [2.0]
+
+
+def test_new_bases_take_the_next_scalars():
+    bases = Bases(Record(x=Ball(2, 1.0)))
+    added = bases.add("exp(x)", (2,), np.array([0.3, 0.3]), np.array([2.8, 2.8]), 4.0)
+    assert added.monomial.tolist() == [[2], [3]]
+    assert bases.count == 4
+    assert bases.owner.tolist() == [0, 0, 1, 1]
+    assert bases.lower.tolist() == [-1.0, -1.0, 0.3, 0.3]
+    assert bases.upper.tolist() == [1.0, 1.0, 2.8, 2.8]
+    assert Bases(Record(x=Ball(2, 1.0))).count == 2

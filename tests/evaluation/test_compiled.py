@@ -1,0 +1,329 @@
+"""Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import MissingRule, NotPrivate, TemplateError
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.compiled import compiled, double_precision, lower, lower_template
+from dpconvex.language.record import Batch, Record
+from dpconvex.language.template import Template
+
+
+def assign(space: Space, theta: np.ndarray) -> None:
+    """Give CVXPY's variables the values of theta, whether or not their attributes allow them."""
+    for name, value in space.unpack(theta).items():
+        space.blocks[name].variable.save_value(value)
+
+
+def one_by_one(template: Template, space: Space, batch: Batch, theta: np.ndarray) -> np.ndarray:
+    """Loss of each record by CVXPY's own evaluation."""
+    assign(space, theta)
+    values = []
+    for i, group in enumerate(batch.group):
+        for name, parameter in template.record.parameters.items():
+            parameter.value = batch.fields[name][i]
+        values.append(float(template.losses[group].value))
+    return np.array(values)
+
+
+def check(template: Template, seed: int = 0, size: int = 13, smooth: bool = True) -> None:
+    rng = np.random.default_rng(seed)
+    space = Space(template.variables)
+    batch = template.record.sample(size, rng)
+    loss = BatchedLoss(template, space, batch)
+    theta, direction = rng.normal(size=(2, space.dim))
+    direction /= np.linalg.norm(direction)
+    expected = one_by_one(template, space, batch, theta)
+    assert np.allclose(loss.record_values(theta), expected, rtol=1e-12, atol=1e-12)
+    value, gradient = loss.value_and_gradient(theta)
+    assert value == pytest.approx(expected.sum(), rel=1e-12, abs=1e-12)
+    assert np.allclose(loss.record_gradients(theta).sum(axis=0), gradient, rtol=1e-10, atol=1e-11)
+    step = 1e-6
+    slope = (loss.value(theta + step * direction) - loss.value(theta - step * direction)) / (2 * step)
+    assert gradient @ direction == pytest.approx(slope, rel=1e-5, abs=1e-5 * (1 + abs(value)))
+    if smooth:
+        curvature = (loss.gradient(theta + step * direction) - loss.gradient(theta - step * direction)) / (2 * step)
+        product = loss.hessian_product(theta, direction)
+        assert np.allclose(product, curvature, rtol=1e-5, atol=1e-5 * (1 + np.abs(curvature).max()))
+    assign(space, theta)
+    regular, regular_gradient = loss.regularizer_value_and_gradient(theta)
+    assert regular == pytest.approx(float(template.regularizer.value), rel=1e-12, abs=1e-12)
+    ahead, behind = (loss.regularizer_value_and_gradient(theta + s * step * direction)[0] for s in (1, -1))
+    assert regular_gradient @ direction == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-5)
+
+
+def test_large_margin_gaussians() -> None:
+    Phi = [cp.Variable((4, 4), PSD=True, name=f"Phi_{c}") for c in range(3)]
+
+    def loss(x: Any, y: Any) -> Any:
+        z = cp.hstack([x, 1]) / 2**0.5
+        return sum(cp.huber(cp.pos(1.5 + z @ (Phi[y] - Phi[c]) @ z), 1.0) / 2.0 for c in range(3) if c != y)
+
+    regularizer = sum(cp.trace(P[:3, :3]) + 5e-3 * cp.sum_squares(P) for P in Phi)
+    template = Template(Record(x=Ball(3), y=Choice(range(3))), loss, regularizer)
+    check(template, size=40)
+    tapes = [lowered.tape for lowered in lower_template(template, Space(template.variables)).losses]
+    assert tapes[0] == tapes[1] == tapes[2]
+    assert len({id(compiled(tape)) for tape in tapes}) == 1
+
+
+def test_labels_share_a_tape_with_different_numbers() -> None:
+    w = cp.Variable(3, name="w")
+    template = Template(Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
+    tapes = [lowered.tape for lowered in lower_template(template, Space([w])).losses]
+    assert tapes[0] == tapes[1]
+    check(template)
+
+
+def test_several_fields_and_labels() -> None:
+    W, c = cp.Variable((3, 2), name="W"), cp.Variable(name="c")
+
+    def loss(x: Any, t: Any, s: Any, u: Any, v: Any) -> Any:
+        scores = x @ W + cp.hstack([c, t])
+        return s * cp.log_sum_exp(scores) - scores[u] * (1 + v) + cp.square(t - c)
+
+    record = Record(x=Ball(3), t=Box(-1.0, 1.0), s=Box(0.0, 2.0), u=Choice([0, 1]), v=Choice([0, 1, 2]))
+    check(Template(record, loss, cp.sum_squares(W) + cp.abs(c)), size=50)
+
+
+def test_matrix_fields() -> None:
+    W = cp.Variable((2, 2), symmetric=True, name="W")
+    record = Record(A=Box(-np.ones((3, 2)), np.ones((3, 2))), b=Ball(3))
+    check(Template(record, lambda A, b: cp.sum_squares(A @ W @ np.ones(2) - b) + cp.logistic(cp.trace(A.T @ A @ W))))
+
+
+def test_one_class_only() -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2), y=Choice([0, 1])), lambda x, y: cp.logistic((1 - 2 * y) * (x @ w)))
+    batch = template.record.validate({"x": [[1.0, 0.0]], "y": [1]})
+    assert BatchedLoss(template, Space([w]), batch).value(np.zeros(2)) == pytest.approx(np.log(2))
+
+
+def test_a_loss_of_one_label_may_ignore_the_record() -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2), y=Choice([0, 1])), lambda x, y: cp.sum_squares(w - (x if y else 1)))
+    check(template)
+
+
+X = cp.Variable(4, name="X")
+M = cp.Variable((3, 3), symmetric=True, name="M")
+N = cp.Variable((2, 3), name="N")
+P = cp.Variable((2, 2), PSD=True, name="P")
+MASK = np.array([True, False, True, True])
+
+# Affine in the variables, with the record's field a of shape (4,) and A of shape (2, 3).
+AFFINE: dict[str, Callable[[Any, Any], Any]] = {
+    "inner product": lambda a, A: a @ X,
+    "elementwise": lambda a, A: cp.multiply(a, X) - a / 3,
+    "quotient": lambda a, A: X / 2 + a,
+    "matrix-vector": lambda a, A: A @ M @ np.ones(3),
+    "form": lambda a, A: A[0] @ M @ A[1],
+    "quad_form": lambda a, A: cp.quad_form(a[:3], M),
+    "trace": lambda a, A: cp.trace(A.T @ N),
+    "diag of matrix": lambda a, A: cp.diag(M) * a[0],
+    "diag of vector": lambda a, A: cp.diag(X)[1:, :2] + a[0],
+    "off-diagonal": lambda a, A: cp.diag(M, 1),
+    "reshape F": lambda a, A: cp.reshape(N, (3, 2), order="F") @ A,
+    "reshape C": lambda a, A: cp.reshape(N, (3, 2), order="C") @ A,
+    "vec": lambda a, A: cp.vec(N, order="F") + cp.vec(A, order="C"),
+    "transpose": lambda a, A: N.T @ A,
+    "index": lambda a, A: X[1:3] + a[::2],
+    "negative step": lambda a, A: X[::-1] + a,
+    "entry": lambda a, A: M[0, 2] + a[1],
+    "column": lambda a, A: N[:, 1] + A[:, 0],
+    "list of indices": lambda a, A: X[[0, 3, 3]] + a[[1, 1, 2]],
+    "mask": lambda a, A: X[MASK],
+    "hstack": lambda a, A: cp.hstack([X, a, 1]),
+    "vstack": lambda a, A: cp.vstack([N, A, N[0] * 2]),
+    "bmat": lambda a, A: cp.bmat([[N, A], [A, N]]),
+    "upper_tri": lambda a, A: cp.sum(cp.upper_tri(M)) * a[0],
+    "kron": lambda a, A: cp.kron(np.array([[1.0, 2.0]]), N),
+    "convolve": lambda a, A: cp.convolve(np.array([1.0, -1.0]), X),
+    "cumsum": lambda a, A: cp.cumsum(N, axis=0),
+    "sum over axis": lambda a, A: cp.sum(N, axis=0) + cp.sum(A, axis=0),
+    "sum keepdims": lambda a, A: cp.sum(N, axis=1, keepdims=True),
+    "promote": lambda a, A: a + X[0],
+    "broadcast": lambda a, A: N + A[:1],
+    "sparse constant": lambda a, A: cp.Constant(np.eye(4)[:2]) @ X,
+    "differences": lambda a, A: cp.diff(X) - a[1:],
+    "wrapped": lambda a, A: cp.psd_wrap(np.eye(2)) @ P @ A,
+    "einsum": lambda a, A: cp.einsum("ij,kj->ik", N, A),
+    "outer": lambda a, A: cp.outer(a[:2], X[:2]),
+    "mean": lambda a, A: cp.mean(N) + cp.mean(a),
+}
+
+# Convex and non-decreasing in every entry where it must be; takes any affine argument.
+OUTER: dict[str, tuple[bool, Callable[[Any], Any]]] = {
+    "logistic": (True, lambda e: cp.sum(cp.logistic(e))),
+    "huber": (True, lambda e: cp.sum(cp.huber(e, 0.7))),
+    "huber hinge": (True, lambda e: cp.sum(cp.huber(cp.pos(1 + e), 1.0)) / 2),
+    "squares": (True, lambda e: cp.sum_squares(e)),
+    "power": (True, lambda e: cp.sum(cp.power(e, 2)) + cp.sum(cp.power(cp.pos(e), 3)) + cp.sum(cp.power(e, 4))),
+    "fractional power": (False, lambda e: cp.sum(cp.power(cp.abs(e), 1.5))),
+    "exp": (True, lambda e: cp.sum(cp.exp(e / 4))),
+    "negative log": (True, lambda e: -cp.sum(cp.log(cp.abs(e).args[0] ** 0 + 30 + e))),
+    "entropy": (True, lambda e: -cp.sum(cp.entr(30 + e))),
+    "divergence": (True, lambda e: cp.sum(cp.kl_div(30 + e, 20)) + cp.sum(cp.rel_entr(2, 30 + e))),
+    "log_sum_exp": (True, lambda e: cp.log_sum_exp(e)),
+    "abs": (False, lambda e: cp.sum(cp.abs(e))),
+    "maximum": (False, lambda e: cp.sum(cp.maximum(e, 0.3, 2 * e))),
+    "minimum": (False, lambda e: -cp.sum(cp.minimum(e, 0.3))),
+    "max": (False, lambda e: cp.max(e) - cp.min(e)),
+    "norm 1": (False, lambda e: cp.sum(cp.abs(cp.norm(cp.vec(e, order="F"), 1)))),
+    "norm inf": (False, lambda e: cp.norm(cp.vec(e, order="F"), "inf")),
+    "norm 2": (True, lambda e: cp.norm(cp.vec(e, order="F") - 9, 2)),
+    "norm 3": (False, lambda e: cp.norm(cp.vec(e, order="F"), 3)),
+    "quadratic over linear": (True, lambda e: cp.quad_over_lin(e, 30 + cp.sum(e))),
+    "largest": (False, lambda e: cp.sum_largest(e, 1)),
+    "sqrt": (True, lambda e: -cp.sum(cp.sqrt(30 + e))),
+    "inverse": (True, lambda e: cp.sum(cp.inv_pos(30 + e))),
+    "quadratic form": (True, lambda e: cp.quad_form(cp.vec(e, order="F"), np.eye(e.size) + np.ones((e.size, e.size)))),
+}
+PUBLIC = cp.sum_squares(X) + cp.sum_squares(N) + cp.norm1(P) + cp.trace(P) + cp.sum_squares(M)
+
+
+def template_of(loss: Callable[[Any, Any], Any]) -> Template:
+    return Template(Record(a=Ball(4), A=Box(-np.ones((2, 3)), np.ones((2, 3)))), lambda a, A: loss(a, A), PUBLIC)
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_affine_atoms(name: str) -> None:
+    check(template_of(lambda a, A: cp.sum(cp.square(AFFINE[name](a, A)))))
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_outer_atoms(name: str) -> None:
+    smooth, outer = OUTER[name]
+    check(template_of(lambda a, A: outer(cp.multiply(a, X) + 0.1)), smooth=smooth)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions_over_an_axis(axis: int, keepdims: bool) -> None:
+    def loss(a: Any, A: Any) -> Any:
+        e = N + A
+        options: dict[str, Any] = {"axis": axis, "keepdims": keepdims}
+        return sum(
+            cp.sum(part)
+            for part in (
+                cp.log_sum_exp(e, **options),
+                cp.norm(e, 2, **options),
+                cp.norm(e, 1, **options),
+                cp.norm(e, "inf", **options),
+                cp.max(e, **options) - cp.min(e, **options),
+            )
+        )
+
+    check(template_of(loss), smooth=False)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(AFFINE)), st.sampled_from(sorted(OUTER))), min_size=1, max_size=3),
+    st.lists(st.sampled_from(sorted(AFFINE)), min_size=3, max_size=3),
+    st.integers(0, 2**32 - 1),
+)
+def test_random_templates(terms: list[tuple[str, str]], per_label: list[str], seed: int) -> None:
+    def loss(a: Any, A: Any, y: int) -> Any:
+        total = cp.sum(cp.logistic(AFFINE[per_label[y]](a, A)))
+        for affine, outer in terms:
+            total = total + OUTER[outer][1](AFFINE[affine](a, A) * (y + 1) / 3)
+        return total
+
+    record = Record(a=Ball(4), A=Box(-np.ones((2, 3)), np.ones((2, 3))), y=Choice(range(3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(Template(record, loss, PUBLIC), seed=seed, smooth=False)
+
+
+def kinked(loss: Callable[[Any], Any], theta: float) -> tuple[float, float]:
+    w = cp.Variable(name="w")
+    template = Template(Record(x=Box(-2.0, 2.0)), lambda x: loss(x * w))
+    batch = template.record.validate({"x": [1.0]})
+    value, gradient = BatchedLoss(template, Space([w]), batch).value_and_gradient(np.array([theta]))
+    return value, float(gradient[0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "theta", "value", "slope"),
+    [
+        (lambda m: cp.huber(cp.pos(m), 1.0), 0.0, 0.0, 0.0),
+        (lambda m: cp.huber(cp.pos(m), 1.0), 1.0, 1.0, 2.0),
+        (lambda m: cp.huber(cp.pos(m), 1.0), -1.0, 0.0, 0.0),
+        (lambda m: cp.huber(cp.pos(m), 1.0), 1e300, 2e300, 2.0),
+        (lambda m: cp.huber(m, 1.0), -1.0, 1.0, -2.0),
+        (lambda m: cp.square(cp.pos(m)), 0.0, 0.0, 0.0),
+        (lambda m: cp.huber(cp.norm(cp.hstack([m, m]), 2), 1.0), 0.0, 0.0, 0.0),
+        (lambda m: cp.power(cp.abs(m), 1.5), 0.0, 0.0, 0.0),
+        (lambda m: cp.norm(cp.hstack([m, m]), 3), 0.0, 0.0, 0.0),
+        (lambda m: cp.logistic(m), 1000.0, 1000.0, 1.0),
+        (lambda m: cp.logistic(m), -1000.0, 0.0, 0.0),
+        (lambda m: cp.log_sum_exp(cp.hstack([m, -m])), 1000.0, 1000.0, 1.0),
+        (lambda m: cp.abs(m), 0.0, 0.0, 0.0),
+        (lambda m: -cp.entr(m + 1), 0.0, 0.0, 1.0),
+    ],
+)
+def test_values_and_slopes_at_kinks_and_far_out(
+    loss: Callable[[Any], Any], theta: float, value: float, slope: float
+) -> None:
+    assert kinked(loss, theta) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
+
+
+def test_constants_are_not_traced_into_the_tape() -> None:
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2))
+    first, second = (Template(record, lambda x, c=c: cp.logistic(c * (x @ w))) for c in (1.0, 2.0))
+    space = Space([w])
+    assert lower_template(first, space).losses[0].tape == lower_template(second, space).losses[0].tape
+    check(first)
+    check(second)
+
+
+def test_missing_rule_names_the_subexpression() -> None:
+    W = cp.Variable((2, 2), symmetric=True, name="W")
+    template = Template(Record(x=Ball(2)), lambda x: cp.lambda_max(W) + x @ np.ones(2))
+    with pytest.raises(MissingRule, match=r"lambda_max(.|\n)*where: lambda_max\(W\)"):
+        BatchedLoss(template, Space([W]), template.record.validate({"x": [[0.0, 0.0]]}))
+
+
+def test_foreign_parameters_and_variables_are_refused() -> None:
+    w, foreign = cp.Variable(2, name="w"), cp.Parameter(2, name="foreign")
+    with pytest.raises(TemplateError, match="'foreign' is not a field"):
+        lower(cp.logistic(foreign @ w), Space([w]))
+    with pytest.raises(NotPrivate, match="'foreign', which is not a field"):
+        Template(Record(x=Ball(2)), lambda x: cp.logistic((x + foreign) @ w))
+    with pytest.raises(TemplateError, match="'v' is not one of the template's"):
+        lower(cp.Variable(name="v"), Space([w]))
+
+
+def test_lowering_leaves_the_global_precision_alone() -> None:
+    import jax.numpy as jnp
+
+    w = cp.Variable(2, name="w")
+    function = lower(cp.sum_squares(w), Space([w]))
+    with double_precision():
+        assert function(np.ones(2), {}).dtype == np.float64
+    assert jnp.asarray(np.ones(2)).dtype == np.float32
+
+
+def test_padding_does_not_change_the_sum() -> None:
+    w = cp.Variable(3, name="w")
+    template = Template(Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)))
+    rng = np.random.default_rng(0)
+    for size in (1, 7, 8, 9, 65, 131):
+        batch = template.record.sample(size, rng)
+        theta = rng.normal(size=3)
+        margins = np.where(batch.group == 1, 1, -1) * (batch.fields["x"] @ theta)
+        expected = np.logaddexp(0, -margins).sum()
+        assert BatchedLoss(template, Space([w]), batch).value(theta) == pytest.approx(expected, rel=1e-13)

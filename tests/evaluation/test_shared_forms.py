@@ -1,0 +1,179 @@
+"""Losses split into shared forms and outer functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.design import Design, LinearDesign, design_of
+from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
+from dpconvex.evaluation.shared_forms import leaf_form, row_basis
+from dpconvex.geometry.quadratics import quadratic
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
+    template = dp.load("large_margin_gaussian", features=4, classes=classes)
+    form = leaf_form(template, Space(template.variables))
+    assert form is not None
+    assert form.forms == classes - 1
+    assert len(form.monomials) == 15
+    assert len({label.lowered.tape for label in form.labels}) == 1
+    assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
+    assert leaf_form(template, Space(template.variables)) is form
+
+
+def test_signs_share_a_form() -> None:
+    template = dp.load("logistic_regression", features=7)
+    form = leaf_form(template, Space(template.variables))
+    assert form is not None
+    assert form.forms == 1
+    assert [label.combine.tolist() for label in form.labels] == [[[1.0]], [[-1.0]]]
+
+
+def test_rounded_multiples_are_recognised() -> None:
+    basis = np.random.default_rng(0).normal(size=(3, 40))
+    weights = np.random.default_rng(1).normal(size=(9, 3))
+    weights[4] = 0.0
+    found = row_basis(sp.csr_array(weights @ basis))
+    assert found is not None
+    rows, combine = found
+    assert rows.shape == (3, 40)
+    assert combine @ rows.toarray() == pytest.approx(weights @ basis, rel=1e-13, abs=1e-13)
+
+
+@pytest.mark.parametrize("loss", [lambda x: x[0] ** 3, lambda x: cp.norm(x, 2), lambda x: cp.exp(x[0])])
+def test_what_is_no_low_polynomial_is_left_alone(loss: Any) -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2)), lambda x: cp.logistic(loss(x) * w[0] + x @ w), cp.sum_squares(w))
+    assert leaf_form(template, Space([w])) is None
+
+
+SCALARS = {"x": slice(0, 3), "s": slice(3, 4), "A": slice(4, 8)}
+PAIRS = [(a, b) for a in range(-1, 8) for b in range(max(a, 0), 8)] + [(-1, -1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "monomials"),
+    [
+        (LinearDesign, [(0,), (2,), (3,), (5,), (-1,)]),
+        (QuadraticDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
+        (QuadraticDesign, PAIRS),
+        (FactoredDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
+        (FactoredDesign, [(1, 1), (7, 7), (-1, -1)]),
+        (FactoredDesign, PAIRS),
+    ],
+)
+def test_designs_multiply_monomials(kind: type[Design], monomials: list[tuple[int, ...]]) -> None:
+    rng = np.random.default_rng(0)
+    size = 2500
+    block = {"x": rng.normal(size=(size, 3)), "s": rng.normal(size=size), "A": rng.normal(size=(size, 2, 2))}
+    scalars = np.column_stack([block["x"], block["s"], block["A"].transpose(0, 2, 1).reshape(size, -1), np.ones(size)])
+    design = kind(np.array(monomials), SCALARS)
+    features = scalars[:, monomials].prod(axis=2).T
+    for forms in (1, 3):
+        coefficients = rng.normal(size=(forms, len(monomials)))
+        assert design.forward(block, coefficients, size) == pytest.approx(coefficients @ features)
+        gradient = rng.normal(size=(forms, size))
+        assert design.backward(block, gradient) == pytest.approx(gradient @ features.T)
+    nothing = np.zeros((2, len(monomials)))
+    assert not design.forward(block, nothing, size).any()
+
+
+def test_the_design_with_less_work_is_chosen() -> None:
+    squares = np.array([*((i, i) for i in range(8)), (-1, -1)])
+    assert isinstance(design_of(np.array([[0], [-1]]), SCALARS, 1), LinearDesign)
+    assert isinstance(design_of(np.array(PAIRS), SCALARS, 1), FactoredDesign)
+    assert isinstance(design_of(np.array(PAIRS), SCALARS, 20), QuadraticDesign)
+    assert isinstance(design_of(squares, SCALARS, 1), QuadraticDesign)
+
+
+def test_a_constant_design() -> None:
+    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)}, 1)
+    assert design.forward({}, np.array([[2.0]]), 3).tolist() == [[2.0, 2.0, 2.0]]
+    assert design.backward({}, np.array([[1.0, 2.0]])).tolist() == [[3.0]]
+
+
+def test_quadratic_regularizers() -> None:
+    w, C, P = cp.Variable(3, name="w"), cp.Variable(name="c"), cp.Variable((2, 2), PSD=True, name="P")
+    space = Space([w, C, P])
+    expression = (
+        0.5 * cp.sum_squares(np.array([[1.0, 2, 0], [0, 1, 1]]) @ w - 1)
+        + cp.square(C - 3) / 4
+        - cp.trace(P)
+        + cp.sum(cp.square(w[1:])) * 2
+        + cp.quad_over_lin(P, 5)
+        + 7
+    )
+    form = quadratic(expression, space)
+    assert form is not None
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        theta, direction = rng.normal(size=(2, space.dim))
+        for name, value in space.unpack(theta).items():
+            space.blocks[name].variable.save_value(value)
+        value, gradient = form.value_and_gradient(theta)
+        assert value == pytest.approx(float(expression.value))
+        moved = form.value_and_gradient(theta + 1e-3 * direction)
+        assert moved[1] - gradient == pytest.approx(1e-3 * form.hessian_product(direction))
+        curved = 0.5 * 1e-6 * direction @ form.hessian_product(direction)
+        assert moved[0] - value == pytest.approx(1e-3 * gradient @ direction + curved)
+    for other in (cp.norm(w, 2), cp.sum_squares(w) + cp.norm1(w), cp.power(C, 4), cp.sum_squares(cp.square(w))):
+        assert quadratic(other, space) is None
+
+
+def test_records_of_several_fields() -> None:
+    w = cp.Variable(2, name="w")
+    record = Record(x=Ball(2), t=Box(-1.0, 1.0), y=Choice([0, 1]))
+    template = Template(record, lambda x, t, y: cp.huber(x @ w - t * (1 + y), 0.5), cp.sum_squares(w))
+    form = leaf_form(template, Space([w]))
+    assert form is not None
+    assert [label.constant for label in form.labels] == [None, None]
+    assert form.labels[1].offset.toarray().tolist() == [[0.0, 0.0, -2.0, 0.0]]
+
+
+@pytest.mark.parametrize("rank", [1, 32, 33, 60])
+def test_ranks_around_the_number_of_random_combinations(rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    weights, basis = rng.integers(-2, 3, size=(250, rank)), rng.integers(-2, 3, size=(rank, 400))
+    weights[:rank] = np.eye(rank)
+    found = row_basis(sp.csr_array((weights @ basis).astype(float)))
+    assert found is not None
+    rows, combine = found
+    assert rows.shape[0] == np.linalg.matrix_rank(basis)
+    assert combine @ rows.toarray() == pytest.approx(weights @ basis, abs=1e-9)
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e-2, 1e-5, 1e-8])
+def test_leaves_that_are_almost_the_same_make_no_bad_basis(apart: float) -> None:
+    w, u = cp.Variable(4, name="w"), cp.Variable(4, name="u")
+    template = Template(
+        Record(x=Ball(4), y=Choice(range(3))),
+        lambda x, y: [
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ (w + apart * u)),
+            lambda: cp.logistic(x @ w) + cp.logistic(x @ u),
+            lambda: cp.logistic(-(x @ (w - apart * u))),
+        ][y](),
+        cp.sum_squares(w) + cp.sum_squares(u),
+    )
+    space, rng = Space(template.variables), np.random.default_rng(0)
+    batch = template.record.sample(200, rng)
+    one, other = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "device"))
+    assert one.engine == "blocks"
+    theta = rng.normal(size=space.dim)
+    assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-12, abs=1e-12)
+    form = leaf_form(template, space)
+    assert form is not None
+    rows = form.map.toarray()
+    rows = rows[np.linalg.norm(rows, axis=1) > 0]
+    assert np.linalg.cond(rows / np.linalg.norm(rows, axis=1)[:, None]) < 3

@@ -1,0 +1,234 @@
+"""Threads over blocks: order, bounds, errors, and the limit on the linear algebra library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier, Event, Thread, Timer
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Choice
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
+from dpconvex.evaluation.design import LinearDesign
+from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
+from dpconvex.evaluation.threads import controller, in_order, one_blas_thread
+from dpconvex.language.columns import Chunks
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+
+class Library:
+    """Stands for the libraries of linear algebra: their number of threads can be limited."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def info(self) -> list[dict[str, int]]:
+        return [{"num_threads": self.threads}, {"num_threads": 1}]
+
+    def limit(self, limits: int) -> Limiter:
+        limiter = Limiter(self, self.threads)
+        self.threads = limits
+        return limiter
+
+
+@dataclass
+class Limiter:
+    library: Library
+    before: int
+
+    def restore_original_limits(self) -> None:
+        self.library.threads = self.before
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_results_come_in_order_and_few_tasks_wait(workers: int) -> None:
+    drawn = []
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        for k in range(30):
+            drawn.append(k)
+            yield lambda k=k: k  # type: ignore[misc]
+
+    seen = []
+    for result in in_order(tasks(), workers):
+        seen.append(result)
+        assert len(drawn) - len(seen) <= workers
+    assert seen == list(range(30))
+
+
+def test_tasks_run_at_the_same_time() -> None:
+    meet = Barrier(3, timeout=30)
+    assert sorted(in_order([meet.wait] * 3, 3)) == [0, 1, 2]
+
+
+def test_an_error_stops_what_has_not_begun() -> None:
+    begun, free = [], Event()
+
+    def fail() -> None:
+        raise FloatingPointError("third block")
+
+    def wait(k: int) -> None:
+        begun.append(k)
+        free.wait(30)
+
+    tasks = [fail, lambda: wait(1), lambda: wait(2), lambda: wait(3), lambda: wait(4)]
+    Timer(0.2, free.set).start()
+    with pytest.raises(FloatingPointError, match="third block"):
+        list(in_order(tasks, 2))
+    assert 4 not in begun
+
+
+def test_nothing_runs_on_after_an_error() -> None:
+    begun, ended = Event(), []
+
+    def fail() -> None:
+        begun.wait(30)
+        raise FloatingPointError("first block")
+
+    def work() -> None:
+        begun.set()
+        time.sleep(0.2)
+        ended.append(True)
+
+    with pytest.raises(FloatingPointError, match="first block"):
+        list(in_order([fail, work], 2))
+    assert ended == [True]
+
+
+def test_settings_of_the_caller_hold_in_tasks() -> None:
+    def overflow() -> float:
+        return float(np.float64(1e300) * np.float64(1e300))
+
+    with np.errstate(over="ignore"):
+        assert list(in_order([overflow] * 4, 2)) == [np.inf] * 4
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        list(in_order([overflow] * 4, 2))
+
+
+def test_the_limit_is_taken_back_when_the_last_user_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(6)
+    monkeypatch.setattr("dpconvex.evaluation.threads.controller", lambda: library)
+    inside, leave, found = Event(), Event(), []
+
+    def other() -> None:
+        with one_blas_thread() as threads:
+            found.append(threads)
+            inside.set()
+            leave.wait(30)
+
+    thread = Thread(target=other)
+    with one_blas_thread() as threads:
+        assert threads == 6
+        assert library.threads == 1
+        thread.start()
+        assert inside.wait(30)
+    assert library.threads == 1  # the other thread still needs it
+    leave.set()
+    thread.join()
+    assert found == [6]
+    assert library.threads == 6
+    with pytest.raises(ValueError, match="inside"), one_blas_thread():
+        raise ValueError("inside")
+    assert library.threads == 6
+
+
+def test_the_limit_holds_for_the_loaded_libraries() -> None:
+    before = controller().info()
+    with one_blas_thread() as threads:
+        assert threads == max((found["num_threads"] for found in before), default=1)
+        assert {found["num_threads"] for found in controller().info()} <= {1}
+    assert controller().info() == before
+
+
+FORK = """
+import os
+from dpconvex.evaluation.threads import LIMIT, controller, in_order, one_blas_thread
+before = max((found["num_threads"] for found in controller().info()), default=1)
+work = lambda: list(in_order([lambda k=k: k for k in range(9)], 2))
+assert work() == list(range(9))
+with one_blas_thread():
+    child = os.fork()
+    if child == 0:
+        with one_blas_thread():
+            fine = work() == list(range(9))
+        free = max((found["num_threads"] for found in controller().info()), default=1) == before
+        os._exit(0 if fine and free and LIMIT.users == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system does not fork")
+def test_threads_work_after_a_fork() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+
+
+def linear(x: Any, y: int, W: list[cp.Variable]) -> Any:
+    return cp.log_sum_exp(cp.hstack([(W[k][0, :6] - W[y][0, :6]) @ x for k in range(5)]))
+
+
+def quadratic(x: Any, y: int, W: list[cp.Variable]) -> Any:
+    z = cp.hstack([x, 1])
+    return cp.log_sum_exp(cp.hstack([z @ W[y] @ z - z @ W[k] @ z for k in range(5)]))
+
+
+def one_form(x: Any, y: int, W: list[cp.Variable]) -> Any:
+    z = cp.hstack([x, 1])
+    return cp.huber(cp.pos(1 + (1 if y else -1) * (z @ W[0] @ z)), 1.0)
+
+
+def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
+    np.save(folder / "x.npy", x)
+    return {
+        "dense": x,
+        "single": x.astype(np.float32),
+        "mapped": np.load(folder / "x.npy", mmap_mode="r"),
+        "chunks": Chunks([x[k : k + 1700] for k in range(0, len(x), 1700)]),
+        "sparse": sp.csr_array(x),
+    }
+
+
+@pytest.mark.parametrize(
+    ("loss", "design"), [(linear, LinearDesign), (quadratic, QuadraticDesign), (one_form, FactoredDesign)]
+)
+def test_bits_do_not_depend_on_the_number_of_threads(
+    loss: Any, design: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpconvex.evaluation.block_engine.BLOCK_BYTES", 2**16)
+    monkeypatch.setattr("dpconvex.evaluation.block_engine.LARGE", 1)
+    W = [cp.Variable((7, 7), symmetric=True, name=f"W{k}") for k in range(5)]
+    template = Template(Record(x=Ball(6), y=Choice(range(5))), lambda x, y: loss(x, y, W), sum(map(cp.sum_squares, W)))
+    space = Space(template.variables)
+    rng = np.random.default_rng(0)
+    size = 5 * FEWEST + 77
+    data = rng.normal(size=(size, 6)) / 9 * (rng.random((size, 6)) < 0.5)
+    y = rng.integers(0, 5, size)
+    theta, direction = rng.normal(size=(2, space.dim))
+    for name, x in columns(data, tmp_path).items():
+        found = []
+        for workers in (1, 3):
+
+            @contextmanager
+            def threads(number: int = workers) -> Iterator[int]:
+                yield number
+
+            monkeypatch.setattr("dpconvex.evaluation.block_engine.one_blas_thread", threads)
+            engine = BatchedLoss(template, space, template.record.validate({"x": x, "y": y}))._engine
+            assert isinstance(engine, BlockEngine)
+            assert isinstance(engine.design, design)
+            assert len(engine.plan) >= 3
+            value, gradient = engine.value_and_gradient(theta)
+            found.append((np.array(value), gradient, engine.hessian_product(theta, direction)))
+        assert all((a == b).all() for a, b in zip(*found, strict=True)), name

@@ -1,0 +1,230 @@
+"""The feasible set: what is recognised, its projections against a solver, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.geometry.constraints import affine_map
+from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab, Spectrum, smat, svec
+from dpconvex.geometry.feasible_set import feasible_set
+
+
+def variables() -> tuple[cp.Variable, cp.Variable, cp.Variable]:
+    symmetric = cp.Variable((2, 2), symmetric=True, name="S")
+    return cp.Variable((3, 3), PSD=True, name="P"), cp.Variable(4, name="x"), symmetric
+
+
+P, X, S = variables()
+CONES = np.array([[1.0, 0.5], [0.5, 2.0]])
+
+PROJECTABLE: dict[str, list[cp.Constraint]] = {
+    "psd alone": [],
+    "orthant and ball": [cp.norm(X, 2) <= 0.7, X >= 0],
+    "psd and ball": [cp.norm(P, "fro") <= 0.8, cp.sum_squares(X - 1) <= 4],
+    "joint ball over cones": [cp.norm(cp.hstack([cp.vec(P, order="F"), X]), 2) <= 1.2, X <= 0],
+    "spectral interval": [P << 0.5 * np.eye(3), S >> -0.2 * np.eye(2), S << 0.3 * np.eye(2)],
+    "shifted cone and hyperplane": [S >> CONES, cp.sum(X) == 1],
+    "shifted cone and ball": [S >> CONES, cp.norm(S - CONES, "fro") <= 0.4],
+    "cone from above": [CONES - 2 * S >> 0],
+    "slab": [cp.sum(X) <= 1, -2 * X[0] - 2 * cp.sum(X[1:]) <= 2],
+    "halfspace": [X[0] - 3 * X[2] <= -1],
+    "bounds and fixed": [cp.abs(X) <= 1, X[0] == 0.5],
+    "shifted bounds": [cp.norm_inf(X - 2) <= 1, cp.max(S) <= 0.1, cp.maximum(X[1], X[2] + 0.25) <= 1.5],
+    "equations": [cp.trace(S) == 1, X[0] + X[1] == 1, X[1] - X[2] == 0.5, cp.norm(P, "fro") <= 2],
+    "sum of squares": [cp.sum(cp.square(X - 0.5)) <= 0.4, cp.square(cp.norm(S, "fro")) <= 0.09],
+    "scaled": [2 * cp.norm(X, 2) - 3 <= -1, 3 * S[0, 0] / 2 <= 0.3],
+    "subspace and ball": [cp.sum(X) == 0, cp.norm(X, 2) <= 0.5],
+    "soc": [cp.SOC(cp.Constant(0.5), X)],
+    "minimum": [cp.min(X) >= -0.25, cp.minimum(S[0, 1], 3) >= 0],
+}
+
+
+@pytest.mark.parametrize("name", PROJECTABLE)
+def test_projection_agrees_with_a_solver(name: str) -> None:
+    space = Space([P, X, S])
+    feasible = feasible_set(space, PROJECTABLE[name])
+    assert feasible.has_projection
+    assert not feasible.is_space
+    rng = np.random.default_rng(3)
+    for _ in range(3):
+        point = rng.normal(size=space.dim)
+        values = space.unpack(point)
+        distance = sum(cp.sum_squares(v - values[v.name()]) for v in (P, X, S))
+        cp.Problem(cp.Minimize(distance), PROJECTABLE[name]).solve(solver="CLARABEL")
+        expected = space.pack({v.name(): v.value for v in (P, X, S)})
+        found = feasible.project(point)
+        assert np.linalg.norm(found - expected) < 2e-4  # what the solver attains
+        again = feasible.project(found)
+        assert np.linalg.norm(again - found) <= feasible.error(found) + 1e-14 * np.linalg.norm(found)
+        assert (found >= feasible.lower - 1e-12).all()
+        assert (found <= feasible.upper + 1e-12).all()
+        assert np.linalg.norm(found) <= feasible.norm_bound + 1e-12
+        for variable, bound in feasible.radius.items():
+            assert np.linalg.norm(space.unpack(found)[variable]) <= bound + 1e-12
+
+
+@pytest.mark.parametrize("name", PROJECTABLE)
+def test_projection_satisfies_the_variational_inequality(name: str) -> None:
+    """<x - P(x), y - P(x)> <= 0 for every y in K characterises the projection."""
+    space = Space([P, X, S])
+    feasible = feasible_set(space, PROJECTABLE[name])
+    rng = np.random.default_rng(5)
+    members = [feasible.project(rng.normal(size=space.dim) * 3) for _ in range(20)]
+    for _ in range(20):
+        x = rng.normal(size=space.dim) * 2
+        p = feasible.project(x)
+        assert max(float((x - p) @ (y - p)) for y in members) <= 1e-11
+
+
+KINDS: list[tuple[type, Callable[[], list[cp.Constraint]]]] = [
+    (Interval, lambda: [X >= 1]),
+    (NormBall, lambda: [cp.norm(X, 2) <= 1]),
+    (Slab, lambda: [cp.sum(X) <= 1]),
+    (AffineSubspace, lambda: [cp.sum(X) == 1]),
+    (ConesInBall, lambda: [cp.norm(X, 2) <= 1, X[:2] >= 0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "build"), KINDS)
+def test_kinds(kind: type, build: Callable[[], list[cp.Constraint]]) -> None:
+    feasible = feasible_set(Space([P, X]), build())
+    assert [type(piece) for piece in feasible.pieces] == [Spectrum, kind]
+
+
+def test_all_of_space() -> None:
+    feasible = feasible_set(Space([X, S]))
+    theta = np.arange(7.0)
+    assert feasible.is_space
+    assert feasible.has_projection
+    assert not feasible.bounded
+    assert (feasible.project(theta) == theta).all()
+    assert feasible.error(theta) == 0.0
+    assert feasible.describe() == "all of space"
+
+
+def test_attributes() -> None:
+    built = [
+        cp.Variable(2, nonneg=True, name="a"),
+        cp.Variable(2, neg=True, name="b"),
+        cp.Variable(2, bounds=[-1.0, np.array([1.0, 2.0])], name="c"),
+        cp.Variable((2, 2), NSD=True, name="d"),
+        cp.Variable((1, 1), PSD=True, name="e"),
+    ]
+    feasible = feasible_set(Space(built))
+    values = feasible.space.unpack(
+        feasible.project(
+            feasible.space.pack(
+                {
+                    "a": [-1.0, 2.0],
+                    "b": [-1.0, 2.0],
+                    "c": [-3.0, 3.0],
+                    "d": [[1.0, 0.0], [0.0, -2.0]],
+                    "e": [[-1.0]],
+                }
+            )
+        )
+    )
+    assert values["a"].tolist() == [0.0, 2.0]
+    assert values["b"].tolist() == [-1.0, 0.0]
+    assert values["c"].tolist() == [-1.0, 2.0]
+    assert values["e"].tolist() == [[0.0]]
+    assert np.allclose(values["d"], [[0.0, 0.0], [0.0, -2.0]], atol=1e-15)
+    assert feasible.radius == {"c": pytest.approx(np.sqrt(5))}
+
+
+def test_bounds_of_symmetric_entries_use_frobenius_coordinates() -> None:
+    feasible = feasible_set(Space([S]), [S[0, 1] <= 1])
+    assert feasible.upper.tolist() == [np.inf, pytest.approx(np.sqrt(2)), np.inf]
+    projected = feasible.space.unpack(feasible.project(feasible.space.pack({"S": [[3.0, 5.0], [5.0, 3.0]]})))
+    assert np.allclose(projected["S"], [[3.0, 1.0], [1.0, 3.0]])
+
+
+def test_principal_submatrix() -> None:
+    T = cp.Variable((3, 3), symmetric=True, name="T")
+    feasible = feasible_set(Space([T]), [T[:2, :2] >> 0])
+    point = np.array([[-1.0, 0.0, 5.0], [0.0, 2.0, 6.0], [5.0, 6.0, -7.0]])
+    projected = feasible.space.unpack(feasible.project(feasible.space.pack({"T": point})))["T"]
+    point[0, 0] = 0.0
+    assert np.allclose(projected, point)
+
+
+def test_merging_bounds_what_no_declaration_bounds() -> None:
+    feasible = feasible_set(Space([P]), [P << 2 * np.eye(3)])
+    assert feasible.bounded
+    assert feasible.radius["P"] == pytest.approx(np.sqrt(12))
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        [cp.norm(X - 1, 2) <= 3, X >= 0],
+        [P[0, 0] <= 1],
+        [cp.norm(X, 2) <= 1, cp.abs(X) <= 0.5],
+        [S >> CONES, S << 3 * CONES],
+        [X[0] + X[1] <= 1, X[1] + X[2] <= 1],
+        [cp.norm(P[:2, :2], "fro") <= 1],
+    ],
+)
+def test_clashes_are_named(constraints: list[cp.Constraint]) -> None:
+    feasible = feasible_set(Space([P, X, S]), constraints)
+    assert not feasible.has_projection
+    assert feasible.reason is not None
+    assert "closed-form projection" in feasible.reason
+    with pytest.raises(NotConverged, match="drop one of them"):
+        feasible.project(np.zeros(feasible.space.dim))
+    assert "no projection" in feasible.describe()
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [cp.norm(X, 1) <= 1, cp.exp(X[0]) <= 1, cp.norm(cp.multiply([1, 2, 3, 4], X), 2) <= 1, cp.norm(X, 2) + X[0] <= 1],
+)
+def test_unrecognised_constraints_are_named(constraint: cp.Constraint) -> None:
+    feasible = feasible_set(Space([P, X]), [constraint])
+    assert not feasible.has_projection
+    assert feasible.reason is not None
+    assert "not of a form" in feasible.reason
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ([X[0] >= 1, X[0] <= 0], "contradict"),
+        ([X[0] + X[1] == 1, 2 * X[0] + 2 * X[1] == 3], "contradict"),
+        ([cp.norm(X, 2) <= -1], "cannot be satisfied"),
+        ([cp.sum_squares(X) <= -1], "cannot be satisfied"),
+        ([0 * X >= 1], "cannot be satisfied"),
+        ([S >> np.eye(2), S << -np.eye(2)], "contradict"),
+        ([cp.sum(X) <= 1, cp.sum(X) >= 2], "contradict"),
+        ([cp.norm(X, 2) >= 1], "not convex"),
+        ([cp.Parameter(4, name="limit") >= X], "limit"),
+        ([cp.Variable(name="stranger") <= 1], "stranger"),
+    ],
+)
+def test_bad_constraints_are_refused(constraints: list[cp.Constraint], message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        feasible_set(Space([P, X, S]), constraints)
+
+
+def test_affine_map_reads_a_mixed_expression() -> None:
+    space = Space([P, X, S])
+    expression = cp.hstack([2 * X[1:], cp.trace(P), S[0, 1] - 3])
+    matrix, offset = affine_map(expression, space)
+    theta = np.random.default_rng(0).normal(size=space.dim)
+    values = space.unpack(theta)
+    expected = np.hstack([2 * values["x"][1:], np.trace(values["P"]), values["S"][0, 1] - 3])
+    assert np.allclose(matrix @ theta + offset, expected)
+    assert all(v.value is None for v in variables())
+
+
+def test_svec_is_an_isometry() -> None:
+    matrix = np.random.default_rng(1).normal(size=(5, 4, 4))
+    matrix = matrix + np.swapaxes(matrix, 1, 2)
+    assert np.allclose(smat(svec(matrix)), matrix)
+    assert np.allclose(np.linalg.norm(svec(matrix), axis=1), np.linalg.norm(matrix, axis=(1, 2)))

@@ -1,0 +1,399 @@
+"""Columns that are not plain arrays: the same checks, the same answers, no copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import DomainError
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
+from dpconvex.language.columns import Chunks, Pieces, Stored, blocks, part
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+from dpconvex.language.validation import SINGLE_ROUNDING
+
+RNG = np.random.default_rng(0)
+RECORD = Record(x=Ball(5), y=Choice([-1, 1]))
+X = RECORD.sample(90, np.random.default_rng(1)).fields["x"]
+Y = np.where(RNG.random(90) < 0.4, -1, 1)
+
+
+def logistic(record: Record = RECORD) -> Template:
+    w = cp.Variable(5, name="w")
+    return Template(record, lambda x, y: cp.logistic(-y * (x @ w)), 0.05 * cp.sum_squares(w))
+
+
+def chunked(values: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    return np.split(values, np.cumsum(sizes)[:-1])
+
+
+def forms(folder: Path) -> Iterator[tuple[str, Any, Any]]:
+    """The same records in every form."""
+    yield "sparse", sp.csr_array(X), Y
+    yield "sparse matrix by columns", sp.csc_matrix(X), Y
+    yield (
+        "coordinates with repetitions",
+        sp.coo_array((np.r_[X[X != 0] / 2, X[X != 0] / 2], np.tile(X.nonzero(), 2))),
+        Y,
+    )
+    np.save(folder / "x.npy", X)
+    yield "memory-mapped", np.load(folder / "x.npy", mmap_mode="r"), Y
+    yield "integer labels", X, Y.astype(np.int8)
+    yield "chunks", Chunks(chunked(X, [1, 40, 0, 49])), Chunks(chunked(Y, [60, 30]))
+    yield "generated chunks", Chunks(lambda: iter(chunked(X, [30, 30, 30]))), Y
+    yield "by columns in memory", np.asfortranarray(X), Y
+
+
+def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
+    template = logistic()
+    theta, direction = RNG.normal(size=(2, 5))
+    plain = BatchedLoss(template, Space(template.variables), RECORD.validate({"x": X, "y": Y}))
+    value, gradient = plain.value_and_gradient(theta)
+    for name, x, y in forms(tmp_path):
+        batch = RECORD.validate({"x": x, "y": y})
+        loss = BatchedLoss(template, Space(template.variables), batch)
+        assert loss.engine == "blocks", name
+        found, slope = loss.value_and_gradient(theta)
+        assert found == pytest.approx(value, rel=1e-13), name
+        assert slope == pytest.approx(gradient, rel=1e-12), name
+        assert loss.hessian_product(theta, direction) == pytest.approx(
+            plain.hessian_product(theta, direction), rel=1e-11
+        )
+        assert loss.record_values(theta) == pytest.approx(plain.record_values(theta), rel=1e-12), name
+        assert loss.record_gradients(theta) == pytest.approx(plain.record_gradients(theta), rel=1e-12, abs=1e-14), name
+
+
+def test_every_form_of_a_column_gives_the_same_fit(tmp_path: Path) -> None:
+    expected = dp.minimize(logistic(), {"x": X, "y": Y}, tolerance=1e-9)["w"]
+    for name, x, y in forms(tmp_path):
+        found = dp.minimize(logistic(), {"x": x, "y": y}, tolerance=1e-9)["w"]
+        assert found == pytest.approx(expected, abs=2e-9), name
+
+
+def test_the_engines_agree() -> None:
+    """Blocks against compiled whole losses, over several blocks and with records of every label in each."""
+    Phi = [cp.Variable((4, 4), PSD=True, name=f"Phi_{c}") for c in range(3)]
+    t, s = cp.Variable(name="t"), cp.Variable((2, 2), name="s")
+
+    def margins(x: Any, y: Any) -> Any:
+        z = cp.hstack([x, 1])
+        return sum(dp.huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(3) if c != y)
+
+    def fields(a: Any, b: Any, y: Any) -> Any:
+        return cp.square(cp.sum(cp.multiply(a, s)) + y * t - b) * (1 + b) + cp.huber(a[0, 1] * t - a[1, 0], 0.3)
+
+    def one_label_only(x: Any, y: Any) -> Any:
+        return cp.logistic(x @ Phi[0][0, :3]) if y else cp.Constant(0.25)
+
+    box = Box(-np.ones((2, 2)), np.ones((2, 2)))
+    for template in (
+        Template(Record(x=Ball(3), y=Choice(range(3))), margins, cp.sum_squares(Phi[0])),
+        Template(Record(a=box, b=Box(0.0, 1.0), y=Choice([1, 2])), fields, cp.square(t)),
+        Template(Record(x=Ball(3), y=Choice([0, 1])), one_label_only, cp.sum_squares(Phi[0])),
+    ):
+        space = Space(template.variables)
+        theta, direction = RNG.normal(size=(2, space.dim))
+        for size in (50, 3 * FEWEST):
+            batch = template.record.sample(size, np.random.default_rng(3))
+            one, other = (BatchedLoss(template, space, batch, engine) for engine in ("blocks", "device"))
+            assert (one.engine, other.engine) == ("blocks", "device")
+            assert one.value(theta) == pytest.approx(other.value(theta), rel=1e-12)
+            assert one.gradient(theta) == pytest.approx(other.gradient(theta), rel=1e-9, abs=1e-9)
+            product = other.hessian_product(theta, direction)
+            assert one.hessian_product(theta, direction) == pytest.approx(product, rel=1e-9, abs=1e-9)
+            assert one.record_values(theta) == pytest.approx(other.record_values(theta), rel=1e-10, abs=1e-12)
+
+
+def test_long_batches_agree_with_one_record_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks of wide records, with one form for all labels: signs, shifts, a label without records, one label only."""
+    monkeypatch.setattr("dpconvex.evaluation.block_engine.BLOCK_BYTES", 2**20)
+    w = cp.Variable(40, name="w")
+    shift = {-1: 0.5, 0: 0.0, 1: -1.0}
+    loss = {
+        "signs": lambda x, y: cp.logistic(-(1 if y > 0 else -1) * (x @ w)),
+        "shifts": lambda x, y: cp.logistic(shift[y] - y * (x @ w) + x @ w / 2),
+    }
+    rng = np.random.default_rng(4)
+    size = 3 * FEWEST + 100
+    x = rng.normal(size=(size, 40)) / 40
+    for name, labels in (("signs", (-1, 1)), ("shifts", (-1, 0, 1)), ("shifts", (0, 1)), ("shifts", (1,))):
+        template = Template(Record(x=Ball(40), y=Choice([-1, 0, 1])), loss[name], cp.sum_squares(w))
+        y = rng.choice(labels, size=size)
+        batch = template.record.validate({"x": x, "y": y})
+        found = BatchedLoss(template, Space([w]), batch)
+        assert isinstance(found._engine, BlockEngine)
+        assert len(found._engine.plan) > 1
+        theta = 3 * rng.normal(size=40)
+        factor = np.where(y > 0, -1.0, 1.0) if name == "signs" else 0.5 - y
+        margin = factor * (x @ theta) + (0.0 if name == "signs" else np.vectorize(shift.get)(y))
+        value, gradient = found.value_and_gradient(theta)
+        assert value == pytest.approx(np.logaddexp(0, margin).sum(), rel=1e-12)
+        assert gradient == pytest.approx((factor / (1 + np.exp(-margin))) @ x, rel=1e-10, abs=1e-10)
+
+
+def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(Record(x=Ball(2)), lambda x: cp.logistic(cp.exp(x) @ w), cp.sum_squares(w))
+    batch = template.record.validate({"x": sp.csr_array([[0.5, 0.0], [0.0, 1.0]])})
+    loss = BatchedLoss(template, Space([w]), batch)
+    assert loss.engine == "device"
+    scores = np.exp([[0.5, 0.0], [0.0, 1.0]]) @ [1.0, -2.0]
+    assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
+
+
+def test_large_columns_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 100)
+    for x in (X / 2, (X / 2).astype(np.float32)):
+        column = RECORD.validate({"x": x, "y": Y}).fields["x"]
+        assert isinstance(column, Stored)
+        assert np.shares_memory(column.array, x)
+        assert column[3:5].dtype == np.float64
+        assert not np.shares_memory(column[3:5], x)
+
+
+def test_single_precision_stays_what_it_is() -> None:
+    single = (X / 2).astype(np.float32)
+    column = RECORD.validate({"x": single, "y": Y}).fields["x"]
+    assert isinstance(column, Stored)
+    assert column.array.dtype == np.float32
+    assert column[3:5].dtype == np.float64
+
+
+def test_single_precision_is_put_back_into_the_domain() -> None:
+    x = RNG.normal(size=(500, 5)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    assert (np.linalg.norm(x.astype(float), axis=1) > 1 + 1e-9).any()
+    for column in (x, Chunks([x[:10], x[10:]])):
+        found = RECORD.validate({"x": column, "y": np.ones(500)}).fields["x"]
+        read = np.concatenate(list(blocks(found, 64)))
+        assert np.linalg.norm(read, axis=1).max() <= 1 + 1e-14
+        assert np.abs(read - x).max() <= SINGLE_ROUNDING
+    with pytest.raises(DomainError, match="1 records lie outside"):
+        RECORD.validate({"x": np.vstack([x, [[1.001, 0, 0, 0, 0]]]).astype(np.float32), "y": np.ones(501)})
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_sparse_balls(norm: float) -> None:
+    record = Record(x=Ball(3, 2.0, norm))
+    dense = np.array([[0, 0, 0], [2.0, 0, 0], [0, 1.5, -1.5], [5.0, 0, 5.0]])
+    outside = np.linalg.norm(dense, ord=norm, axis=1) > 2
+    with pytest.raises(DomainError, match=rf"{outside.sum()} records lie outside .* row 3, by"):
+        record.validate({"x": sp.csr_array(dense)})
+    clipped = record.validate({"x": sp.csr_array(dense)}, clip=True).fields["x"]
+    assert sp.issparse(clipped)
+    assert clipped.toarray() == pytest.approx(record.validate({"x": dense}, clip=True).fields["x"])
+
+
+def test_sparse_boxes() -> None:
+    record = Record(x=Box([0.0, -1.0], [2.0, 0.0]))
+    dense = np.array([[1.0, 0.0], [3.0, -0.5]])
+    with pytest.raises(DomainError, match=r"1 records lie outside .* row 1, by 50 %"):
+        record.validate({"x": sp.csr_array(dense)})
+    assert record.validate({"x": sp.csr_array(dense)}, clip=True).fields["x"].toarray().tolist() == [[1, 0], [2, -0.5]]
+    with pytest.raises(DomainError, match=r"zeros of column 0 are outside \[1, 2\]"):
+        Record(x=Box([1.0], [2.0])).validate({"x": sp.csr_array([[1.5], [0.0]])})
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (sp.csr_array(np.ones((2, 4))), r"expected shape \(n, 5\), got \(2, 4\)"),
+        (sp.csr_array([[np.nan, 0, 0, 0, 0]]), "row 0, column 0 is nan"),
+        (sp.csr_array(np.eye(5) * 1j), "entries of type complex"),
+        (Chunks([np.zeros((2, 5)), np.zeros((2, 4))]), r"expected shape \(n, 5\), got \(2, 4\)"),
+        (Chunks([np.zeros((2, 5)), np.full((2, 5), np.inf)]), "row 2, column 0 is inf"),
+        (Chunks([np.zeros((2, 5)), np.ones((2, 5))]), "2 records lie outside .* row 2, by"),
+        (Chunks([]), "different numbers of records"),
+    ],
+)
+def test_bad_columns_are_named(column: Any, message: str) -> None:
+    with pytest.raises(DomainError, match=message):
+        RECORD.validate({"x": column, "y": [1, 1]})
+
+
+def test_labels_in_chunks() -> None:
+    with pytest.raises(DomainError, match=r"2 records have a value that was not declared \(first: row 3, 7\)"):
+        RECORD.validate({"x": X[:6], "y": Chunks([np.array([1, -1]), np.array([1, 7, 1, 7])])})
+
+
+def test_chunks_must_be_readable_again_and_stay_the_same() -> None:
+    with pytest.raises(DomainError, match="an iterator can be read only once"):
+        Chunks(iter([X]))
+    pieces = [X[:40], X[40:]]
+    column = RECORD.validate({"x": Chunks(lambda: list(pieces)), "y": Y}).fields["x"]
+    assert isinstance(column, Pieces)
+    assert [len(block) for block in blocks(column, 40)] == [40, 40, 10]
+    pieces.pop()
+    with pytest.raises(DomainError, match="hold 40 records, and held 90"):
+        list(blocks(column, 64))
+
+
+def test_parts_of_sparse_columns() -> None:
+    matrix = sp.random_array((20, 6), density=0.3, rng=np.random.default_rng(0), format="csr")
+    found = part(matrix, 3, 11)
+    assert (found.toarray() == matrix.toarray()[3:11]).all()
+    assert (np.vstack([b.toarray() for b in blocks(matrix, 7)]) == matrix.toarray()).all()
+
+
+@pytest.mark.parametrize("domain", [Ball(3, radius=2.0), Ball(3, norm=1), Box(-np.ones(3), np.ones(3))], ids=repr)
+@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: Chunks([x]), lambda x: x.astype(np.float32)])
+def test_a_record_outside_leaves_the_others_as_they_are(form: Any, domain: Any) -> None:
+    record = Record(x=domain)
+    x = domain.project(domain.sample(300, np.random.default_rng(0)) * (1 + 1e-12))
+    found = []
+    for last in (np.zeros(3), np.full(3, 9.0)):
+        column = record.validate({"x": form(np.vstack([x, last]))}, clip=True).fields["x"]
+        found.append(column.toarray() if sp.issparse(column) else np.asarray(column[np.arange(301)]))
+    np.testing.assert_array_equal(found[0][:-1], found[1][:-1])
+    assert domain.excess(found[1]).max() <= domain.slack
+
+
+# Records that change after they were checked.
+
+
+def outside_later(form: str, folder: Path) -> tuple[Any, Any]:
+    """Return a column of five records of zeros, and a function that moves one of them far out of the ball."""
+    x = np.zeros((5, 3), dtype=np.float32 if "single" in form else float)
+
+    def change() -> None:
+        x[3, 1] = 40.0
+
+    if form == "memory-mapped":
+        np.save(folder / "x.npy", x)
+        found = np.load(folder / "x.npy", mmap_mode="r")
+
+        def rewrite() -> None:
+            np.load(folder / "x.npy", mmap_mode="r+")[3, 1] = 40.0
+
+        return found, rewrite
+    if form == "sparse":
+        matrix = sp.csr_array(np.eye(5, 3))
+
+        def scale() -> None:
+            matrix.data *= 40.0
+
+        return matrix, scale
+    return {"chunks": Chunks([x[:2], x[2:]]), "generated": Chunks(lambda: iter([x])), "list": list(x)}.get(
+        form, x
+    ), change
+
+
+FORMS = ["array", "single precision", "memory-mapped", "chunks", "generated", "sparse", "list", "view"]
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_read_outside_of_the_domain_whatever_changes(
+    form: str, clip: bool, copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not copied:
+        monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 0)
+    record = Record(x=Ball(3), y=Choice([-1, 1]))
+    column, change = outside_later(form, tmp_path)
+    labels = np.ones(5)
+    batch = record.validate({"x": column, "y": labels}, clip=clip)
+    w = cp.Variable(3, name="w")
+    template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
+    loss = BatchedLoss(template, Space([w]), batch)
+    before = loss.value_and_gradient(np.ones(3))[1]
+    change()
+    labels[:] = -1
+    np.testing.assert_array_equal(batch.group, 1)
+    if form in ("sparse", "list") or (copied and form not in ("chunks", "generated", "memory-mapped")):
+        np.testing.assert_array_equal(loss.value_and_gradient(np.ones(3))[1], before)
+    elif clip:
+        for block in blocks(batch.fields["x"], 2):
+            assert np.linalg.norm(block, axis=1).max() <= 1 + 1e-14
+        assert np.linalg.norm(batch.fields["x"][np.array([3])]) == pytest.approx(1)
+        assert np.linalg.norm(loss.value_and_gradient(np.ones(3))[1] - before) <= 1
+    else:
+        for read in (lambda: loss.value_and_gradient(np.ones(3)), lambda: batch.fields["x"][np.array([3])]):
+            with pytest.raises(DomainError, match="lie outside"):
+                read()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("clip", [False, True])
+def test_records_that_become_no_numbers_are_refused(bad: float, clip: bool) -> None:
+    x = np.zeros((4, 3))
+    column = Record(x=Ball(3)).validate({"x": Chunks([x])}, clip=clip).fields["x"]
+    x[2, 0] = bad
+    with pytest.raises(DomainError, match="row 2, column 0"):
+        list(blocks(column, 4))
+
+
+def test_chunks_that_become_something_else_are_refused() -> None:
+    pieces: list[Any] = [np.zeros((2, 3)), np.zeros((2, 3))]
+    column = Record(x=Ball(3)).validate({"x": Chunks(pieces)}).fields["x"]
+    for other in (
+        [["0", "0", "0"]] * 2,
+        np.zeros((2, 4)),
+        np.ma.masked_all((2, 3)),
+        None,
+        np.zeros((5, 3)),
+        np.zeros((1, 3)),
+    ):
+        pieces[1] = other
+        with pytest.raises(DomainError):
+            list(blocks(column, 2))
+
+
+def test_what_was_copied_cannot_be_written_to() -> None:
+    batch = RECORD.validate({"x": X / 2, "y": Y})
+    sparse = RECORD.validate({"x": sp.csr_array(X), "y": Y}).fields["x"]
+    for array in (batch.fields["x"], batch.group, sparse.data, sparse.indices, sparse.indptr):
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                base.setflags(write=True)
+            base = base.base
+
+
+def test_a_fit_notices_that_the_number_of_records_changed() -> None:
+    class Growing(dict[str, Any]):
+        reads = 0
+
+        def __getitem__(self, name: str) -> Any:
+            self.reads += 1
+            column = super().__getitem__(name)
+            return column if self.reads <= 2 else np.concatenate([column, column])
+
+    with pytest.raises(DomainError, match="there are 180 records, and there were 90"):
+        dp.solve(logistic(), Growing(x=X, y=Y), dp.Privacy(1.0))
+
+
+@pytest.mark.parametrize(
+    "domain", [Ball(7, 0.3), Ball(7, norm=1), Ball(7, norm=np.inf), Box(-np.ones(7), np.ones(7))], ids=repr
+)
+def test_a_row_is_judged_alone(domain: Any) -> None:
+    """Neither what other rows hold, nor their number, nor the layout in memory, changes a bit."""
+    rng = np.random.default_rng(0)
+    rows = domain.project(rng.normal(size=(300, 7))) * (1 + 2e-15 * rng.normal(size=(300, 1)))
+    alone = np.concatenate([domain.excess(row[None]) for row in rows])
+    projected = np.concatenate([domain.project(row[None]) for row in rows])
+    for size in range(1, 300):
+        np.testing.assert_array_equal(domain.excess(rows[:size]), alone[:size])
+    huge = np.insert(rows, 5, 1e200, axis=0)
+    for layout in (np.array, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
+        np.testing.assert_array_equal(np.delete(domain.excess(layout(huge)), 5), alone)
+        np.testing.assert_array_equal(np.delete(domain.project(layout(huge)), 5, axis=0), projected)
+
+
+@pytest.mark.parametrize("norm", [1, 2, np.inf])
+def test_a_sparse_row_of_huge_numbers_keeps_its_direction(norm: float) -> None:
+    record = Record(x=Ball(2, 1e-3, norm))
+    rows = sp.csr_array([[1e300, -1e300], [1e-3, 0.0]])
+    found = record.validate({"x": rows}, clip=True).fields["x"].toarray()
+    np.testing.assert_allclose(found, record.validate({"x": rows.toarray()}, clip=True).fields["x"], rtol=1e-14)
+    assert found[0, 0] == -found[0, 1] > 0

@@ -1,0 +1,242 @@
+"""Entries of columns: nothing is guessed from text, dates or masks, and no index of a sparse matrix is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import DomainError
+from dpconvex.language.record import Record
+from dpconvex.language.validation import check_labels
+
+RECORD = Record(x=Box(-np.full(3, 500.0), np.full(3, 500.0)))
+DENSE = np.array([[0.0, 1.0, 0.0], [2.0, 0.0, -3.0], [0.0, 0.0, 0.0], [4.0, 5.0, 6.0]])
+FORMATS = ["csr", "csc", "bsr", "coo", "dia", "dok", "lil"]
+
+
+def read(column: Any, record: Record = RECORD) -> Any:
+    return record.validate({"x": column}).fields["x"]
+
+
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int16, np.int64, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_holds_the_same_records(form: str, kind: Any) -> None:
+    if form == "lil" and kind is np.longdouble:
+        pytest.skip("SciPy makes no such matrix")
+    values = np.abs(DENSE).astype(kind)
+    for matrix in (sp.coo_array(values).asformat(form), sp.coo_matrix(values).asformat(form)):
+        found = read(matrix)
+        assert isinstance(found, sp.csr_array)
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found.toarray(), values.astype(float))
+    blocked = sp.bsr_array(np.kron(np.eye(2, 1), np.ones((2, 3))), blocksize=(2, 3))
+    np.testing.assert_array_equal(read(blocked).toarray(), blocked.toarray())
+
+
+def spoilt(form: str, change: Callable[[Any], None]) -> Any:
+    matrix = sp.coo_array(DENSE).asformat(form)
+    change(matrix)
+    return matrix
+
+
+def put(name: str, value: Any, at: Any = None) -> Callable[[Any], None]:
+    def change(matrix: Any) -> None:
+        if at is None:
+            setattr(matrix, name, np.array(value))
+        else:
+            getattr(matrix, name)[at] = value
+
+    return change
+
+
+SPOILT = {
+    **{
+        f"{form}, an index {what}": (form, put("indices", value, 0))
+        for form in ("csr", "csc", "bsr")
+        for what, value in {"too large": 10**9, "just too large": 4 if form == "csc" else 3, "negative": -1}.items()
+    },
+    **{
+        f"{form}, a start {what}": (form, put("indptr", value, at))
+        for form in ("csr", "csc", "bsr")
+        for what, value, at in [
+            ("too large", 10**9, -1),
+            ("negative", -5, 1),
+            ("that falls", 5, 1),
+            ("that is not 0", 1, 0),
+        ]
+    },
+    "csr, too few starts": ("csr", put("indptr", [0, 1, 6])),
+    "csr, too few numbers": ("csr", put("data", [1.0])),
+    "csr, too few indices": ("csr", put("indices", [0])),
+    "csr, indices that are no whole numbers": ("csr", put("indices", [0.0, 1.0, 2.0, 0.0, 1.0, 2.0])),
+    "csr, text": ("csr", put("data", ["1", "2", "3", "4", "5", "6"])),
+    "bsr, blocks of another size": ("bsr", put("data", np.ones((6, 5, 5)))),
+    "coo, a row too large": ("coo", lambda m: m.coords[0].__setitem__(0, 4)),
+    "coo, a column too large": ("coo", lambda m: m.coords[1].__setitem__(0, 3)),
+    "coo, a negative column": ("coo", lambda m: m.coords[1].__setitem__(0, -1)),
+    "coo, too few numbers": ("coo", put("data", [1.0])),
+    "dia, too few offsets": ("dia", put("offsets", [0])),
+    "lil, an index too large": ("lil", lambda m: m.rows[0].__setitem__(0, 7)),
+    "lil, too many indices": ("lil", lambda m: m.rows[0].append(2)),
+    "lil, text": ("lil", lambda m: m.data[0].__setitem__(0, "1")),
+    "dok, an index too large": ("dok", lambda m: m._dict.__setitem__((0, 9), 1.0)),
+}
+
+
+@pytest.mark.parametrize(("form", "change"), SPOILT.values(), ids=SPOILT)
+def test_indices_that_do_not_fit_are_refused(form: str, change: Callable[[Any], None]) -> None:
+    with pytest.raises(DomainError, match=r"do not fit it|expected real numbers"):
+        read(spoilt(form, change))
+
+
+def test_small_integers_do_not_wrap_around() -> None:
+    """Two entries of 100 at one place are 200, which a byte with a sign cannot hold."""
+    twice = ([0, 0], [1, 1])
+    for matrix in (
+        sp.coo_array((np.array([100, 100], dtype=np.int8), twice), shape=(1, 3)),
+        sp.csr_array((np.array([100, 100], dtype=np.int8), [1, 1], [0, 2]), shape=(1, 3)),
+        sp.csc_array((np.array([100, 100], dtype=np.int8), [0, 0], [0, 0, 2, 2]), shape=(1, 3)),
+    ):
+        assert read(matrix).toarray().tolist() == [[0, 200, 0]]
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
+def test_the_norm_of_a_row_counts_repeated_entries_together(form: str) -> None:
+    """Nor does the flag count that says there are none."""
+    data, one = np.full(4, 0.5), np.zeros(4, dtype=np.int64)
+    matrix = {
+        "csr": lambda: sp.csr_array((data, one, [0, 4]), shape=(1, 3)),
+        "csc": lambda: sp.csc_array((data, one, [0, 4, 4, 4]), shape=(1, 3)),
+        "coo": lambda: sp.coo_array((data, (one, one)), shape=(1, 3)),
+    }[form]()
+    matrix.has_canonical_format = True
+    with pytest.raises(DomainError, match="by 100 %"):
+        read(matrix, Record(x=Ball(3)))
+    assert read(sp.coo_array((data, (one, one)), shape=(1, 3))).toarray().tolist() == [[2, 0, 0]]
+    both = sp.coo_array(([1e308, 1e308], ([0, 0], [1, 1])), shape=(1, 3))
+    with pytest.raises(DomainError, match="row 0, column 1 is inf"):
+        read(both)
+
+
+def test_unsorted_indices_and_unused_room_are_fine() -> None:
+    matrix = sp.csr_array((np.array([3.0, 1.0, 2.0, 9.0]), np.array([2, 0, 1, 77]), np.array([0, 2, 3])), shape=(2, 3))
+    assert read(matrix).toarray().tolist() == [[1, 0, 3], [0, 2, 0]]
+
+
+MASKED = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
+TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [MASKED],
+        (MASKED, MASKED),
+        [[np.ma.masked, 1.0, 2.0]],
+        [list(MASKED)],
+        np.ma.array([MASKED]),
+        TEXTS,
+        TEXTS.astype(bytes).astype(object),
+        TEXTS.tolist(),
+        [[b"1", 2.0, 3.0]],
+        [["1", 2.0, 3.0]],
+        [[1.0, 2.0, 3 + 0j]],
+        np.array([[1.0, 2.0, 3 + 0j]], dtype=object),
+        np.array([[1.0, 2.0, "2020-01-01"]], dtype=object),
+        np.array([[np.datetime64("2020-01-01")] * 3]),
+        np.array([[np.datetime64("2020-01-01")] * 3], dtype=object),
+        np.array([[np.timedelta64(1, "s")] * 3]),
+        np.zeros((1, 3), dtype=[("a", float)]),
+        np.array([[Decimal(1), object(), 2.0]], dtype=object),
+        np.array([["a"]], dtype=np.dtypes.StringDType()),
+        [[1.0, 2.0], [3.0]],
+        {"a": 1},
+        "123",
+        object(),
+    ],
+    ids=lambda column: type(column).__name__,
+)
+def test_what_is_no_number_is_not_guessed(column: Any) -> None:
+    for clip in (False, True):
+        with pytest.raises(DomainError):
+            RECORD.validate({"x": column}, clip=clip)
+
+
+def test_objects_that_refuse_to_be_arrays_are_refused() -> None:
+    class Refusing:
+        def __array__(self, *arguments: Any, **options: Any) -> Any:
+            raise RuntimeError("not today")
+
+    with pytest.raises(DomainError, match="not today"):
+        read(Refusing())
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (np.matrix([[1.0, 2.0, 3.0]]), [1, 2, 3]),
+        ([[True, False, True]], [1, 0, 1]),
+        (np.array([[1, 2.5, np.float32(3)]], dtype=object), [1, 2.5, 3]),
+        (np.array([[255, 1, 0]], dtype=np.uint8), [255, 1, 0]),
+        (np.array([[1, 2, 3]], dtype=">f8"), [1, 2, 3]),
+        (np.array([[1, 2, 3]], dtype=np.float16), [1, 2, 3]),
+        (np.ma.array([[1.0, 2.0, 3.0]]), [1, 2, 3]),
+    ],
+)
+def test_numbers_of_every_kind_are_read(column: Any, expected: list[float]) -> None:
+    found = read(column)
+    assert type(found) is np.ndarray
+    assert found.dtype == np.float64
+    assert found.tolist() == [expected]
+
+
+def test_numbers_that_no_float_holds_are_refused() -> None:
+    with pytest.raises(DomainError, match="row 0, column 0 is inf"):
+        read(np.array([["1e400", 0, 0]], dtype=np.longdouble))
+
+
+# Labels.
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ([0, 1], ["0", "1"]),
+        (["0", "1"], [0, 1]),
+        (["a", "b"], [b"a", b"b"]),
+        ([b"a", b"b"], ["a", "b"]),
+        (["a", "b"], np.array([b"a", b"b"])),
+        ([0, 1], [0.5, 1]),
+        ([0, 1], [np.nan, 1]),
+        ([0, 1], np.array([np.nan, 1.0])),
+        ([0, 1], [None, 1]),
+        ([0, 1], np.ma.array([0, 1], mask=[True, False])),
+        ([0, 1], [np.ma.masked, 1]),
+        (range(9), np.ma.array([0, 1], mask=[True, False])),
+        ([0, 1], np.array([0, 1j])),
+        ([0, 1], [[0], [1]]),
+        ([0, 1], np.array(1)),
+        ([0, 2**53], np.array([0, 2**53 + 1])),
+        (range(2**53 - 9, 2**53 + 1), np.array([2**53 - 9, 2**53 + 1])),
+        ([0.1, 0.2], np.array([0.1, 0.2], dtype=np.float32)),
+        ([0, 1], np.array([0, -1], dtype=np.int8).view(np.uint8)),
+    ],
+)
+def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> None:
+    with pytest.raises(DomainError):
+        check_labels("y", Choice(values).values, column)
+
+
+@pytest.mark.parametrize(
+    "column", [[1, 0], [1.0, 0.0], [True, False], np.array([True, False]), np.array([1.0, 0.0], np.float16)]
+)
+@pytest.mark.parametrize("values", [[0, 1], [False, True], [0.0, 1.0], range(9)], ids=repr)
+def test_equal_numbers_are_one_label(values: Any, column: Any) -> None:
+    """As in Python, where 1, 1.0 and True are one key; no two of them can be declared apart."""
+    np.testing.assert_array_equal(check_labels("y", Choice(values).values, column), [1, 0])

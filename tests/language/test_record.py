@@ -1,0 +1,395 @@
+"""Record domains: what is accepted, what is refused and how, projection, and samples for tests."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
+from dpconvex.language.record import Record
+from dpconvex.language.validation import ROUNDING, check_labels
+
+NORMS = (1, 2, np.inf)
+
+balls = st.builds(
+    Ball,
+    dim=st.integers(1, 6),
+    radius=st.floats(1e-11, 1e6),
+    norm=st.sampled_from(NORMS),
+)
+shapes = st.sampled_from([(), (1,), (3,), (2, 2)])
+numbers = st.floats(-1e6, 1e6)
+boxes = shapes.flatmap(
+    lambda shape: st.tuples(arrays(float, shape, elements=numbers), arrays(float, shape, elements=numbers))
+).map(lambda pair: Box(np.minimum(*pair), np.maximum(*pair)))
+domains = st.one_of(balls, boxes)
+huge = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def value_rows(domain: Ball | Box, elements: st.SearchStrategy[float] = huge) -> st.SearchStrategy[Any]:
+    return st.integers(1, 5).flatmap(lambda n: arrays(float, (n, *domain.shape), elements=elements))
+
+
+def learner() -> Record:
+    return Record(x=Ball(3), y=Choice(["no", "yes"]))
+
+
+def data(**changed: Any) -> dict[str, Any]:
+    return {"x": [[0.0, 0.6, 0.8], [0.0, 0.0, 0.0]], "y": ["yes", "no"], **changed}
+
+
+# Declarations
+
+
+@pytest.mark.parametrize("dim", [0, -1, 2.0, "3", True, None])
+def test_ball_refuses_a_dimension(dim: Any) -> None:
+    with pytest.raises(TemplateError, match="positive integer"):
+        Ball(dim)
+
+
+@pytest.mark.parametrize("radius", [0, -1.0, np.nan, "1", None, -np.inf])
+def test_ball_refuses_a_radius(radius: Any) -> None:
+    with pytest.raises(TemplateError, match="radius"):
+        Ball(2, radius)
+
+
+@pytest.mark.parametrize("norm", [0, 3, "2", np.nan, None, [2]])
+def test_ball_refuses_a_norm(norm: Any) -> None:
+    with pytest.raises(TemplateError, match="norm"):
+        Ball(2, 1.0, norm)
+
+
+@pytest.mark.parametrize(
+    "declare", [lambda: Ball(2, np.inf), lambda: Box([0.0, 0.0], [1.0, np.inf]), lambda: Box(-np.inf, 0.0)]
+)
+def test_unbounded_records_are_not_private(declare: Any) -> None:
+    with pytest.raises(NotPrivate, match=r"unbounded.*\n.*where.*\n.*remedy.*finite"):
+        declare()
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "message"),
+    [
+        ([0, 0], [1, 1, 1], re.escape("shapes (2,) and (3,)")),
+        (1.0, 0.0, "not above"),
+        ([0.0, 2.0], [1.0, 1.0], "not above"),
+        (np.nan, 1.0, "not above"),
+        (0.0, np.nan, "not above"),
+        ("low", "high", "must be numbers"),
+        ([0, [1]], [1, 2], "must be numbers"),
+        ([], [], "without coordinates"),
+    ],
+)
+def test_box_refuses_bounds(lower: Any, upper: Any, message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        Box(lower, upper)
+
+
+def test_box_keeps_its_bounds_when_the_callers_array_changes() -> None:
+    upper = np.ones(2)
+    box = Box(np.zeros(2), upper)
+    upper[:] = 100.0
+    np.testing.assert_array_equal(box.upper, [1.0, 1.0])
+    with pytest.raises(ValueError, match="read-only"):
+        box.upper[0] = 100.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "at least one"),
+        ([1, 2, 1], "not distinct"),
+        ([1, True], "not distinct"),
+        ("yes", "list or a range"),
+        (3, "list or a range"),
+        ([[1], [2]], "cannot be recognised"),
+        ([0.0, np.nan], "cannot be recognised"),
+    ],
+)
+def test_choice_refuses_values(values: Any, message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        Choice(values)
+
+
+def test_choice_holds_plain_python_values() -> None:
+    assert Choice(np.array([3, 5])).values == (3, 5)
+    assert all(type(v) is int for v in Choice(np.array([3, 5])).values)
+    assert Choice(range(2)) == Choice([0, 1])
+
+
+def test_record_refuses_what_is_not_a_domain() -> None:
+    with pytest.raises(TemplateError, match="at least one field"):
+        Record()
+    wrong: Any = [0, 1]
+    with pytest.raises(TemplateError, match="field 'y' must be"):
+        Record(x=Ball(2), y=wrong)
+
+
+# Symbols and combinations
+
+
+def test_parameters_have_the_fields_shapes_and_signs() -> None:
+    record = Record(x=Ball(3), s=Box(0.0, 2.0), m=Box(-np.ones((2, 2)), np.zeros((2, 2))), y=Choice([0, 1]))
+    shapes = {name: p.shape for name, p in record.parameters.items()}
+    assert shapes == {"x": (3,), "s": (), "m": (2, 2)}
+    assert [p.name() for p in record.parameters.values()] == ["x", "s", "m"]
+    assert not record.parameters["x"].is_nonneg()
+    assert record.parameters["s"].is_nonneg()
+    assert record.parameters["m"].is_nonpos()
+
+
+def test_groups_index_the_combinations() -> None:
+    record = Record(y=Choice(["a", "b"]), x=Box(0, 1), k=Choice([5, 6, 7]))
+    labels = [(y, k) for y in "ab" for k in (5, 6, 7)]
+    assert record.combinations == tuple({"y": y, "k": k} for y, k in labels)
+    batch = record.validate({"y": [y for y, _ in labels], "k": [k for _, k in labels], "x": np.zeros(6)})
+    np.testing.assert_array_equal(batch.group, np.arange(6))
+    np.testing.assert_array_equal(batch.rows(4), [4])
+
+
+def test_without_discrete_fields_there_is_one_group() -> None:
+    record = Record(x=Ball(2))
+    assert record.combinations == ({},)
+    batch = record.validate({"x": np.zeros((4, 2))})
+    assert batch.size == 4
+    np.testing.assert_array_equal(batch.rows(0), np.arange(4))
+
+
+# Validation
+
+
+def test_a_valid_batch() -> None:
+    batch = learner().validate(data())
+    assert batch.size == 2
+    assert batch.fields["x"].dtype == np.float64
+    np.testing.assert_array_equal(batch.fields["x"], data()["x"])
+    np.testing.assert_array_equal(batch.group, [1, 0])
+
+
+def test_one_class_where_two_are_declared_is_fine() -> None:
+    np.testing.assert_array_equal(learner().validate(data(y=["no", "no"])).rows(1), [])
+
+
+def test_the_callers_array_cannot_be_changed_through_the_batch() -> None:
+    x = np.zeros((2, 3))
+    batch = learner().validate(data(x=x))
+    with pytest.raises(ValueError, match="read-only"):
+        batch.fields["x"][:] = 1.0
+    assert x.flags.writeable
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"z": [1, 2]}, r"missing: \[\], extra: \['z'\]"),
+        ({3: [1, 2], "z": [1, 2]}, "extra"),
+        ({"x": [[0.0, np.nan, 0.0], [0, 0, 0]]}, "'x': row 0, column 1 is nan"),
+        ({"x": [[0.0, 0.0, 0.0], [0, 0, np.inf]]}, "'x': row 1, column 2 is inf"),
+        ({"x": [[0.0, None, 0.0], [0, 0, 0]]}, "'x': row 0, column 1 is nan"),
+        ({"x": [[0.0, 0.0], [0.0, 0.0]]}, re.escape("'x': expected shape (n, 3), got (2, 2)")),
+        ({"x": [0.0, 0.0, 0.0]}, re.escape("'x': expected shape (n, 3), got (3,)")),
+        ({"x": 0.0}, re.escape("'x': expected shape (n, 3), got ()")),
+        ({"x": [[0.0, 0.0, 0.0], [0.0]]}, "'x': not an array of numbers"),
+        ({"x": [["a", "b", "c"], ["d", "e", "f"]]}, "'x': expected real numbers"),
+        ({"x": [["0", "0", "1"], ["0", "0", "1"]]}, "'x': expected real numbers"),
+        ({"x": np.zeros((2, 3), dtype=complex)}, "'x': expected real numbers"),
+        ({"x": np.zeros((2, 3), dtype="M8[D]")}, "'x': expected real numbers"),
+        ({"x": [[10**400, 0, 0], [0, 0, 0]]}, "'x': not an array of numbers"),
+        ({"x": np.ma.masked_equal([[9.0, 0, 0], [0, 0, 0]], 9.0)}, "'x': entries are masked"),
+        ({"x": np.zeros((3, 3))}, "different numbers of records: {'x': 3, 'y': 2}"),
+        ({"y": ["yes"]}, "different numbers of records: {'x': 2, 'y': 1}"),
+        ({"y": ["yes", "maybe"]}, r"'y': 1 records .*row 1, 'maybe'.*declared are \['no', 'yes'\]"),
+        ({"y": ["yes", None]}, "'y': 1 records .*row 1, None"),
+        ({"y": ["yes", float("nan")]}, "'y': 1 records .*row 1, nan"),
+        ({"y": [1, 0]}, "'y': 2 records .*row 0, 1"),
+        (
+            {"y": np.array([["yes"], ["no"]])},
+            re.escape("'y': expected one value per record, got an array of shape (2, 1)"),
+        ),
+        ({"y": np.array("yes")}, "'y': expected one value per record"),
+        ({"y": [["yes"], ["no"]]}, r"'y': expected one value per record, but row 0 is \['yes'\]"),
+        ({"y": [["yes", "no"], "no"]}, "'y': expected one value per record, but row 0"),
+        ({"y": "yes"}, "'y': expected one value per record, got 'yes'"),
+        ({"y": 1}, "'y': expected one value per record, got 1"),
+        ({"x": np.zeros((0, 3)), "y": []}, "the data are empty"),
+    ],
+)
+def test_bad_data_are_refused(changed: dict[Any, Any], message: str, clip: bool) -> None:
+    table: Any = {**data(), **changed}
+    with pytest.raises(DomainError, match=message):
+        learner().validate(table, clip=clip)
+
+
+def test_missing_fields_are_named() -> None:
+    with pytest.raises(DomainError, match=r"missing: \['y'\], extra: \[\]"):
+        learner().validate({"x": [[0.0, 0.0, 0.0]]})
+
+
+@pytest.mark.parametrize("table", [[1, 2], np.zeros((2, 3)), "x", 5, None])
+def test_data_must_be_a_table(table: Any) -> None:
+    with pytest.raises(DomainError, match="must map each declared field"):
+        learner().validate(table)
+
+
+@pytest.mark.parametrize("mixed", [["a", 1, (0, 1)], [(0, 1), "a", 1]])
+def test_labels_of_mixed_types_are_told_apart(mixed: list[Any]) -> None:
+    choice = Choice(["a", 1, (0, 1)])
+    np.testing.assert_array_equal(check_labels("y", choice.values, mixed), [choice.values.index(v) for v in mixed])
+    with pytest.raises(DomainError, match="row 0, '1'"):
+        check_labels("y", choice.values, ["1"])
+
+
+def test_labels_from_numpy() -> None:
+    choice = Choice(["no", "yes"])
+    for column in (
+        np.array(["yes", "no"]),
+        np.array(["yes", "no"], dtype=object),
+        [np.str_("yes"), "no"],
+        ("yes", "no"),
+    ):
+        np.testing.assert_array_equal(check_labels("y", choice.values, column), [1, 0])
+    np.testing.assert_array_equal(check_labels("y", Choice(range(3)).values, np.array([2, 0], dtype=np.uint8)), [2, 0])
+
+
+def test_a_record_outside_its_ball_is_refused_or_clipped() -> None:
+    outside = data(x=[[3.0, 0.0, 4.0], [0.1, 0.0, 0.0]])
+    with pytest.raises(DomainError, match=r"'x': 1 records lie outside Ball\(.*row 0, by 400 %.*clip=True"):
+        learner().validate(outside)
+    batch = learner().validate(outside, clip=True)
+    np.testing.assert_allclose(batch.fields["x"], [[0.6, 0.0, 0.8], [0.1, 0.0, 0.0]], rtol=1e-15)
+
+
+def test_a_record_outside_its_box_is_refused_or_clipped() -> None:
+    record = Record(s=Box(0.0, 2.0))
+    with pytest.raises(DomainError, match=r"'s': 2 records lie outside Box.*row 2"):
+        record.validate({"s": [1.0, -0.5, 5.0]})
+    np.testing.assert_array_equal(record.validate({"s": [1.0, -0.5, 5.0]}, clip=True).fields["s"], [1.0, 0.0, 2.0])
+
+
+def test_the_number_of_records_outside_is_counted() -> None:
+    with pytest.raises(DomainError, match="2 records lie outside"):
+        Record(x=Ball(2)).validate({"x": [[2.0, 0], [0, 0], [0, -3.0]]})
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_rounding_is_forgiven_and_put_right(norm: float) -> None:
+    ball = Ball(2, radius=5.0, norm=norm)
+    record = Record(x=ball)
+    edge = np.array([[5.0, 0.0]])
+    x = record.validate({"x": edge * (1 + ROUNDING / 2)}).fields["x"]
+    np.testing.assert_allclose(x, edge, rtol=1e-15)
+    assert (x <= 5.0 * (1 + 1e-15)).all()
+    with pytest.raises(DomainError, match="outside"):
+        record.validate({"x": edge * (1 + 2 * ROUNDING)})
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_huge_numbers_do_not_overflow(norm: float) -> None:
+    record = Record(x=Ball(2, radius=1e-11, norm=norm), s=Box(0.0, 0.0))
+    table = {"x": [[1e300, -1e300]], "s": [1e300]}
+    with pytest.raises(DomainError, match="outside"):
+        record.validate(table)
+    batch = record.validate(table, clip=True)
+    assert np.linalg.norm(batch.fields["x"], ord=norm, axis=1) == pytest.approx(1e-11, rel=1e-12)
+    assert batch.fields["x"][0, 0] == -batch.fields["x"][0, 1]
+    np.testing.assert_array_equal(batch.fields["s"], [0.0])
+
+
+# Domains, by properties
+
+
+@given(st.data())
+def test_projection_lands_inside_and_is_idempotent(draw: st.DataObject) -> None:
+    domain = draw.draw(domains)
+    values = draw.draw(value_rows(domain))
+    projected = domain.project(values)
+    assert projected.shape == values.shape
+    assert (domain.excess(projected) <= 1e-14).all()
+    np.testing.assert_allclose(domain.project(projected), projected, rtol=1e-14)
+
+
+@given(st.data())
+def test_projection_leaves_the_inside_alone(draw: st.DataObject) -> None:
+    domain = draw.draw(domains)
+    values = draw.draw(value_rows(domain, numbers))
+    inside = domain.excess(values) <= 0
+    np.testing.assert_array_equal(domain.project(values)[inside], values[inside])
+
+
+@given(st.data())
+def test_projection_treats_each_record_alone(draw: st.DataObject) -> None:
+    domain = draw.draw(domains)
+    values = draw.draw(value_rows(domain))
+    together = domain.project(values)
+    for row in range(len(values)):
+        np.testing.assert_array_equal(domain.project(values[row : row + 1]), together[row : row + 1])
+
+
+@given(domains, st.integers(0, 2**32), st.integers(0, 40))
+def test_samples_lie_in_the_domain(domain: Ball | Box, seed: int, size: int) -> None:
+    values = domain.sample(size, np.random.default_rng(seed))
+    assert values.shape == (size, *domain.shape)
+    assert (domain.excess(values) <= 1e-14).all()
+    lower, upper = domain.bounds
+    slack = 1e-14 * np.maximum(np.abs(lower), np.abs(upper))
+    assert (values >= lower - slack).all()
+    assert (values <= upper + slack).all()
+    assert (
+        np.linalg.norm(values.reshape(size, int(np.prod(domain.shape))), axis=1) <= domain.norm_bound * (1 + 1e-14)
+    ).all()
+
+
+@given(domains)
+def test_the_norm_bound_is_attained(domain: Ball | Box) -> None:
+    values = domain.sample(2000, np.random.default_rng(0))
+    largest = np.linalg.norm(values.reshape(len(values), -1), axis=1).max()
+    assert largest >= 0.99 * domain.norm_bound
+
+
+@given(domains, st.integers(0, 2**32))
+def test_a_sampled_batch_passes_validation(domain: Ball | Box, seed: int) -> None:
+    record = Record(x=domain, y=Choice(["a", "b"]), k=Choice(range(3)))
+    batch = record.sample(20, np.random.default_rng(seed))
+    rows = [record.combinations[g] for g in batch.group]
+    again = record.validate({"x": batch.fields["x"], "y": [r["y"] for r in rows], "k": [r["k"] for r in rows]})
+    np.testing.assert_array_equal(again.group, batch.group)
+    np.testing.assert_allclose(again.fields["x"], batch.fields["x"], rtol=1e-14)
+
+
+def test_samples_reach_every_group_and_the_boundary() -> None:
+    record = Record(x=Ball(4, radius=2.0), y=Choice(range(3)))
+    batch = record.sample(500, np.random.default_rng(1))
+    assert set(batch.group.tolist()) == {0, 1, 2}
+    on_sphere = np.isclose(np.linalg.norm(batch.fields["x"], axis=1), 2.0)
+    assert 0.3 < on_sphere.mean() < 0.7
+
+
+@given(st.data())
+def test_clipping_accepts_every_finite_batch(draw: st.DataObject) -> None:
+    domain = draw.draw(domains)
+    values = draw.draw(value_rows(domain))
+    record = Record(x=domain)
+    clipped = record.validate({"x": values}, clip=True).fields["x"]
+    np.testing.assert_array_equal(clipped, domain.project(values))
+    outside = bool((domain.excess(values) > ROUNDING).any())
+    try:
+        checked = record.validate({"x": values}).fields["x"]
+    except DPConvexError:
+        assert outside
+    else:
+        assert not outside
+        np.testing.assert_array_equal(checked, clipped)
+
+
+def test_domains_print_what_declares_them() -> None:
+    assert (
+        repr(Record(x=Ball(2), y=Choice([0, 1])))
+        == "Record(x=Ball(dim=2, radius=1.0, norm=2), y=Choice(values=(0, 1)))"
+    )

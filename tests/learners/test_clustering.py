@@ -1,0 +1,182 @@
+"""Private clusterings of data: what is read, what is paid, what is refused; and records stand by themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.learners.clustering import Records
+
+RECORD = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(["a", "b", "none"]))
+PROMISE = dp.Privacy(4.0, 1e-5)
+
+
+def blobs(size: int = 3000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return two classes of two clusters each, at places along axes of their own, and the clusters."""
+    rng = np.random.default_rng(4)
+    cluster, y = rng.integers(0, 2, size), rng.integers(0, 2, size)
+    x = 0.15 * rng.normal(size=(size, 3))
+    x[np.arange(size), y] += np.where(cluster == 1, 1.0, -1.0)
+    return x, np.array(["a", "b"])[y], cluster
+
+
+@pytest.mark.parametrize("privacy", [PROMISE, dp.Privacy(4.0), dp.Privacy(4.0, 1e-5, "add-remove")], ids=str)
+def test_clusters_are_found(privacy: dp.Privacy) -> None:
+    x, y, cluster = blobs()
+    places = dp.cluster(RECORD, {"x": x, "y": y}, privacy, seed=0)
+    found = places.assign(x, y)
+    for label in ("a", "b"):
+        agree = np.mean(found[y == label] == cluster[y == label])
+        assert max(agree, 1 - agree) > 0.98
+    assert places.centers.shape == (3, 2, 3)
+
+
+def test_a_class_without_records_is_fine() -> None:
+    x, y, _ = blobs(200)
+    places = dp.cluster(RECORD, {"x": x, "y": y}, dp.Privacy(1e5, 1e-5), seed=0)
+    start = dp.NoisyKMeans().directions
+    empty = places.centers[2]
+    assert start == 0
+    np.testing.assert_allclose(np.linalg.norm(empty, axis=1), 1.0, atol=1e-3)  # where they started: half the radius
+    one = dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["b"]}, PROMISE)
+    assert np.isfinite(one.centers).all()
+
+
+def test_all_records_can_be_clustered_together() -> None:
+    x, _, _ = blobs()
+    places = dp.cluster(RECORD, {"x": x}, PROMISE, components=4, group=None, seed=1)
+    assert places.classes == ()
+    assert len(set(places.assign(x))) == 4
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [dp.Box(9.0, 11.0), dp.Box([9.0, -1.0], [11.0, 0.0]), dp.Ball(4, norm=1), dp.Ball(2, norm=np.inf)],
+    ids=repr,
+)
+def test_every_bounded_domain_will_do(domain: Any) -> None:
+    rng = np.random.default_rng(0)
+    x = domain.sample(400, rng)
+    places = dp.cluster(dp.Record(x=domain), {"x": x}, PROMISE, group=None)
+    found = places.assign(x)
+    assert found.shape == (400,)
+    assert places.noise is not None
+    assert places.radius >= np.linalg.norm(x.reshape(400, -1) - places.middle, axis=1).max() * (1 - 1e-9)
+
+
+def test_every_form_of_the_records_gives_the_same_centres(tmp_path: Path) -> None:
+    x, y, _ = blobs(900)
+    x = np.round(x, 2)
+    np.save(tmp_path / "x.npy", x)
+    forms = [
+        x,
+        sp.csr_array(x),
+        np.load(tmp_path / "x.npy", mmap_mode="r"),
+        dp.Chunks([x[:1], x[1:500], x[500:]]),
+        np.asfortranarray(x),
+    ]
+    centers = [dp.cluster(RECORD, {"x": form, "y": y}, PROMISE, seed=0).centers for form in forms]
+    for other in centers[1:]:
+        np.testing.assert_array_equal(other, centers[0])
+
+
+@pytest.mark.parametrize("form", [np.array, sp.csr_array, lambda x: dp.Chunks([x]), lambda x: x.astype(np.float32)])
+def test_a_record_is_rounded_by_itself(form: Any) -> None:
+    # One record far outside makes a clipped column be projected; it must not move any other record by a single step.
+    rng = np.random.default_rng(0)
+    sphere = rng.normal(size=(300, 3))
+    x = 2.0 * sphere / np.linalg.norm(sphere, axis=1, keepdims=True)
+    x[::3] = 2.0 * np.eye(3)[rng.integers(0, 3, 100)]
+    x[1::3] = np.array([1.2, 1.6, 0.0])
+    y = np.full(301, "a")
+    rows = []
+    for last in ([0.0, 0.0, 0.0], [9.0, 0.0, 0.0]):
+        batch = RECORD.validate({"x": form(np.vstack([x, last])), "y": y}, clip=True)
+        rows.append(np.concatenate([steps for steps, _ in Records(RECORD, batch, 2.0**-52, "x", "y").blocks()]))
+    np.testing.assert_array_equal(rows[0][:-1], rows[1][:-1])
+    assert np.linalg.norm(rows[1][-1]) * 2.0**-52 == pytest.approx(2.0)
+
+
+def test_statistics_are_exact_sums() -> None:
+    x, y, _ = blobs(500)
+    step = 2.0**-16
+    records = Records(RECORD, RECORD.validate({"x": x, "y": y}), step, "x", "y")
+    centers = np.rint(np.random.default_rng(0).normal(size=(3, 2, 3)) / step)
+    sums, counts = records.statistics(centers)
+    steps = np.array([[int(abs(v) / step) * (1 if v > 0 else -1) for v in row] for row in x.tolist()], dtype=object)
+    for code, label in enumerate(("a", "b", "none")):
+        rows = steps[y == label]
+        which = [
+            min(
+                range(2),
+                key=lambda k, row=row: sum((v - int(c)) ** 2 for v, c in zip(row, centers[code, k], strict=True)),
+            )
+            for row in rows
+        ]
+        for k in range(2):
+            mine = [row for row, j in zip(rows, which, strict=True) if j == k]
+            assert counts[code, k] == len(mine)
+            assert [int(v) for v in sums[code, k]] == [sum(row[j] for row in mine) for j in range(3)]
+
+
+# What is paid, and when
+
+
+def test_the_ledger_is_charged_before_the_data_are_read() -> None:
+    budget = dp.Budget(dp.Privacy(5.0, 1e-4))
+    with pytest.raises(dp.DomainError):
+        dp.cluster(RECORD, {"x": [[np.nan, 0.0, 0.0]], "y": ["a"]}, PROMISE, budget=budget, label="places")
+    assert [(e.label, e.privacy) for e in budget.entries] == [("places", PROMISE)]
+    with pytest.raises(dp.BudgetExceeded):
+        dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["a"]}, PROMISE, budget=budget)
+
+
+def test_without_proof_nothing_is_paid() -> None:
+    budget = dp.Budget(dp.Privacy(5.0))
+    with pytest.raises(dp.NotPrivate):
+        dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["a"]}, dp.Privacy(1e-9), budget=budget)
+    assert budget.entries == ()
+
+
+def test_noise_is_fresh() -> None:
+    x, y, _ = blobs(300)
+    first, second = (dp.cluster(RECORD, {"x": x, "y": y}, PROMISE) for _ in range(2))
+    assert not np.array_equal(first.centers, second.centers)
+    assert first.spent == PROMISE
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"components": 0}, dp.TemplateError, "components must be an integer, 1"),
+        ({"components": 1.5}, dp.TemplateError, "components"),
+        ({"privacy": 1.0}, dp.TemplateError, "must be a Privacy"),
+        ({"record": 3}, dp.TemplateError, "Record or a Template"),
+        ({"clustering": "k-means"}, dp.TemplateError, "NoisyKMeans"),
+        ({"features": "z"}, dp.TemplateError, "no continuous field 'z'"),
+        ({"features": "y"}, dp.TemplateError, "no continuous field 'y'"),
+        ({"group": "z"}, dp.TemplateError, "group=None"),
+        ({"group": "x"}, dp.TemplateError, "no Choice 'x'"),
+        ({"seed": -1}, dp.TemplateError, "seed"),
+        ({"data": 3}, dp.DomainError, "int"),
+        ({"data": {"x": [[0.0, 0.0, 0.0]]}}, dp.DomainError, "missing: \\['y'\\]"),
+        ({"data": {"x": [[0.0, 0.0, 3.0]], "y": ["a"]}}, dp.DomainError, "outside"),
+        ({"data": {"x": [[0.0, 0.0, np.nan]], "y": ["a"]}}, dp.DomainError, "nan"),
+        ({"data": {"x": [[0.0, 0.0, 0.0]], "y": ["c"]}}, dp.DomainError, "not declared"),
+        ({"data": {"x": np.zeros((0, 3)), "y": []}}, dp.DomainError, "empty"),
+    ],
+)
+def test_bad_calls_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    x, y, _ = blobs(20)
+    with pytest.raises(error, match=message):
+        dp.cluster(**{"record": RECORD, "data": {"x": x, "y": y}, "privacy": PROMISE, **change})
+
+
+def test_clipping_is_for_those_who_ask() -> None:
+    places = dp.cluster(RECORD, {"x": [[0.0, 0.0, 30.0]], "y": ["a"]}, PROMISE, clip=True)
+    assert np.linalg.norm(places.centers, axis=2).max() <= 3.0 + 1e-3  # a centre may start half a radius outside

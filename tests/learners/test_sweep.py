@@ -1,0 +1,109 @@
+"""Many fits: complete releases, each with its own noise, paid one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.errors import BudgetExceeded, DomainError, NotPrivate, TemplateError
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.solvers import backend as backends
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3))
+X /= np.linalg.norm(X, axis=1)[:, None]
+DATA = {"x": X, "y": np.where(X[:, 0] > 0, 1, -1)}
+PROMISES = [dp.Privacy(1.0), dp.Privacy(5.0)]
+
+
+def learner(regularization: float = 0.1) -> dp.Template:
+    return dp.load("logistic_regression", features=3, regularization=regularization)
+
+
+def test_order_cost_and_fresh_noise() -> None:
+    releases = list(dp.sweep([learner(), learner(0.2)], DATA, PROMISES, draws=2))
+    assert [r.spent.epsilon for r in releases if r.spent is not None] == [1.0, 1.0, 5.0, 5.0] * 2
+    assert len({r["w"].tobytes() for r in releases}) == 8
+
+
+def test_a_sweep_gives_what_single_fits_give() -> None:
+    template = learner()
+    swept = list(dp.sweep(template, DATA, PROMISES, draws=2, seed=7))
+    for number, release in enumerate(swept):
+        alone = dp.solve(template, DATA, PROMISES[number // 2], seed=7 + number)
+        assert alone.certificate is not None
+        assert release["w"] == pytest.approx(alone["w"], abs=4 * alone.certificate.tolerance)
+        assert release.spent is None
+
+
+def test_the_batch_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    prepare = BatchedLoss.__init__
+
+    def counted(self: BatchedLoss, *arguments: Any) -> None:
+        made.append(self)
+        prepare(self, *arguments)
+
+    monkeypatch.setattr(BatchedLoss, "__init__", counted)
+    assert len(list(dp.sweep(learner(), DATA, PROMISES, draws=2))) == 4
+    assert len(made) == 1
+
+
+def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: Any) -> None:
+    budget, count = dp.Budget(dp.Privacy(10.0)), 0
+    seen: list[dp.Release] = []
+
+    class Interrupted:
+        def solve(self, problem: Any, tolerance: float) -> Any:
+            nonlocal count
+            count += 1
+            if count == 3:
+                raise KeyboardInterrupt
+            return backends.solve(problem, None, tolerance)
+
+    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=5, budget=budget, backend=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        seen.extend(releases)
+    assert len(seen) == 2
+    assert budget.spent.epsilon == pytest.approx(3.0)
+
+
+def test_the_budget_ends_a_sweep() -> None:
+    seen: list[dp.Release] = []
+    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=5, budget=dp.Budget(dp.Privacy(2.0)))
+    with pytest.raises(BudgetExceeded):
+        seen.extend(releases)
+    assert len(seen) == 2
+
+
+def test_everything_is_proved_before_data_are_read() -> None:
+    class Untouchable(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            pytest.fail("the data were read")
+
+    with pytest.raises(NotPrivate):
+        dp.sweep(learner(), Untouchable(DATA), dp.Privacy(1.0, adjacency="add-remove"))
+    with pytest.raises(DomainError, match="lie outside"):
+        next(dp.sweep(learner(), {"x": 2 * X, "y": DATA["y"]}, PROMISES))
+
+
+@pytest.mark.parametrize("draws", [0, 1.5, True])
+def test_draws_must_be_positive(draws: Any) -> None:
+    with pytest.raises(TemplateError, match="draws"):
+        dp.sweep(learner(), DATA, PROMISES, draws=draws)
+
+
+def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    list(dp.sweep(learner(), DATA, PROMISES, progress=True))
+    assert "2/2" in capsys.readouterr().err
+    list(dp.sweep(learner(), DATA, PROMISES))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_seed_that_is_none_is_refused_at_once() -> None:
+    with pytest.raises(TemplateError, match="seed must be"):
+        dp.sweep(learner(), DATA, dp.Privacy(1.0), seed="a")  # type: ignore[arg-type]

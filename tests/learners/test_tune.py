@@ -1,0 +1,256 @@
+"""Private choice: exact frequencies, and a promise that covers the whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.learners.tune import parts, tune
+from dpconvex.mechanisms.private_selection import probabilities, select
+from dpconvex.noise.samplers import seeded_generator
+
+ALARM = 1e-6
+
+
+def frequencies(mistakes: list[int], epsilon: float, how: str, adjacency: str, draws: int = 20_000) -> np.ndarray:
+    rng = seeded_generator(7)
+    chosen = [select(mistakes, epsilon, adjacency, rng, how) for _ in range(draws)]
+    return np.bincount(chosen, minlength=len(mistakes))
+
+
+def permute_and_flip(mistakes: list[int], rate: float) -> np.ndarray:
+    """Exact probabilities of permute-and-flip, by enumerating permutations."""
+    from itertools import permutations
+
+    chance = np.exp(-rate * (np.array(mistakes) - min(mistakes)))
+    total = np.zeros(len(mistakes))
+    orders = list(permutations(range(len(mistakes))))
+    for order in orders:
+        left = 1.0
+        for candidate in order:
+            total[candidate] += left * chance[candidate] / len(orders)
+            left *= 1 - chance[candidate]
+    return total
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_exponential_mechanism_matches_its_law(adjacency: str) -> None:
+    mistakes = [3, 5, 4, 9]
+    expected = probabilities(mistakes, 0.7, adjacency)
+    rate = 0.7 if adjacency == "add-remove" else 0.35
+    np.testing.assert_allclose(expected, np.exp(-rate * np.array(mistakes)) / np.exp(-rate * np.array(mistakes)).sum())
+    observed = frequencies(mistakes, 0.7, "exponential", adjacency)
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > ALARM
+    wrong = probabilities(mistakes, 0.9, adjacency)
+    assert stats.chisquare(observed, wrong * observed.sum()).pvalue < ALARM
+
+
+def test_permute_and_flip_matches_its_law_and_is_never_worse() -> None:
+    mistakes = [2, 4, 3]
+    expected = permute_and_flip(mistakes, 0.4)
+    observed = frequencies(mistakes, 0.8, "permute-and-flip", "replace-one")
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > ALARM
+    exponential = probabilities(mistakes, 0.8, "replace-one")
+    assert expected @ mistakes <= exponential @ mistakes
+
+
+@pytest.mark.parametrize("how", ["exponential", "permute-and-flip"])
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_choices_are_private_over_all_neighbours(how: str, adjacency: str) -> None:
+    from itertools import product
+
+    epsilon, base = 0.6, [2, 3, 5]
+    rate = epsilon if adjacency == "add-remove" else epsilon / 2
+
+    def law(mistakes: list[int]) -> np.ndarray:
+        return probabilities(mistakes, epsilon, adjacency) if how == "exponential" else permute_and_flip(mistakes, rate)
+
+    steps = [(0, 1)] * 3 if adjacency == "add-remove" else [(-1, 0, 1)] * 3
+    worst = 0.0
+    for step in product(*steps):
+        ratio = np.abs(np.log(law(base) / law([a + b for a, b in zip(base, step, strict=True)])))
+        worst = max(worst, float(ratio.max()))
+    assert worst <= epsilon + 1e-12
+    assert worst >= 0.4 * epsilon
+
+
+def test_under_add_remove_a_record_does_not_move_the_others() -> None:
+    first, second = parts(50, 4, "add-remove", seeded_generator(1)), parts(51, 4, "add-remove", seeded_generator(1))
+    assert np.array_equal(first, second[:50])
+    split = parts(51, 4, "replace-one", seeded_generator(1))
+    assert np.bincount(split).max() - np.bincount(split).min() <= 1
+
+
+def data(size: int = 2000) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(size, 3))
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+
+
+def test_tuning_prefers_the_better_candidate() -> None:
+    good = dp.load("logistic_regression", features=3, regularization=0.01)
+    bad = dp.load("logistic_regression", features=3, regularization=0.01, labels=(1, -1))
+    bad.predict = lambda parameters, x: np.ones(len(x))  # type: ignore[assignment]
+    outcome = tune({"bad": bad, "good": good}, data(), dp.Privacy(epsilon=2.0), seed=0)
+    assert outcome.choice == "good"
+    assert outcome.spent is None
+    assert not outcome.release.private
+
+
+def test_sparse_features_are_tuned_like_dense_ones() -> None:
+    candidates = [dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 1.0)]
+    dense, sparse = data(90), {**data(90), "x": sp.coo_matrix(data(90)["x"])}
+    one, other = (tune(candidates, d, dp.Privacy(epsilon=5.0), seed=4) for d in (dense, sparse))
+    assert one.choice == other.choice
+    np.testing.assert_allclose(one.release["w"], other.release["w"], atol=1e-5)
+
+
+def test_the_whole_costs_one_promise() -> None:
+    from dpconvex.release.budget import Budget
+
+    ledger = Budget(dp.Privacy(epsilon=1.0))
+    candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1)]
+    outcome = tune(candidates, data(300), dp.Privacy(epsilon=1.0), budget=ledger)
+    assert outcome.spent == dp.Privacy(epsilon=1.0)
+    assert float(ledger.remaining.epsilon) == 0.0
+    with pytest.raises(dp.BudgetExceeded):
+        tune(candidates, data(300), dp.Privacy(epsilon=0.1), budget=ledger)
+
+
+def test_bad_input_is_refused() -> None:
+    template = dp.load("logistic_regression", features=3)
+    with pytest.raises(dp.TemplateError, match="no candidate"):
+        tune([], data(20), dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="parts"):
+        tune([template] * 5, data(4), dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="selection"):
+        tune([template], data(20), dp.Privacy(1.0), selection="best")
+    with pytest.raises(dp.NotPrivate, match="add-remove"):
+        tune([template], data(20), dp.Privacy(1.0, adjacency="add-remove"))
+
+
+def test_estimators_stand_for_their_templates() -> None:
+    pytest.importorskip("sklearn")
+    grid = {f"{r:g}": dp.LogisticRegression(classes=(-1, 1), regularization=r) for r in (0.01, 0.1)}
+    for search in (tune, dp.tune_repeated):
+        outcome = search(grid, data(300), dp.Privacy(epsilon=2.0))
+        assert outcome.choice in grid
+        assert outcome.spent == dp.Privacy(2.0)
+    with pytest.raises(dp.TemplateError, match="maps the features"):
+        tune([dp.KernelSVC(classes=(-1, 1))], data(300), dp.Privacy(epsilon=2.0))
+    with pytest.raises(dp.TemplateError, match="not a Template but str"):
+        tune(["logistic_regression"], data(300), dp.Privacy(epsilon=2.0))
+
+
+def test_a_prediction_of_another_shape_is_refused() -> None:
+    """Compared with the labels, a column would count every record many times, and one record would move the count by more."""
+    template = dp.load("logistic_regression", features=3, regularization=0.1)
+    template.predict = lambda parameters, x: np.ones((len(x), 1))
+    for search in (tune, dp.tune_repeated):
+        with pytest.raises(dp.TemplateError, match="one label for each record"):
+            search([template], data(100), dp.Privacy(epsilon=2.0))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""
+    from dpconvex.learners import tune as tuning
+
+    promise = dp.Privacy(2.0, adjacency=adjacency)
+    columns = data(400)
+    used: list[np.ndarray] = []
+    chosen_on: list[int] = []
+
+    def fit(
+        template: dp.Template, mine: dict[str, np.ndarray], privacy: dp.Privacy, *rest: object, **more: object
+    ) -> object:
+        assert privacy == promise
+        used.append(mine["x"])
+        return dp.Release({"w": np.zeros(3)}, spent=privacy, predictor=lambda p, x: np.ones(len(x), dtype=int))
+
+    def choose(counts: list[int], epsilon: float, neighbours: str, rng: np.random.Generator, how: str) -> int:
+        assert (epsilon, neighbours) == (2.0, adjacency)
+        chosen_on.append(counts[0])
+        return 0
+
+    monkeypatch.setattr(tuning, "solve", fit)
+    monkeypatch.setattr(tuning, "select", choose)
+    candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1, 1.0)]
+    outcome = tune(candidates, columns, promise, size=400 if adjacency == "add-remove" else None)
+    assert outcome.spent == promise
+    together = np.concatenate(used)
+    assert len(np.unique(together, axis=0)) == len(together)
+    left = {tuple(row) for row in columns["x"]} - {tuple(row) for row in together}
+    assert len(left) == 400 - len(together)
+    held_out = np.array([tuple(row) in left for row in columns["x"]])
+    assert chosen_on == [int((columns["y"][held_out] != 1).sum())]
+
+
+PLAIN = dp.load("logistic_regression", features=2)
+RECORDS = {"x": np.zeros((90, 2)), "y": np.ones(90, dtype=int)}
+
+
+def ones(parameters: Any, x: Any) -> np.ndarray:
+    return np.ones(len(x))
+
+
+def declaring(x: Any, y: Any, predict: Any = ones) -> dp.Template:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=x, y=dp.Choice(y))
+    return dp.Template(record, lambda x, y: cp.logistic(x @ w), cp.sum_squares(w), predict=predict)
+
+
+@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seed": "a"}, "seed must be"),
+        ({"backend": "zz"}, "unknown backend"),
+        ({"clip": "yes"}, "clip must be"),
+        ({"features": "q"}, "no field 'q'"),
+        ({"features": ["x"]}, "the name of a field"),
+        ({"label": ["y"]}, "no label"),
+        ({"candidates": [PLAIN, dp.load("logistic_regression", features=3)]}, "different records"),
+        ({"candidates": [declaring(dp.Ball(2), [1, 2]), declaring(dp.Ball(2), [1, 3])]}, "different records"),
+        ({"candidates": [declaring(dp.Ball(2), [1]), declaring(dp.Ball(2, norm=1), [1])]}, "different records"),
+        (
+            {
+                "candidates": [
+                    declaring(dp.Box(-np.ones(2), 2 * np.ones(2)), [1]),
+                    declaring(dp.Box([-1, -1], [1, 1]), [1]),
+                ]
+            },
+            "different records",
+        ),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_the_call_costs_nothing(choose: Any, changes: dict[str, Any], complaint: str) -> None:
+    budget = dp.Budget(dp.Privacy(9.0))
+    arguments = {"candidates": [PLAIN, PLAIN], "data": RECORDS, "privacy": dp.Privacy(1.0)} | changes
+    with pytest.raises(dp.TemplateError, match=complaint):
+        choose(**arguments, budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+def test_equal_boxes_and_labels_in_another_order_are_the_same_record() -> None:
+    both = [declaring(dp.Box([-1, -1], [1, 1]), [1, 2]), declaring(dp.Box(-np.ones(2), np.ones(2)), [2, 1])]
+    assert dp.tune(both, RECORDS, dp.Privacy(5.0)).choice in ("0", "1")
+
+
+@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
+def test_predict_cannot_write_to_the_records_of_other_candidates(choose: Any) -> None:
+    def predict(parameters: Any, x: Any) -> Any:
+        assert not x.flags.writeable
+        return np.ones(len(x))
+
+    learner = declaring(dp.Ball(2), [1], predict)
+    choose([learner, learner], RECORDS, dp.Privacy(5.0))

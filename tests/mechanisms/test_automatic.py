@@ -1,0 +1,101 @@
+"""The automatic choice: the certified mechanism with the smallest predicted risk, and what it compared."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.mechanisms.automatic import CLEARLY, Automatic
+from dpconvex.release.verify import analyse
+
+PURE, APPROXIMATE = dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)
+
+
+def bounded_hinge(regularization: float) -> dp.Template:
+    w = cp.Variable(2, name="w")
+    return dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.pos(1 - y * (x @ w)),
+        regularization * cp.sum_squares(w),
+        [cp.norm(w) <= 3],
+    )
+
+
+def test_a_pure_promise_on_a_smooth_loss_takes_gamma_noise() -> None:
+    for problem in ("logistic_regression", "huber_svm"):
+        certificate = dp.verify(dp.load(problem, features=4), PURE, 500)
+        assert certificate.mechanism == "objective perturbation with Gamma noise"
+
+
+def test_matrix_shaped_noise_is_taken_where_it_is_smaller() -> None:
+    many = dp.verify(dp.load("softmax_regression", features=10, classes=4), PURE, 5000)
+    assert many.noise == "matrix"
+    one = dp.verify(dp.load("softmax_regression", features=10, classes=2), PURE, 5000)
+    assert one.noise == "gamma"
+
+
+def test_many_dimensions_and_a_delta_take_gaussian_noise() -> None:
+    certificate = dp.verify(dp.load("logistic_regression", features=200), APPROXIMATE, 5000)
+    assert certificate.mechanism == "objective perturbation with Gaussian noise"
+    few = dp.verify(dp.load("logistic_regression", features=2), APPROXIMATE, 5000)
+    assert few.noise == "gamma"  # pure noise keeps a weaker promise too, and is smaller in few dimensions
+
+
+@pytest.mark.parametrize("privacy", [PURE, APPROXIMATE])
+@pytest.mark.parametrize("problem", ["logistic_regression", "softmax_regression", "large_margin_gaussian", "hinge_svm"])
+def test_nothing_that_was_compared_is_clearly_better(problem: str, privacy: dp.Privacy) -> None:
+    analysis = analyse(dp.load(problem, features=3))
+    chosen = Automatic().certify(analysis, privacy, 300)
+    risks = {}
+    for mechanism in Automatic().candidates(analysis, privacy):
+        certificate = mechanism.certify(analysis, privacy, 300)
+        assert certificate.predicted_risk is not None
+        risks[certificate.mechanism] = certificate.predicted_risk
+    assert len(risks) >= (1 if privacy.pure else 3)
+    assert risks[chosen.mechanism] == chosen.predicted_risk
+    assert CLEARLY * risks[chosen.mechanism] <= min(risks.values())
+    for name, risk in risks.items():
+        assert f"{name} {risk:.4g}" in chosen.advice[-1]
+
+
+def test_a_kink_takes_another_mechanism() -> None:
+    assert dp.verify(bounded_hinge(0.1), PURE, 300).perturbed == "output"
+    assert dp.verify(bounded_hinge(0.1), APPROXIMATE, 300).perturbed in ("output", "gradients")
+    assert dp.verify(bounded_hinge(0.0), APPROXIMATE, 300).perturbed == "gradients"
+
+
+def test_if_all_are_refused_the_first_refusal_is_told() -> None:
+    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+        dp.verify(bounded_hinge(0.0), PURE, 300)
+    w = cp.Variable(2, name="w")
+    flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w))
+    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+        dp.verify(flat, APPROXIMATE, 300)
+
+
+@pytest.mark.parametrize(
+    ("template", "privacy"),
+    [
+        (bounded_hinge(0.1), dp.Privacy(3.0)),
+        (bounded_hinge(0.0), dp.Privacy(3.0, 1e-6)),
+        (dp.load("logistic_regression", features=2), dp.Privacy(3.0, 1e-6)),
+    ],
+)
+def test_what_was_chosen_is_what_runs(template: dp.Template, privacy: dp.Privacy) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 2))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.where(x @ [1.0, -0.5] > 0, 1, -1)
+    release = dp.solve(template, {"x": x, "y": y}, privacy, seed=3)
+    assert np.mean(np.where(x @ release["w"] > 0, 1, -1) == y) > 0.9
+    certificate = release.certificate
+    assert certificate is not None
+    assert certificate.cover is not None
+    same = {
+        "objective": dp.ObjectivePerturbation(certificate.noise) if certificate.perturbed == "objective" else None,
+        "output": dp.OutputPerturbation(certificate.noise) if certificate.perturbed == "output" else None,
+        "gradients": dp.NoisyGradientDescent(),
+    }[certificate.perturbed]
+    np.testing.assert_array_equal(release["w"], dp.solve(template, {"x": x, "y": y}, privacy, same, seed=3)["w"])

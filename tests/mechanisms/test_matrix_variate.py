@@ -1,0 +1,360 @@
+"""Matrix-shaped noise: its law, its Lipschitz property, the shape of gradients that it needs, and exact privacy."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, localcontext
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from densities import Softmax, grid, log_density
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.rank_one_gradients import rank_one_structures
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.noise.matrix_variate import (
+    best_structure,
+    degrees_of_freedom,
+    matrix_noise,
+    noise_bound,
+    root_mean_square,
+    rounding_bound,
+)
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+ADJACENCIES = ("replace-one", "add-remove")
+
+
+def generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def log_law(matrix: Array, beta: float) -> Array:
+    """Log density of the noise up to a constant, for matrices (..., rows, columns)."""
+    rows, columns = matrix.shape[-2:]
+    a = (degrees_of_freedom(rows, columns) + columns) / 2
+    s = a / beta
+    return np.asarray(-a * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2) / s**2)[1])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (4, 2)])
+def test_the_sampler_has_its_law(rows: int, columns: int) -> None:
+    rng, count = generator(1), 3000
+    scale = 0.7
+    drawn = np.array([matrix_noise(rows, columns, scale, rng) for _ in range(count)])
+    nu = degrees_of_freedom(rows, columns)
+    s = scale * (nu + columns) / 2
+    # Wilks' statistic det(I + M M'/s^2)^-1 is a product of independent beta variables.
+    wilks = 1 / np.linalg.det(np.eye(rows) + drawn @ np.swapaxes(drawn, 1, 2) / s**2)
+    reference = np.prod(
+        [stats.beta.rvs((nu - i) / 2, columns / 2, size=20_000, random_state=i) for i in range(rows)], axis=0
+    )
+    assert stats.ks_2samp(wilks, reference).pvalue > 1e-3
+    # One row is a multivariate t, with nu - rows + 1 degrees of freedom.
+    freedom = nu - rows + 1
+    row = (drawn[:, -1] ** 2).sum(axis=1) / s**2 * freedom / columns
+    assert stats.kstest(row, stats.f(columns, freedom).cdf).pvalue > 1e-3
+    # No direction is preferred, on either side.
+    unit = drawn[:, 0, 0] / np.linalg.norm(drawn[:, 0], axis=1)
+    assert columns == 1 or stats.kstest(unit, sphere(columns)).pvalue > 1e-3
+    unit = drawn[:, 0, 0] / np.linalg.norm(drawn[:, :, 0], axis=1)
+    assert rows == 1 or stats.kstest(unit, sphere(rows)).pvalue > 1e-3
+
+
+def sphere(dimension: int) -> Any:
+    """Distribution function of one coordinate of a uniform point on the unit sphere."""
+    law = stats.beta((dimension - 1) / 2, (dimension - 1) / 2)
+    return lambda x: law.cdf((np.asarray(x) + 1) / 2)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (2, 10), (5, 5), (9, 50)])
+def test_no_rank_one_change_moves_the_log_density_by_more_than_beta(rows: int, columns: int) -> None:
+    rng, beta = generator(2), 1.3
+    worst = 0.0
+    for _ in range(200):
+        matrix = matrix_noise(rows, columns, 1 / beta, rng) * rng.choice([0.1, 0.5, 1.0, 3.0])
+        left, right = rng.standard_normal(rows), rng.standard_normal(columns)
+        if rng.random() < 0.5:  # along the steepest singular direction
+            u, _, vt = np.linalg.svd(matrix)
+            left, right = u[:, 0], vt[0]
+        step = np.outer(left, right) / (np.linalg.norm(left) * np.linalg.norm(right)) * rng.choice([1e-3, 0.1, 2.0])
+        change = float(log_law(matrix + step, beta) - log_law(matrix, beta))
+        worst = max(worst, abs(change) / float(np.linalg.norm(step)))
+    assert 0.5 * beta <= worst <= beta * (1 + 1e-6)
+
+
+def test_the_constant_is_attained() -> None:
+    # At a singular value x = s the slope is a/s = beta.
+    rows, columns, beta = 3, 6, 2.0
+    s = (degrees_of_freedom(rows, columns) + columns) / 2 / beta
+    matrix, step = np.zeros((2, rows, columns))
+    matrix[0, 0], step[0, 0] = s, 1e-6
+    slope = float(log_law(matrix + step, beta) - log_law(matrix, beta)) / 1e-6
+    assert slope == pytest.approx(-beta, rel=1e-5)
+
+
+@pytest.mark.parametrize(("classes", "features", "ratio"), [(3, 10, 0.85), (10, 50, 0.45)])
+def test_it_is_smaller_than_gamma_noise_for_softmax(classes: int, features: int, ratio: float) -> None:
+    analysis = analyse(dp.load("softmax_regression", features=features, classes=classes))
+    promise = dp.Privacy(1.0, adjacency="add-remove")
+    gamma, matrix = (
+        dp.ObjectivePerturbation(noise).certify(analysis, promise, 10_000) for noise in ("gamma", "matrix")
+    )
+    assert gamma.noise_dimension == (classes - 1) * features
+    assert gamma.strong_convexity == matrix.strong_convexity
+    assert matrix.expected_noise <= ratio * gamma.expected_noise
+    rng = generator(3)
+    structure = best_structure(analysis)
+    drawn = [matrix_noise(structure.rows, structure.columns, matrix.noise_scale, rng) for _ in range(400)]
+    norms = np.array([np.linalg.norm(structure.map @ d.ravel()) for d in drawn])
+    assert norms.mean() <= ratio * gamma.expected_noise
+    assert math.sqrt((norms**2).mean()) == pytest.approx(matrix.expected_noise, rel=0.1)
+    automatic = dp.verify(dp.load("softmax_regression", features=features, classes=classes), promise, 10_000)
+    assert automatic.noise == "matrix"
+    assert "Gamma noise" in automatic.advice[-1]
+
+
+def test_the_symmetric_layout_is_smaller_for_large_margin_gaussians() -> None:
+    for features, ratio in ((9, 0.63), (29, 0.38)):
+        analysis = analyse(dp.load("large_margin_gaussian", features=features))
+        structure, p = best_structure(analysis), analysis.form.noise_dimension
+        assert math.sqrt(structure.square / (p * (p + 1))) <= ratio
+        drawn = structure.map @ matrix_noise(structure.rows, structure.columns, 1.0, generator(4)).ravel()
+        for block in analysis.form.space.unpack(drawn).values():
+            np.testing.assert_allclose(block, block.T)
+        # noise in the sensitive subspace alone
+        basis = analysis.form.basis
+        np.testing.assert_allclose(basis @ (basis.T @ drawn), drawn, atol=1e-12 * np.abs(drawn).max())
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 3), (10, 10), (9, 50)])
+def test_the_bound_on_the_norm(rows: int, columns: int) -> None:
+    rng, count = generator(5), 2000
+    norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 1.0, rng)) for _ in range(count)])
+    for probability in (0.3, 0.01):
+        assert (norms > noise_bound(rows, columns, 1.0, probability)).sum() <= stats.binom.isf(1e-6, count, probability)
+    assert noise_bound(rows, columns, 1.0, 1e-9) > noise_bound(rows, columns, 1.0, 0.01) > norms.mean()
+    assert noise_bound(rows, columns, 5.0, 0.01) == pytest.approx(5 * noise_bound(rows, columns, 1.0, 0.01))
+
+
+@pytest.mark.parametrize("columns", [1, 4, 30])
+@pytest.mark.parametrize("probability", [0.1, 1e-6, 2.0**-100])
+def test_for_one_row_the_bound_is_the_quantile(columns: int, probability: float) -> None:
+    # s^2 c/d times a variable with Fisher's law: one row is a multivariate t vector.
+    freedom = degrees_of_freedom(1, columns)
+    s = 0.7 * (freedom + columns) / 2
+    bound = noise_bound(1, columns, 0.7, probability)
+    tail = float(stats.f.sf((bound / s) ** 2 * freedom / columns, columns, freedom))
+    assert probability * (1 - 1e-3) <= tail <= probability * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (2, 3), (6, 4), (10, 10)])
+def test_what_errors_of_the_draw_do_to_the_noise(rows: int, columns: int) -> None:
+    # The steps of the sampler, twice: with errors of the worst kind, a share `error` of each row, in the direction in which
+    # the rows below have most to lose, and without.
+    rng, error, probability, count = generator(6), 1e-7, 0.05, 1500
+    freedom = degrees_of_freedom(rows, columns)
+    s = (freedom + columns) / 2
+    moved = np.empty(count)
+    for number in range(count):
+        exact, wrong = np.zeros((0, columns)), np.zeros((0, columns))
+        for k in reversed(range(rows)):
+            row = rng.standard_normal(columns) / math.sqrt(rng.chisquare(freedom - rows + 1 + k))
+            off = exact[np.argmax((exact**2).sum(axis=1))] if len(exact) else rng.standard_normal(columns)
+            near = row + error * np.linalg.norm(row) * off / np.linalg.norm(off)
+            exact, wrong = (np.vstack([r, m @ root(r)]) for r, m in ((row, exact), (near, wrong)))
+        moved[number] = s * np.linalg.norm(wrong - exact)
+    # `rounding_bound` counts (1.5 c + 35) units, of which an error of so many is root two.
+    bound = rounding_bound(rows, columns, 1.0, probability) * math.sqrt(2) * error / ((1.5 * columns + 35) * 2.0**-53)
+    assert (moved > bound).sum() <= stats.binom.isf(1e-6, count, probability)
+    assert bound < 100 * np.quantile(moved, 1 - probability)
+
+
+def root(row: Array) -> Array:
+    """Return (I + r'r)^(1/2), from eigenvectors."""
+    value, vector = np.linalg.eigh(np.eye(len(row)) + np.outer(row, row))
+    return np.asarray((vector * np.sqrt(value)) @ vector.T)
+
+
+def test_the_draw_is_rounded_by_less_than_the_bound() -> None:
+    # The same random numbers, with forty digits.
+    rows, columns, freedom = 10, 10, degrees_of_freedom(10, 10)
+    worst = 0.0
+    with localcontext() as context:
+        context.prec = 40
+        s = Decimal(freedom + columns) / 2
+        for seed in range(50):
+            drawn, rng = matrix_noise(rows, columns, 1.0, generator(seed)), generator(seed)
+            exact = np.empty((0, columns), dtype=object)
+            for k in reversed(range(rows)):
+                length = (2 * Decimal(rng.standard_gamma((freedom - rows + 1 + k) / 2))).sqrt()
+                row = np.array([Decimal(z) / length for z in rng.standard_normal(columns).tolist()])
+                exact = exact + np.outer(exact @ row / (1 + (1 + row @ row).sqrt()), row)
+                exact = np.vstack([row, exact])
+            difference = [float(s * a - Decimal(b)) for a, b in zip(exact.ravel(), drawn.ravel().tolist(), strict=True)]
+            worst = max(worst, float(np.linalg.norm(difference)))
+    assert 0 < worst < rounding_bound(rows, columns, 1.0, 0.01)
+
+
+def test_more_degrees_of_freedom_than_the_least_noise_needs_cost_little() -> None:
+    for rows, columns in ((1, 1), (1, 30), (5, 5), (9, 50), (60, 20)):
+        least = rows * columns * (rows + columns + 1)
+        freedom = degrees_of_freedom(rows, columns)
+        square = rows * columns * (freedom + columns) ** 2 / 4 / (freedom - rows - 1)
+        assert least < square < 1.1 * least
+        assert rows + columns < 10 or square < 1.05 * least
+
+
+# Which templates have gradients of rank one.
+
+
+def softmax(classes: int, features: int, bias: bool = False) -> dp.Template:
+    W, b = cp.Variable((classes, features), name="W"), cp.Variable(classes, name="b")
+
+    def loss(x: Any, y: int) -> Any:
+        scores = W @ x + b if bias else W @ x
+        return cp.log_sum_exp(scores) - scores[y]
+
+    ridge = cp.sum_squares(W) + (cp.sum_squares(b) if bias else 0)
+    return dp.Template(dp.Record(x=dp.Ball(features), y=dp.Choice(range(classes))), loss, 0.1 * ridge)
+
+
+def vectors(classes: int, features: int) -> dp.Template:
+    w = [cp.Variable(features, name=f"w_{c}") for c in range(classes)]
+    return dp.Template(
+        dp.Record(x=dp.Ball(features), y=dp.Choice(range(classes))),
+        lambda x, y: cp.log_sum_exp(cp.hstack([x @ (v - w[y]) for v in w])),
+        0.1 * sum(cp.sum_squares(v) for v in w),
+    )
+
+
+SEEN: dict[str, Any] = {
+    "rows of a matrix": lambda: softmax(3, 4),
+    "rows and an intercept": lambda: softmax(3, 4, bias=True),
+    "a square matrix": lambda: softmax(3, 3),
+    "columns of a matrix": lambda: dp.load("softmax_regression", features=4, classes=3),
+    "one vector for each class": lambda: vectors(3, 4),
+    "one symmetric matrix for each class": lambda: dp.load("large_margin_gaussian", features=3, classes=3),
+    "mixtures": lambda: dp.load("large_margin_gaussian_mixture", features=2, classes=2),
+    "small records": lambda: dp.load("large_margin_gaussian", features=3, classes=2, radius=1e6),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_gradients_are_of_rank_one_where_that_is_claimed(name: str) -> None:
+    template = SEEN[name]()
+    analysis = analyse(template)
+    found = rank_one_structures(analysis)
+    assert found
+    space, rng = analysis.form.space, np.random.default_rng(6)
+    batch = template.record.sample(30, rng)
+    theta = space.pack({n: rng.normal(size=b.variable.shape) for n, b in space.blocks.items()})
+    gradients = BatchedLoss(template, space, batch).record_gradients(theta)
+    for structure in found:
+        for gradient in gradients:
+            matrix = (structure.map.T @ gradient).reshape(structure.rows, structure.columns)
+            values = np.linalg.svd(matrix, compute_uv=False)
+            assert values[0] == pytest.approx(np.linalg.norm(gradient), rel=1e-9, abs=1e-12)
+            assert (values[1:] <= 1e-9 * values[0]).all()
+            np.testing.assert_allclose(structure.map @ matrix.ravel(), gradient, atol=1e-12)
+
+
+def test_a_quadratic_form_is_recognised_at_any_scale() -> None:
+    for radius in (1e-6, 1.0, 1e6):
+        names = [
+            s.name for s in rank_one_structures(analyse(dp.load("large_margin_gaussian", features=3, radius=radius)))
+        ]
+        assert any("quadratic form" in name for name in names)
+
+
+def test_other_gradients_are_refused() -> None:
+    W = cp.Variable((3, 4), name="W")
+    two = dp.Template(
+        dp.Record(x=dp.Ball(4), u=dp.Ball(4), y=dp.Choice(range(3))),
+        lambda x, u, y: cp.log_sum_exp(W @ x) + cp.logistic((W @ u)[y]),
+        cp.sum_squares(W),
+    )
+    assert rank_one_structures(analyse(two)) == ()
+    with pytest.raises(dp.NotPrivate, match="rank one"):
+        dp.verify(two, dp.Privacy(1.0), 100, dp.ObjectivePerturbation("matrix"))
+    P = [cp.Variable((2, 2), PSD=True, name=f"P_{c}") for c in range(2)]
+    diagonal = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
+        lambda x, y: dp.huber_hinge(1 + cp.diag(P[y] - P[1 - y]) @ cp.square(x), width=0.5),
+        sum(cp.sum_squares(p) for p in P),
+    )
+    assert not any("quadratic form" in s.name for s in rank_one_structures(analyse(diagonal)))
+
+
+# Exact privacy.
+
+
+def plane() -> tuple[Analysis, Array]:
+    w = cp.Variable(3, name="w")
+    against = [np.eye(3) - np.eye(3)[k] for k in range(3)]
+    template = dp.Template(
+        record=dp.Record(x=dp.Box(-1.0, 1.0), y=dp.Choice(range(3))),
+        loss=lambda x, y: cp.log_sum_exp(x * (against[y] @ w)),
+        regularizer=0.05 * cp.sum_squares(w),
+    )
+    return analyse(template), np.linalg.svd(np.eye(3) - 1 / 3)[0][:, :2]
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_the_log_ratio_in_the_plane(adjacency: str) -> None:
+    analysis, basis = plane()
+    mechanism = dp.ObjectivePerturbation("matrix")
+    certificate = mechanism.certify(analysis, dp.Privacy(1.0, adjacency=adjacency), 4)
+    mu = certificate.strong_convexity
+    near, _ = grid(6.0, 50, 2)
+    far, _ = grid(400.0, 40, 2)
+    theta = np.concatenate([near, far])
+    rng = np.random.default_rng(9)
+
+    def worst(scale: float) -> float:
+        found = 0.0
+        for _ in range(5):
+            x, y = rng.choice([-1.0, 1.0, 0.5], 5), rng.integers(0, 3, 5)
+            records = np.stack([x, y.astype(float)], axis=1)
+            others = (
+                records[1:] if adjacency == "add-remove" else np.vstack([records[1:], [-x[0], float((y[0] + 1) % 3)]])
+            )
+            values = [
+                log_density(Softmax(basis), theta, r, mu, lambda b: log_law(b[:, :, None], 1 / scale))
+                for r in (records, others)
+            ]
+            found = max(found, float(np.abs(values[0] - values[1]).max()))
+        return found
+
+    assert worst(certificate.noise_scale) <= 1 + 1e-9
+    assert worst(0.3 * certificate.noise_scale) > 1
+
+
+def test_the_size_of_the_noise_follows_from_the_shape() -> None:
+    structure = best_structure(plane()[0])
+    assert {structure.rows, structure.columns} == {2, 1}
+    freedom = degrees_of_freedom(structure.rows, structure.columns)
+    square = 2 * (freedom + structure.columns) ** 2 / 4 / (freedom - structure.rows - 1)
+    assert root_mean_square(structure, 2.0) == pytest.approx(2 * math.sqrt(square))
+
+
+def test_a_private_fit() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(1500, 3))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.argmax(x, axis=1)
+    template = dp.load("softmax_regression", features=3, classes=3)
+    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(4.0), dp.ObjectivePerturbation("matrix"), seed=1)
+    assert np.mean(release.predict(x) == y) > 0.85
+    certificate = release.certificate
+    assert certificate is not None
+    assert certificate.settings["degrees_of_freedom"] == degrees_of_freedom(
+        int(certificate.settings["rows"]), int(certificate.settings["columns"])
+    )
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate

@@ -1,0 +1,221 @@
+"""Output perturbation: how far two answers are apart, exact privacy on the line, and losses with kinks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.mechanisms.output_perturbation import noise_basis
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+ADJACENCIES = ("replace-one", "add-remove")
+LOSSES = {
+    "hinge": lambda m: np.maximum(1 - m, 0.0),
+    "logistic": lambda m: np.logaddexp(0.0, -m),
+    "absolute": lambda m: np.abs(1 - m),
+}
+
+
+def template(kind: str, features: int = 1, regularization: float = 0.1) -> dp.Template:
+    w = cp.Variable(features, name="w")
+    atoms = {
+        "hinge": lambda m: cp.pos(1 - m),
+        "logistic": lambda m: cp.logistic(-m),
+        "absolute": lambda m: cp.abs(1 - m),
+    }
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features), y=dp.Choice([-1, 1])),
+        loss=lambda x, y: atoms[kind](y * (x @ w)),
+        regularizer=regularization / 2 * cp.sum_squares(w),
+    )
+
+
+def data(margins: Array) -> dict[str, Any]:
+    """Records on the line with y x = margins."""
+    return {"x": np.abs(margins)[:, None], "y": np.where(margins >= 0, 1, -1)}
+
+
+def minimiser(kind: str, margins: Array, mu: float) -> float:
+    """Minimise the sum of losses plus mu/2 w^2 on the line by golden-section search."""
+    low, high = -len(margins) / mu - 1, len(margins) / mu + 1
+
+    def value(w: float) -> float:
+        return float(LOSSES[kind](margins * w).sum() + mu / 2 * w * w)
+
+    ratio = (math.sqrt(5) - 1) / 2
+    for _ in range(120):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, right) if value(left) < value(right) else (left, high)
+    return (low + high) / 2
+
+
+def neighbours(adjacency: str) -> list[tuple[Array, Array]]:
+    found = []
+    for others in (np.full(5, 1.0), np.full(5, -1.0), np.array([1.0, -1.0, 0.4, -0.7, 0.1]), np.full(5, 0.05)):
+        for v in (1.0, -1.0, 0.5):
+            mine = np.append(others, v)
+            found.extend(
+                [(mine, others)] if adjacency == "add-remove" else [(mine, np.append(others, u)) for u in (-1.0, 1.0)]
+            )
+    return found
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("kind", LOSSES)
+def test_answers_of_neighbours_are_no_further_apart_than_certified(kind: str, adjacency: str) -> None:
+    mechanism = dp.OutputPerturbation(added=0.0)
+    certificate = mechanism.certify(analyse(template(kind)), dp.Privacy(1.0, adjacency=adjacency), 6)
+    mu, reach = certificate.strong_convexity, certificate.settings["distance_of_answers"]
+    assert mu == pytest.approx(0.6)
+    assert reach == pytest.approx(certificate.sensitivity / mu + 2 * certificate.tolerance)
+    gaps = [abs(minimiser(kind, a, mu) - minimiser(kind, b, mu)) for a, b in neighbours(adjacency)]
+    assert max(gaps) <= reach
+    # On the line two records are rarely steep at once, and logistic losses flatten out.
+    assert max(gaps) >= (0.3 if kind == "logistic" else 0.45) * reach
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("kind", LOSSES)
+def test_privacy_on_the_line_is_exact(kind: str, adjacency: str) -> None:
+    epsilon, delta = 0.8, 1e-4
+    analysis = analyse(template(kind))
+    gamma = dp.OutputPerturbation(added=0.0).certify(analysis, dp.Privacy(epsilon, 0.0, adjacency), 6)
+    gaussian = dp.OutputPerturbation("gaussian", added=0.0).certify(analysis, dp.Privacy(epsilon, delta, adjacency), 6)
+    mu = gamma.strong_convexity
+    gaps = [abs(minimiser(kind, a, mu) - minimiser(kind, b, mu)) for a, b in neighbours(adjacency)]
+    ratios = [(gap + 2 * gamma.tolerance) / gamma.noise_scale for gap in gaps]  # of two shifted Laplace densities
+    deltas = [float(gaussian_delta(epsilon, gap / gaussian.noise_scale)) for gap in gaps]
+    assert max(ratios) <= epsilon
+    assert max(deltas) <= delta
+    # Less noise would be found out; half of it, where the distance is nearly attained.
+    fraction = 0.3 if kind == "logistic" else 0.5 if adjacency == "add-remove" else 0.4
+    assert max(gaps) / (fraction * gamma.noise_scale) > epsilon
+    assert float(gaussian_delta(epsilon, max(gaps) / (fraction * gaussian.noise_scale))) > delta
+
+
+class Recorder:
+    """An engine that answers with what it is told, and remembers what it was asked."""
+
+    def __init__(self, answer: Array) -> None:
+        self.answer, self.asked = answer, {}
+
+    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
+        self.asked = {"strong_convexity": strong_convexity, "tolerance": tolerance, **options}
+        return self.answer
+
+    def gradient(self, theta: Array) -> Array:
+        raise AssertionError("output perturbation asks for no gradients")
+
+    def project(self, theta: Array) -> Array:
+        return theta
+
+
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+def test_the_noise_has_the_law_that_was_calibrated(noise: str) -> None:
+    analysis = analyse(template("hinge", features=3))
+    mechanism = dp.OutputPerturbation(noise)
+    certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6 if noise == "gaussian" else 0.0), 50)
+    engine = Recorder(np.array([1.0, 2.0, 3.0]))
+    rng = np.random.Generator(np.random.PCG64(8))
+    drawn = np.array([mechanism.run(analysis, certificate, engine, rng) - engine.answer for _ in range(4000)])
+    assert engine.asked["smoothing"] == certificate.settings["smoothing"] > 0
+    assert engine.asked["tolerance"] == certificate.tolerance
+    norms = np.linalg.norm(drawn, axis=1) / certificate.noise_scale
+    law = stats.gamma(3) if noise == "gamma" else stats.chi(3)
+    assert stats.kstest(norms, law.cdf).pvalue > 1e-3
+    assert stats.kstest(drawn[:, 0] / np.linalg.norm(drawn, axis=1), stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    assert norms.mean() * certificate.noise_scale == pytest.approx(certificate.expected_noise, rel=0.05)
+    assert (norms * certificate.noise_scale < mechanism.noise_bound(certificate, 1e-9)).all()
+
+
+@pytest.mark.parametrize("kind", ["hinge", "absolute"])
+def test_rounded_kinks_hardly_move_the_answer(kind: str) -> None:
+    margins = np.array([1.0, -1.0, 0.4, -0.7, 0.1, 0.9, 0.8])
+    declared = template(kind)
+    analysis = analyse(declared)
+    engine = DataEngine(analysis, declared.record.validate(data(margins)), 7, None)
+    for smoothing in (None, 1e-3):
+        mechanism = dp.OutputPerturbation(added=0.0, smoothing=smoothing)
+        certificate = mechanism.certify(analysis, dp.Privacy(1.0), 7)
+        mu, width = certificate.strong_convexity, certificate.settings["smoothing"]
+        found = engine.minimise(mu, 1e-7, smoothing=width)
+        error = abs(float(found[0]) - minimiser(kind, margins, mu))
+        assert error <= (0.01 if smoothing else 0.2 * certificate.expected_noise)
+
+
+def test_a_private_fit_with_a_hinge() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(2000, 2))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    y = np.where(x @ [1.0, 0.5] > 0, 1, -1)
+    hinge = dp.load("hinge_svm", features=2)
+    release = dp.solve(hinge, {"x": x, "y": y}, dp.Privacy(4.0), dp.OutputPerturbation(), seed=2)
+    assert np.mean(release.predict(x) == y) > 0.9
+    certificate = release.certificate
+    assert certificate is not None
+    assert certificate.perturbed == "output"
+    assert "kinks" in str(certificate)
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
+
+
+def test_noise_stays_in_the_sensitive_subspace_where_it_can() -> None:
+    softmax = analyse(dp.load("softmax_regression", features=3, classes=3))
+    assert noise_basis(softmax) is not None
+    gaussians = analyse(dp.load("large_margin_gaussian", features=2, classes=2))
+    assert noise_basis(gaussians) is None  # semidefinite matrices: the rest does not follow from u in closed form
+    w = cp.Variable(3, name="w")
+    tied = dp.Template(
+        record=dp.Record(x=dp.Ball(1)),
+        loss=lambda x: cp.logistic(x[0] * w[0]),
+        regularizer=cp.sum_squares(w) + cp.square(w[0] + w[1]),
+    )
+    assert noise_basis(analyse(tied)) is None  # the regularizer couples what the data see with what they do not
+    shifted = dp.Template(
+        record=dp.Record(x=dp.Ball(1)),
+        loss=lambda x: cp.logistic(x[0] * w[0]),
+        regularizer=cp.sum_squares(w - 1),
+    )
+    assert noise_basis(analyse(shifted)) is None  # elsewhere the minimiser is 1, not 0
+    for problem, inside in ((softmax, True), (gaussians, False)):
+        certificate = dp.OutputPerturbation().certify(problem, dp.Privacy(1.0), 100)
+        p, dim = problem.form.noise_dimension, problem.form.space.dim
+        assert certificate.noise_dimension == (p if inside else dim)
+
+
+def test_what_is_outside_the_sensitive_subspace_is_not_released() -> None:
+    analysis = analyse(dp.load("softmax_regression", features=2, classes=3))
+    mechanism = dp.OutputPerturbation()
+    certificate = mechanism.certify(analysis, dp.Privacy(1.0), 100)
+    engine = Recorder(np.arange(6.0))
+    theta = mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(1)))
+    basis = analysis.form.basis
+    np.testing.assert_allclose(theta, basis @ (basis.T @ theta), atol=1e-12)
+
+
+def test_it_is_refused_without_strong_convexity_or_delta() -> None:
+    w = cp.Variable(2, name="w")
+    flat = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.pos(1 - x @ w), cp.norm1(w))
+    with pytest.raises(dp.NotPrivate, match="not strongly convex"):
+        dp.verify(flat, dp.Privacy(1.0), 10, dp.OutputPerturbation())
+    assert dp.is_private(flat, dp.Privacy(1.0), 10, dp.OutputPerturbation(added=1.0))
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.verify(template("hinge"), dp.Privacy(1.0), 10, dp.OutputPerturbation("gaussian"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"noise": "matrix"}, {"added": -1.0}, {"tolerance": 0.0}, {"smoothing": math.nan}, {"reference_norm": True}],
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match=next(iter(options))):
+        dp.OutputPerturbation(**options)

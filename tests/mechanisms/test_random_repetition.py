@@ -1,0 +1,259 @@
+"""The law of the number of runs, and exact privacy of the best run on mechanisms small enough to enumerate."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.mechanisms.random_repetition import Repetitions, concentration
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+ALARM = 1e-7
+SHAPES = (-0.5, 0.0, 1e-9, 0.5, 1.0, 4.0)
+
+
+def generating(law: Repetitions, x: Array) -> Array:
+    """Probability generating function E[x^K] (Papernot & Steinke 2022, definition 1)."""
+    rest, eta = 1 - (1 - law.gamma) * x, law.shape
+    if abs(eta) < 1e-6:
+        return np.asarray(np.log(rest) / math.log(law.gamma))
+    return np.asarray((rest**-eta - 1) / (law.gamma**-eta - 1))
+
+
+def best_of(base: Array, law: Repetitions) -> Array:
+    """Law of the best of K draws from `base`, whose outcomes are ordered from worst to best."""
+    below = np.concatenate([[0.0], np.cumsum(base)])
+    return np.diff(generating(law, np.minimum(below, 1.0)))
+
+
+def loss(first: Array, second: Array) -> float:
+    """The exact epsilon between two discrete laws."""
+    return float(np.abs(np.log(first / second)).max())
+
+
+def excess(epsilon: float, first: Array, second: Array) -> float:
+    """The exact delta between two discrete laws."""
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+# The law of the number of runs.
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mean", [1.5, 10.0])
+def test_the_number_of_runs_has_its_law(mean: float, shape: float) -> None:
+    law = Repetitions(mean, shape)
+    probabilities = law.probabilities(20_000)
+    assert probabilities.sum() == pytest.approx(1, abs=1e-9)
+    assert probabilities @ np.arange(1, 20_001) == pytest.approx(mean, rel=1e-6)
+    for x in (0.3, 0.9, 0.999):
+        series = probabilities @ x ** np.arange(1.0, 20_001)
+        assert series == pytest.approx(float(generating(law, np.array(x))), rel=1e-6)
+    rng = seeded_generator(11)
+    drawn = np.array([law.draw(rng) for _ in range(20_000)])
+    cells = law.quantile(0.95)
+    observed = np.bincount(np.minimum(drawn, cells + 1), minlength=cells + 2)[1:]
+    expected = np.append(probabilities[:cells], probabilities[cells:].sum())
+    assert stats.chisquare(observed, expected / expected.sum() * observed.sum()).pvalue > ALARM
+    wrong = Repetitions(2 * mean, shape + 0.5).probabilities(cells)
+    wrong = np.append(wrong, 1 - wrong.sum())
+    assert stats.chisquare(observed, wrong * observed.sum()).pvalue < ALARM
+
+
+def test_known_laws() -> None:
+    geometric = Repetitions(5.0, 1.0).probabilities(20)
+    np.testing.assert_allclose(geometric, stats.geom(0.2).pmf(np.arange(1, 21)), rtol=1e-9)
+    logarithmic = Repetitions(5.0, 0.0)
+    np.testing.assert_allclose(
+        logarithmic.probabilities(20), stats.logser(1 - logarithmic.gamma).pmf(np.arange(1, 21)), rtol=1e-9
+    )
+    assert Repetitions(5.0, 1.0).quantile(0.9) == stats.geom(0.2).ppf(0.9)
+
+
+@pytest.mark.parametrize(("mean", "shape"), [(200.0, 20.0), (3.0, 300.0), (5000.0, 0.0), (30.0, -0.9)])
+def test_extreme_laws_are_drawn_as_they_are(mean: float, shape: float) -> None:
+    law = Repetitions(mean, shape)
+    probabilities = law.probabilities(200_000)
+    assert (np.diff(np.cumsum(probabilities)) >= 0).all()
+    for level in (0.01, 0.5, 0.99):
+        count = law.quantile(level)
+        assert probabilities[: count - 1].sum() <= level + 1e-9
+        assert probabilities[:count].sum() >= level - 1e-9
+    assert law.draw(seeded_generator(1)) >= 1
+
+
+# Exact privacy under direct accounting.
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 4.0])
+@pytest.mark.parametrize("mean", [2.0, 10.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_the_pure_cost_is_exact(mean: float, shape: float, epsilon: float) -> None:
+    law = Repetitions(mean, shape)
+    claimed = law.total(dp.Privacy(epsilon)).epsilon
+    assert claimed <= (2 + shape) * epsilon * (1 + 1e-9)
+    rng, worst = np.random.default_rng(5), 0.0
+    for _ in range(200):
+        levels = rng.choice([-0.5, 0.5], size=5) * epsilon
+        first = rng.dirichlet(np.full(5, 0.5))
+        second = first * np.exp(levels)
+        second /= second.sum()
+        if loss(first, second) <= epsilon:
+            worst = max(worst, loss(best_of(first, law), best_of(second, law)))
+    # The extreme case: randomised response, and between its two answers one that hardly ever occurs.
+    rare, odds = 1e-7, math.exp(epsilon)
+    first = np.array([odds, rare * odds, 1.0])
+    second = np.array([1.0, rare, odds])
+    first, second = first / first.sum(), second / second.sum()
+    assert loss(first, second) == pytest.approx(epsilon, rel=1e-6)
+    extreme = loss(best_of(first, law), best_of(second, law))
+    assert max(worst, extreme) <= claimed * (1 + 1e-6)
+    assert extreme >= 0.999 * claimed
+
+
+def test_a_number_that_is_known_costs_far_more() -> None:
+    """What the law of the number is for: the best of exactly ten runs breaks the promise of ten runs on average."""
+    base = np.array([0.4, 0.6])
+    neighbour = np.array([0.2, 0.8])
+    epsilon = loss(base, neighbour)
+    fixed = loss(np.diff(np.append(0, np.cumsum(base)) ** 10), np.diff(np.append(0, np.cumsum(neighbour)) ** 10))
+    assert fixed > Repetitions(10.0).total(dp.Privacy(epsilon)).epsilon
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0])
+def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) -> None:
+    law, epsilon, delta = Repetitions(6.0, shape), 0.7, 1e-3
+    claimed = law.total(dp.Privacy(epsilon, delta))
+    assert claimed.delta == pytest.approx(6 * delta)
+    odds = math.exp(epsilon)
+    inner = np.array([odds, 1.0]) / (1 + odds) * (1 - delta)
+    worst = 0.0
+    # Randomised response that gives itself away with probability delta: the general case of an (epsilon, delta) pair.
+    for order in product(*[range(k, 4) for k in range(4)]):
+        places = list(range(4))
+        for k, other in enumerate(order):
+            places[k], places[other] = places[other], places[k]
+        first = np.array([delta, *inner, 0.0])[places]
+        second = np.array([0.0, *inner[::-1], delta])[places]
+        assert excess(epsilon, first, second) <= delta + 1e-15
+        worst = max(worst, excess(claimed.epsilon, best_of(first, law), best_of(second, law)))
+    assert 0.5 * claimed.delta <= worst <= claimed.delta
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_calibration_reaches_the_promise_from_below(shape: float) -> None:
+    law = Repetitions(7.0, shape)
+    for epsilon in (0.01, 1.0, 30.0):
+        whole = dp.Privacy(epsilon, 1e-6, "add-remove")
+        spent = law.total(law.each(whole))
+        assert 0.999999 * epsilon <= spent.epsilon <= epsilon
+        assert 0.999999e-6 <= spent.delta <= 1e-6
+        assert spent.adjacency == "add-remove"
+
+
+# Rényi accounting.
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0])
+def test_gaussian_runs_keep_the_promise_under_renyi_accounting(shape: float) -> None:
+    pytest.importorskip("dp_accounting")
+    law, whole = Repetitions(8.0, shape, accounting="renyi"), dp.Privacy(1.0, 1e-5)
+    rho = law.each_concentrated(whole)
+    assert law.renyi_epsilon(rho, whole.delta) <= whole.epsilon
+    assert law.renyi_epsilon(1.01 * rho, whole.delta) > whole.epsilon
+    shift = math.sqrt(2 * rho)  # between the means of neighbours, in deviations
+    edges = np.linspace(-12, 12, 40_001)
+    first, second = np.diff(stats.norm.cdf(edges)), np.diff(stats.norm.cdf(edges, shift))
+    a, b = best_of(first, law), best_of(second, law)  # the other order is the mirror image
+    found = {share: max(excess(share * whole.epsilon, x, y) for x, y in ((a, b), (b, a))) for share in (0.45, 1.0)}
+    assert found[1.0] <= whole.delta
+    assert found[0.45] > whole.delta  # less than half of the epsilon would be a lie, with the value itself as the score
+    # It is what the accounting is for: a larger share for each run than from its epsilon and delta.
+    assert rho > 1.2 * equivalent(law, whole)
+
+
+def equivalent(law: Repetitions, whole: dp.Privacy) -> float:
+    """Return the rho of Gaussian noise that direct accounting allows."""
+    each = law.each(whole)
+    from dpconvex.noise.gaussian_profiles import gaussian_sigma
+
+    return 1 / (2 * gaussian_sigma(each.epsilon, each.delta, 1.0) ** 2)
+
+
+def test_what_is_concentrated_and_what_is_not() -> None:
+    template = dp.load("hinge_svm", features=2, regularization=0.1)
+    promise = dp.Privacy(1.0, 1e-6)
+    certificate = dp.verify(template, promise, 500, dp.OutputPerturbation("gaussian"))
+    reach = certificate.settings["distance_of_answers"]
+    rho = concentration(certificate)
+    assert rho >= (reach / certificate.noise_scale) ** 2 / 2
+    assert rho <= 1.01 * (reach / certificate.noise_scale) ** 2 / 2
+    with pytest.raises(dp.NotPrivate, match="Rényi"):
+        concentration(dp.verify(template, promise, 500, dp.OutputPerturbation("gamma")))
+    smooth = dp.load("logistic_regression", features=2)
+    for noise in ("gamma", "gaussian"):
+        with pytest.raises(dp.NotPrivate, match="objective perturbation"):
+            concentration(dp.verify(smooth, promise, 500, dp.ObjectivePerturbation(noise)))
+
+
+def test_noisy_descent_composes_its_steps() -> None:
+    import cvxpy as cp
+
+    w = cp.Variable(2, name="w")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice((-1, 1))),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        0,
+        constraints=[cp.norm(w) <= 2],
+    )
+    mechanism = dp.NoisyGradientDescent(steps=20)
+    certificate = mechanism.certify(analyse(template), dp.Privacy(1.0, 1e-6), 500)
+    expected = 20 * (certificate.sensitivity / certificate.noise_scale) ** 2 / 2
+    assert concentration(certificate) == pytest.approx(expected)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean": 1.0},
+        {"mean": math.nan},
+        {"mean": True},
+        {"shape": -1.0},
+        {"shape": math.inf},
+        {"share": 0.0},
+        {"share": 1.0},
+        {"share": "0.1"},
+        {"accounting": "advanced"},
+        {"shape": -0.5, "accounting": "renyi"},
+        {"shape": 900.0, "mean": 1e5},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(dp.TemplateError, match="Repetitions"):
+        Repetitions(**options)  # type: ignore[arg-type]
+
+
+def test_renyi_accounting_needs_a_delta() -> None:
+    for delta in (0.0, 1e-300):
+        with pytest.raises(dp.NotPrivate, match="delta"):
+            Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, delta))
+
+
+def test_without_the_accounting_package_direct_accounting_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(dp.TemplateError, match=r"dpconvex\[accounting\]"):
+        Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, 1e-6))
+    assert Repetitions(5.0).each(dp.Privacy(1.0)).epsilon > 0.5

@@ -1,0 +1,148 @@
+"""Curvature of regularizers: bounded where it is claimed to be, and refused before anything is paid where nothing bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
+from dpconvex.mechanisms.residual_noise import noise_cap
+from dpconvex.mechanisms.rounding import answer_radius
+from dpconvex.release.verify import analyse
+from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import at_point
+from dpconvex.solvers.problem import Problem, Solution
+
+GAMMA = dp.ObjectivePerturbation()
+BALL: Callable[[cp.Variable], list[Any]] = lambda w: [cp.norm(w, 2) <= 4]  # noqa: E731
+FREE: Callable[[cp.Variable], list[Any]] = lambda w: []  # noqa: E731
+SMOOTH: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], list[Any]]]] = {
+    "huber": (lambda w: 0.1 * cp.sum(cp.huber(w, 0.5)), BALL),
+    "huber, free": (lambda w: 0.1 * cp.sum(cp.huber(w, 0.5)), FREE),
+    "log-sum-exp": (lambda w: 0.05 * cp.log_sum_exp(3 * w), BALL),
+    "powers": (lambda w: 0.01 * cp.sum(cp.power(w, 4)), BALL),
+    "powers, free": (lambda w: 0.01 * cp.sum(cp.power(w, 4)), FREE),
+    "exponentials": (lambda w: 0.01 * cp.sum(cp.exp(w)), BALL),
+    "logarithms": (lambda w: -0.1 * cp.sum(cp.log(w + 5)), BALL),
+    "entropy": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0.1, w <= 2]),
+    "quadratic form": (lambda w: cp.quad_form(w, np.array([[1, 0.5, 0], [0.5, 1, 0], [0, 0, 2]])), BALL),
+    "squared hinges": (lambda w: 0.1 * cp.sum(cp.square(cp.pos(w))), BALL),
+}
+# What the normal form of a template writes as squares, whose curvature is read off.
+READ_OFF = {"quadratic form"}
+KINKED: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], list[Any]]]] = {
+    "norm": (lambda w: 0.1 * cp.norm(w, 2), BALL),
+    "norm, free": (lambda w: 0.1 * cp.norm(w, 2), FREE),
+    "largest": (lambda w: 0.1 * cp.max(w), FREE),
+    "differences": (lambda w: 0.1 * cp.norm1(w[1:] - w[:-1]), FREE),
+    "absolute values in a ball": (lambda w: 0.1 * cp.norm1(w), BALL),
+    "largest absolute value": (lambda w: 0.1 * cp.norm_inf(w), FREE),
+    "positive parts": (lambda w: 0.1 * cp.sum(cp.pos(w)), FREE),
+    "root": (lambda w: 0.1 * cp.sum(cp.power(cp.abs(w - 1), 1.5)), BALL),
+    "entropy down to zero": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0, w <= 2]),
+    "logarithms down to zero": (lambda w: -0.1 * cp.sum(cp.log(w)), lambda w: [w >= 0, w <= 2]),
+}
+
+
+def template_of(more: Callable[[cp.Variable], Any], constraints: Callable[[cp.Variable], list[Any]]) -> dp.Template:
+    w = cp.Variable(3, name="w")
+    loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
+    regularizer = 0.05 * cp.sum_squares(w) + more(w)
+    return dp.Template(dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), loss, regularizer, constraints(w))
+
+
+class Spy:
+    """A backend that keeps the problems and the solutions."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Problem, Solution]] = []
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        from dpconvex.solvers.backend import solve
+
+        solution = solve(problem, None, tolerance)
+        self.seen.append((problem, solution))
+        return solution
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_the_curvature_is_at_least_what_is_observed(name: str) -> None:
+    template = template_of(*SMOOTH[name])
+    form = analyse(template).form
+    assert bends(form) == (name not in READ_OFF)
+    bend = bend_of(form, 3.0)
+    assert np.isfinite(bend.rest)
+    assert (bend.rest > 0) == (name not in READ_OFF)
+    rng = np.random.default_rng(0)
+    data = {"x": np.zeros((1, 3)), "y": [1]}
+    spy = Spy()
+    dp.solve(template, data, dp.Privacy(1.0), GAMMA, spy, seed=0)
+    loss = spy.seen[0][0].loss
+    largest = 0.0
+    for _ in range(300):
+        theta = form.feasible.project(rng.normal(size=3) * rng.choice([0.01, 0.5, 2.0]))
+        if np.linalg.norm(theta) > bend.radius:
+            continue
+        direction = rng.normal(size=3)
+        direction /= np.linalg.norm(direction)
+        largest = max(largest, float(direction @ loss.regularizer_hessian_product(theta, direction)))
+    assert 0.05 < largest <= (bend.quadratic + bend.rest) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_answers_are_certified_with_a_proved_curvature(name: str) -> None:
+    template = template_of(*SMOOTH[name])
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 3))
+    data = {"x": x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), "y": rng.choice([-1, 1], 60)}
+    for epsilon in (0.05, 1.0, 50.0):
+        spy = Spy()
+        certificate = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, spy, seed=1).certificate
+        assert certificate is not None
+        ((problem, solution),) = spy.seen
+        composite = Composite(problem)
+        assert np.isfinite(composite.curvature_at(solution.theta))
+        assert composite.bend.radius >= np.linalg.norm(solution.theta) - certificate.tolerance
+        radius = answer_radius(analyse(template), certificate, noise_cap(GAMMA, certificate))
+        assert bend_of(analyse(template).form, radius).rest >= composite.bend.rest
+        # Outside of the ball that the bound holds in, nothing is certified.
+        far = np.full(3, 2 * composite.bend.radius)
+        if np.isfinite(far).all() and not composite.is_smooth:
+            assert at_point(composite, far, *composite.smooth(far)).distance_bound == np.inf
+
+
+@pytest.mark.parametrize("mechanism", [GAMMA, dp.OutputPerturbation(), None], ids=repr)
+@pytest.mark.parametrize("name", KINKED)
+def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(name: str, mechanism: Any) -> None:
+    template = template_of(*KINKED[name])
+    budget = dp.Budget(dp.Privacy(3.0))
+    with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
+        dp.solve(template, {"x": np.zeros((2, 3)), "y": [1, -1]}, dp.Privacy(1.0), mechanism, budget=budget)
+    assert not budget.entries
+
+
+def test_noisy_gradient_descent_needs_no_smooth_regularizer() -> None:
+    template = template_of(*KINKED["norm"])
+    assert dp.is_private(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.1))
+
+
+def test_absolute_values_with_a_proximal_map_do_not_count() -> None:
+    for constraints in (FREE, lambda w: [cp.abs(w) <= 3]):
+        form = analyse(template_of(lambda w: 0.1 * cp.norm1(w), constraints)).form
+        assert not bends(form)
+        assert bend_of(form, 1.0).quadratic == pytest.approx(0.1)
+
+
+def test_terms_with_the_factor_zero_ask_for_nothing() -> None:
+    w = cp.Variable(1, name="w")
+    template = dp.Template(
+        dp.Record(x=dp.Box(-np.ones(1), np.ones(1))),
+        lambda x: cp.logistic(x @ w),
+        cp.sum_squares(w) + 0.0 * cp.norm1(w),
+    )
+    assert dp.verify(template, dp.Privacy(1.0), 10, GAMMA).noise_scale > 0

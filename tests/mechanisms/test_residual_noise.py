@@ -1,0 +1,669 @@
+"""The covered release: its noise has the declared law, covers what it must, is paid from a fixed share, and nothing escapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+from scipy.signal import lfilter
+
+import dpconvex as dp
+from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.mechanisms.certificate import TAIL, CoverNoise
+from dpconvex.mechanisms.grid import measurement, perturb, smallest_delta
+from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, Cover, calibrate_cover, noise_cap
+from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.verify import analyse
+from dpconvex.solvers.backend import resolve_backend
+from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import floor, step
+from dpconvex.solvers.first_order import FirstOrder
+from dpconvex.solvers.problem import Problem, Solution
+
+Array = NDArray[np.float64]
+PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
+GAMMA = dp.ObjectivePerturbation()
+# Tests on fresh randomness fail by chance with this probability.
+CHANCE = 1e-7
+
+
+def law(noise: CoverNoise, k: NDArray[np.int64]) -> Array:
+    """Return the probabilities of integers, from the definitions."""
+    if noise.noise == "discrete Laplace":
+        q = math.exp(-1 / noise.scale)
+        return (1 - q) / (1 + q) * q ** np.abs(k)
+    everything = np.arange(-int(20 * noise.scale) - 20, int(20 * noise.scale) + 21)
+    total = np.exp(-(everything**2) / (2 * noise.scale**2)).sum()
+    return np.exp(-(k**2) / (2 * noise.scale**2)) / total
+
+
+def made(noise: str = "discrete Laplace", scale: float = 5.0, **changes: Any) -> CoverNoise:
+    fields = {"epsilon": 1.0, "delta": 1e-6, "distance": 1.0, "step": 0.125, "dimension": 20_000, "sensitivity": 1.0}
+    return CoverNoise(**(fields | {"noise": noise, "scale": scale, "noise_cap": 1.0} | changes))
+
+
+def records(name: str, size: int, features: int = 3, classes: int = 2, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(size, features))
+    y = rng.integers(classes, size=size)
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return {"x": x, "y": y if name == "large_margin_gaussian" else 2 * y - 1}
+
+
+def pull_together(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the records that bend and pull the most: all at one corner."""
+    x = np.zeros_like(data["x"])
+    x[:, 0] = 1.0
+    return {"x": x, "y": np.full(len(x), data["y"].max())}
+
+
+# The law of the noise.
+
+
+@pytest.mark.parametrize("seed", [None, 1], ids=["OpenDP", "seeded"])
+@pytest.mark.parametrize("scale", [0.7, 5.0, 17.3])
+@pytest.mark.parametrize("kind", ["discrete Laplace", "discrete Gaussian"])
+def test_the_noise_has_the_declared_law(kind: str, scale: float, seed: int | None) -> None:
+    # A single step of sensitivity keeps OpenDP's own check of the cost content.
+    noise = made(kind, scale, epsilon=40.0, delta=0.5)
+    rng = None if seed is None else seeded_generator(seed)
+    drawn = perturb(np.zeros(noise.dimension), noise, rng) / noise.step
+    assert (drawn == np.rint(drawn)).all()
+    edge = int(stats.norm.isf(1e-3) * scale) + 1
+    inside = np.arange(-edge, edge + 1)
+    expected = np.append(law(noise, inside), 0.0)
+    expected[-1] = 1 - expected.sum()
+    counts = [int((drawn == k).sum()) for k in inside]
+    counts.append(noise.dimension - sum(counts))
+    assert stats.chisquare(counts, noise.dimension * expected).pvalue > CHANCE
+    # Neighbouring coordinates are independent.
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 6 / math.sqrt(noise.dimension)
+
+
+@pytest.mark.parametrize("kind", ["discrete Laplace", "discrete Gaussian"])
+def test_the_size_is_its_root_mean_square(kind: str) -> None:
+    noise = made(kind, 30.0, epsilon=40.0, delta=0.5)
+    drawn = perturb(np.zeros(noise.dimension), noise)
+    assert float(np.linalg.norm(drawn)) == pytest.approx(noise.size, rel=0.06)
+
+
+def test_it_cannot_be_repeated_unless_seeded() -> None:
+    noise, theta = made(scale=1e6), np.zeros(20_000)
+    assert not np.array_equal(perturb(theta, noise), perturb(theta, noise))
+    same = [perturb(theta, noise, seeded_generator(3)) for _ in range(2)]
+    assert np.array_equal(*same)
+
+
+# The grid.
+
+
+def on_grid(values: Array, step: float) -> bool:
+    return all((Fraction(float(v)) / Fraction(step)).denominator == 1 for v in np.ravel(values))
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=4, max_size=4), st.integers(-300, 300))
+def test_whatever_the_answer_the_result_lies_on_the_grid(theta: list[float], exponent: int) -> None:
+    noise = made(scale=1e3, step=2.0**exponent, dimension=4)
+    result = perturb(np.array(theta), noise)
+    assert np.isfinite(result).all()
+    assert on_grid(result, noise.step)
+    near = np.abs(np.array(theta)) < 2.0**52 * noise.step
+    assert (np.abs(result - theta) <= 200 * noise.scale * noise.step)[near].all()
+
+
+def test_released_numbers_lie_on_the_declared_grid() -> None:
+    for problem in ("logistic_regression", "huber_svm"):
+        for epsilon in (0.01, 1.0):
+            release = dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(epsilon))
+            assert release.certificate is not None
+            assert release.certificate.cover is not None
+            step = release.certificate.cover.step
+            assert math.frexp(step)[0] == 0.5  # a power of two
+            assert on_grid(release["w"], step)
+            assert not on_grid(release["w"], 1024 * step)
+
+
+def test_with_constraints_a_grid_point_is_projected(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Array] = []
+
+    def spy(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
+        seen.append(perturb(theta, noise, rng))
+        return seen[-1]
+
+    monkeypatch.setattr(import_module("dpconvex.release.solve"), "perturb", spy)
+    template = dp.load("large_margin_gaussian", features=3)
+    release = dp.solve(template, records("large_margin_gaussian", 60), dp.Privacy(1.0))
+    assert release.certificate is not None
+    assert release.certificate.cover is not None
+    form = analyse(template).form
+    (covered,) = seen
+    assert on_grid(covered, release.certificate.cover.step)
+    expected = form.space.unpack(form.feasible.project(covered))
+    for name in release:
+        np.testing.assert_array_equal(release[name], expected[name])
+        assert np.linalg.eigvalsh(release[name]).min() > -1e-12
+
+
+# What it covers, and what that costs.
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 7, 110])
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension: int, delta: float) -> None:
+    distance = 3e-9
+    noise = calibrate_cover(dp.Privacy(0.5, delta), distance, dimension)
+    rng = np.random.default_rng(0)
+    worst = 0.0
+    for trial in range(400):
+        exact = rng.normal(size=dimension)
+        if trial % 2:  # one coordinate each half a step on either side of where rounding jumps
+            exact = (np.rint(exact / noise.step) + 0.5) * noise.step - 0.5 * distance / math.sqrt(dimension)
+        direction = rng.normal(size=dimension) if trial % 3 else np.ones(dimension)
+        direction *= distance / np.linalg.norm(direction)
+        steps = [np.rint((exact + sign * direction) / noise.step) for sign in (1, -1)]
+        order = 1 if noise.noise == "discrete Laplace" else 2
+        worst = max(worst, float(np.linalg.norm(steps[0] - steps[1], order)))
+    assert 0.85 * noise.sensitivity < worst <= noise.sensitivity
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.01, 0.1])
+def test_the_profile_of_the_pure_cover_is_its_share(epsilon: float) -> None:
+    noise = calibrate_cover(dp.Privacy(epsilon), 1e-10, 1)
+    shift = int(noise.sensitivity)
+    k = np.arange(-3 * shift, 4 * shift)
+    # The largest log-ratio of probabilities of k and k - shift, exactly: |k| - |k - shift| is at most the shift.
+    worst = max(Fraction(int(abs(a) - abs(a - shift))) for a in k) / Fraction(noise.scale)
+    assert Fraction(epsilon) * Fraction(999_999, 1_000_000) <= worst <= Fraction(epsilon)
+
+
+def hockey_stick(first: Array, second: Array, epsilon: float) -> float:
+    return float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum())
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-4), (0.1, 1e-3), (3.0, 1e-8)])
+def test_the_profile_of_the_gaussian_cover_is_its_share(epsilon: float, delta: float) -> None:
+    noise = calibrate_cover(dp.Privacy(epsilon, delta), 1e-10, 300)
+    assert noise.noise == "discrete Gaussian"
+    reach = int(12 * noise.scale)
+    k = np.arange(-reach, reach + 1)
+    shift = math.floor(noise.sensitivity)
+    along_axis = hockey_stick(law(noise, k), law(noise, k - shift), epsilon)
+    assert along_axis <= delta
+    # The route through concentrated privacy gives away no more than some tenths of the scale.
+    smaller = replace(noise, scale=0.75 * noise.scale)
+    assert hockey_stick(law(smaller, k), law(smaller, k - shift), epsilon) > delta
+
+
+def test_the_profile_of_the_gaussian_cover_in_the_plane() -> None:
+    noise = replace(calibrate_cover(dp.Privacy(2.0, 0.01), 1.0, 300), sensitivity=7.0)
+    noise = replace(noise, scale=noise.scale * 7.0 / calibrate_cover(dp.Privacy(2.0, 0.01), 1.0, 300).sensitivity)
+    k = np.arange(-int(9 * noise.scale), int(9 * noise.scale) + 1)
+    for shift in ((7, 0), (5, 4), (4, 5), (3, 6)):
+        first = np.outer(law(noise, k), law(noise, k))
+        second = np.outer(law(noise, k - shift[0]), law(noise, k - shift[1]))
+        assert 0 < hockey_stick(first, second, 2.0) <= 0.01
+
+
+@pytest.mark.parametrize(("rho", "epsilon"), [(1e-5, 0.01), (1e-3, 0.1), (0.02, 1.0), (0.5, 3.0)])
+def test_the_conversion_agrees_with_that_of_opendp(rho: float, epsilon: float) -> None:
+    from opendp.combinators import make_zCDP_to_approxDP
+
+    noise = made("discrete Gaussian", scale=100.0 / math.sqrt(2 * rho), epsilon=epsilon, delta=1.0, sensitivity=100.0)
+    curve = make_zCDP_to_approxDP(measurement(noise)).map(100.0)
+    ours = smallest_delta(rho, epsilon)
+    assert curve.epsilon(ours) == pytest.approx(epsilon, rel=2e-3)
+    assert float(stats.norm.cdf(0)) > ours > 0
+
+
+class Line:
+    """A release on a line, exactly: a density of exact answers, an adversary who leaves a distance, rounding, noise."""
+
+    def __init__(self, certificate: dp.Certificate, regularization: float, reach: float = 60.0) -> None:
+        assert certificate.cover is not None
+        self.certificate = certificate
+        self.noise = certificate.cover
+        self.modulus = certificate.size * regularization + certificate.added
+        assert self.modulus == pytest.approx(certificate.strong_convexity)
+        half = int(reach / self.noise.step)
+        self.cells = np.arange(-half, half + 1)
+
+    def exact_law(self, x: Array, moved: float) -> Array:
+        """Return the probability of each cell for the minimiser of a logistic loss plus noise, moved by a distance."""
+        edges = (np.append(self.cells, self.cells[-1] + 1) - 0.5) * self.noise.step - moved
+        slope = -(x / (1 + np.exp(np.outer(edges, x)))).sum(axis=1) + self.modulus * edges
+        # The noise that leads to the answer theta is minus the slope there, so the laws of both agree.
+        scale = self.certificate.noise_scale
+        upper = stats.laplace.cdf(slope[1:], scale=scale) - stats.laplace.cdf(slope[:-1], scale=scale)
+        lower = stats.laplace.sf(slope[:-1], scale=scale) - stats.laplace.sf(slope[1:], scale=scale)
+        return np.where(slope[:-1] > 0, lower, upper)
+
+    def covered(self, law: Array) -> Array:
+        """Convolve with the discrete Laplace law: a recursion forwards and one backwards, without cancellation."""
+        q = math.exp(-1 / self.noise.scale)
+        forwards = lfilter([1.0], [1.0, -q], law)
+        backwards = lfilter([1.0], [1.0, -q], law[::-1])[::-1]
+        return np.asarray((1 - q) / (1 + q) * (forwards + q * np.append(backwards[1:], 0.0)))
+
+
+def test_mechanism_and_cover_together_keep_the_promise_against_any_residual() -> None:
+    size, regularization, epsilon = 6, 0.1, 1.0
+    template = dp.load("logistic_regression", features=1, regularization=regularization)
+    promise = dp.Privacy(epsilon, adjacency="add-remove")
+    certificate = dp.verify(template, promise, size, GAMMA, cover=Cover(tolerance=0.02, share=0.1))
+    line = Line(certificate, regularization)
+    tau = line.noise.distance
+    assert tau == pytest.approx(0.02)
+    data, neighbour = np.ones(size), np.ones(size - 1)
+    worst = 0.0
+    for first, second in ((tau, -tau), (-tau, tau), (0.0, tau), (0.0, 0.0)):
+        one, other = line.exact_law(data, first), line.exact_law(neighbour, second)
+        assert one.sum() == pytest.approx(1.0, abs=1e-3)
+        ratio = np.log(line.covered(one) / line.covered(other))
+        middle = np.abs(line.cells * line.noise.step) < 30.0
+        worst = max(worst, float(np.abs(ratio[middle]).max()))
+    assert 0.8 * epsilon < worst <= epsilon * (1 + 1e-9)
+
+
+def test_without_a_cover_a_residual_gives_the_data_away() -> None:
+    template = dp.load("logistic_regression", features=1)
+    certificate = dp.verify(template, dp.Privacy(1.0), 6, GAMMA, cover=Cover(tolerance=0.3))
+    line = Line(certificate, 0.01)
+    data = np.ones(6)
+    one, other = (line.exact_law(data, 0.0).copy() for _ in range(2))
+    one[line.cells % 2 == 0] = 0.0  # a solver that rounds to odd numbers on one data set and to even ones on the other
+    other[line.cells % 2 == 1] = 0.0
+    assert not (one * other).any()
+    ratio = np.log(line.covered(one) / line.covered(other))
+    assert np.abs(ratio[np.abs(line.cells * line.noise.step) < 30.0]).max() <= line.noise.epsilon
+
+
+# The share.
+
+
+@given(st.floats(1e-6, 1e3), st.floats(0, 0.5), st.floats(1e-6, 0.999))
+def test_the_shares_never_exceed_the_promise(epsilon: float, delta: float, share: float) -> None:
+    promise = dp.Privacy(epsilon, delta, "add-remove")
+    rest, spent = Cover(share=share).split(promise)
+    assert Fraction(rest.epsilon) + Fraction(spent.epsilon) <= Fraction(epsilon)
+    assert Fraction(rest.delta) + Fraction(spent.delta) <= Fraction(delta)
+    assert rest.epsilon + spent.epsilon == pytest.approx(epsilon, rel=1e-12)
+    assert rest.delta + spent.delta == pytest.approx(delta, rel=1e-12)
+    assert spent.epsilon <= min(share * epsilon, 0.1)
+    assert rest.adjacency == spent.adjacency == "add-remove"
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_parts_of_a_certificate_add_up(problem: str, adjacency: str) -> None:
+    for epsilon, delta in ((0.01, 0.0), (1.0, 1e-6), (50.0, 0.0)):
+        promise = dp.Privacy(epsilon, delta, adjacency)
+        certificate = dp.verify(dp.load(problem, features=3), promise, 200, GAMMA)
+        cover = certificate.cover
+        assert cover is not None
+        assert certificate.privacy == promise
+        parts = certificate.noise_epsilon + certificate.jacobian_epsilon + cover.epsilon + cover.counting
+        assert parts == pytest.approx(epsilon, rel=1e-9)
+        assert cover.epsilon + cover.counting == pytest.approx(min(0.01 * epsilon, 0.1))
+        assert (cover.counting > 0) == (adjacency == "add-remove")
+        assert cover.delta == pytest.approx(0.01 * delta)
+        root = certificate.derivation
+        assert root.claims["epsilon"] == epsilon
+        assert sum(step.claims["epsilon"] for step in root.children) == pytest.approx(epsilon, rel=1e-12)
+        _, *counted, step = root.children
+        assert [count.claims["epsilon"] for count in counted] == ([cover.counting] if cover.counting else [])
+        assert step.claims["epsilon"] == cover.epsilon
+        assert step.claims["tau"] == cover.distance
+
+
+def test_a_delta_buys_a_smaller_cover() -> None:
+    template = dp.load("large_margin_gaussian", features=9)
+    # Left to themselves, both would be as small as anybody could see, and no smaller.
+    cover = Cover(tolerance=1e-9)
+    pure, approximate = (dp.verify(template, dp.Privacy(1.0, delta), 500, GAMMA, cover).cover for delta in (0.0, 1e-6))
+    assert pure is not None
+    assert approximate is not None
+    assert (pure.noise, approximate.noise) == ("discrete Laplace", "discrete Gaussian")
+    assert approximate.size < 0.8 * pure.size
+    # A delta of no use at all leaves Laplace noise.
+    assert calibrate_cover(dp.Privacy(0.01, 1e-300), 1e-9, 100).noise == "discrete Laplace"
+
+
+def test_the_options_of_a_cover() -> None:
+    template = dp.load("logistic_regression", features=3)
+    bigger = dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(share=0.05))
+    assert bigger.cover is not None
+    assert bigger.cover.epsilon == pytest.approx(0.05)
+    loose = dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(tolerance=1e-4))
+    assert loose.tolerance == 1e-4
+    data = records("logistic_regression", 100)
+    release = dp.solve(template, data, dp.Privacy(1.0), GAMMA, cover=Cover(tolerance=1e-4))
+    assert release.certificate == loose
+    assert dp.is_private(template, dp.Privacy(1.0), 100, cover=Cover(share=0.5))
+    for share in (0.0, 1.0, -1, math.nan, "1"):
+        with pytest.raises(dp.TemplateError, match="share"):
+            Cover(share=share)  # type: ignore[arg-type]
+    for tolerance in (0.0, -1.0, math.inf, math.nan, "1"):
+        with pytest.raises(dp.TemplateError, match="tolerance"):
+            Cover(tolerance=tolerance)  # type: ignore[arg-type]
+    with pytest.raises(dp.TemplateError, match=r"double precision allows .* here"):
+        dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(tolerance=1e-16))
+    with pytest.raises(dp.TemplateError, match=r"cover must be a Cover, not 0\.01"):
+        dp.verify(template, dp.Privacy(1.0), 100, cover=0.01)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_certificate_is_that_of_the_verifier(problem: str) -> None:
+    # Share, tolerance and grid are fixed before data are read: other data, and other draws, do not change them.
+    template, promise = dp.load(problem, features=3), dp.Privacy(0.5)
+    before = dp.verify(template, promise, 40, GAMMA)
+    for seed in range(3):
+        release = dp.solve(template, records(problem, 40, seed=seed), promise, GAMMA, seed=seed)
+        assert release.certificate == before
+    text = str(before)
+    assert before.cover is not None
+    assert f"{before.cover.distance:.6g}" in text
+    assert "2^-100" in text
+    assert "drawn exactly (discrete Laplace, by OpenDP)" in text
+
+
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+def test_output_perturbation_pays_for_its_solver_itself(noise: str) -> None:
+    template, promise = dp.load("logistic_regression", features=3), dp.Privacy(1.0, 0.0 if noise == "gamma" else 1e-6)
+    mechanism = OutputPerturbation(noise=noise)
+    certificate = dp.verify(template, promise, 100, mechanism)
+    rest, _ = Cover().split(promise)
+    bare = mechanism.certify(analyse(template), rest, 100)
+    assert certificate.tolerance == bare.tolerance
+    assert certificate.cover is not None
+    # What is left to cover is that the noise is drawn and added in floating point.
+    assert 2.0**-52 * certificate.cover.noise_cap < certificate.cover.distance < 1e-6 * certificate.tolerance
+    release = dp.solve(template, records("logistic_regression", 100), promise, mechanism)
+    assert on_grid(release["w"], certificate.cover.step)
+    with pytest.raises(dp.TemplateError, match="double precision allows"):
+        dp.verify(template, promise, 100, OutputPerturbation(noise=noise, tolerance=1e-17))
+
+
+def test_noise_on_gradients_is_not_said_to_be_covered() -> None:
+    w = cp.Variable(2, name="w")
+    bounded = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), 0, constraints=[cp.norm(w, 2) <= 5])
+    certificate = dp.verify(bounded, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent())
+    assert certificate.cover is not None
+    assert certificate.cover.distance == certificate.tolerance
+    text = str(certificate)
+    assert "taken to be ideal" in text
+    assert "moves an ideal draw" not in text
+
+
+# The tolerance lies above what rounding allows, so a fit that fails is a mistake in the program.
+
+
+class Silent:
+    """A mechanism that does not say how long its noise can be."""
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 110, 4000])
+@pytest.mark.parametrize("kind", ["gamma", "gaussian"])
+def test_the_cap_on_the_noise_holds_but_for_two_to_the_minus_hundred(kind: str, dimension: int) -> None:
+    template = dp.load("logistic_regression", features=3)
+    bare = GAMMA.certify(analyse(template), dp.Privacy(1.0), 100)
+    bare = replace(bare, noise=kind, noise_dimension=dimension, noise_scale=3.0)
+    cap = noise_cap(Silent(), bare) / 3.0  # type: ignore[arg-type]
+    tail = stats.gamma.logsf(cap, dimension) if kind == "gamma" else stats.chi2.logsf(cap**2, dimension)
+    assert tail <= math.log(TAIL) < tail + 1e-4
+    unknown = replace(bare, noise="other", mean_noise=7.0)
+    assert noise_cap(Silent(), unknown) == 490.0  # type: ignore[arg-type]
+    if kind == "gamma":  # objective perturbation bounds its noise itself
+        assert noise_cap(GAMMA, bare) == pytest.approx(3.0 * cap)
+
+
+class Heavy:
+    """A mechanism that says itself how long its noise can be."""
+
+    def noise_bound(self, certificate: dp.Certificate, probability: float) -> float:
+        assert probability == TAIL
+        return 12345.0
+
+
+def test_a_mechanism_may_bound_its_own_noise() -> None:
+    bare = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 100)
+    assert noise_cap(Heavy(), bare) == 12345.0  # type: ignore[arg-type]
+
+
+def test_how_far_a_loss_can_fall() -> None:
+    drops = {"logistic_regression": math.log(2), "huber_svm": 1.0, "large_margin_gaussian": 1.0}
+    for problem, drop in drops.items():
+        assert loss_drop(analyse(dp.load(problem, features=3))) == pytest.approx(drop)
+    w = cp.Variable(2, name="w")
+    far = dp.Template(
+        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), constraints=[w >= 3, w <= 9]
+    )
+    # At the point of K next to 0, (3, 3), the loss is at most log(1 + exp(||(3, 3)||)).
+    assert loss_drop(analyse(far)) <= math.log1p(math.exp(3 * math.sqrt(2))) + 1e-9
+    assert loss_drop(analyse(far)) >= math.log1p(math.exp(3 * math.sqrt(2))) - math.log(2)
+
+
+def observed_floor(problem: Problem, theta: Array) -> float:
+    """Return the smallest distance that the backends would certify near a point."""
+    composite = Composite(problem)
+    value, gradient = composite.smooth(theta)
+    return floor(composite, step(composite, theta, value, gradient, composite.curvature_along(theta, gradient)))
+
+
+class Spy:
+    """A backend that keeps the problems and the solutions."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Problem, Solution]] = []
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        solution = resolve_backend("first-order").solve(problem, tolerance)
+        self.seen.append((problem, solution))
+        return solution
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_fit_fails_and_the_public_bounds_hold(problem: str, adjacency: str) -> None:
+    size = 80
+    template = dp.load(problem, features=3, regularization=1e-3)
+    analysis = analyse(template)
+    for epsilon in (1e-3, 0.3, 30.0):
+        promise = dp.Privacy(epsilon, adjacency=adjacency)
+        certificate = dp.verify(template, promise, size, GAMMA)
+        assert certificate.cover is not None
+        cap = certificate.cover.noise_cap
+        lowest, radius = largest_floor(analysis, certificate, cap), answer_radius(analysis, certificate, cap)
+        assert certificate.tolerance >= ABOVE_FLOOR * lowest * (1 - 1e-12)
+        usual = records(problem, size)
+        for data in (usual, pull_together(usual)):
+            spy = Spy()
+            for seed in range(3):
+                dp.solve(template, data, promise, GAMMA, backend=spy, size=size, seed=seed)
+            for made_problem, solution in spy.seen:
+                assert solution.distance_bound <= certificate.tolerance
+                assert np.linalg.norm(solution.theta) <= radius
+                assert np.linalg.norm(made_problem.linear) <= cap
+                assert observed_floor(made_problem, solution.theta) <= lowest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("size", [1000, 20_000])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_no_fit_fails_on_many_records(problem: str, size: int, adjacency: str) -> None:
+    template = dp.load(problem, features=9, regularization=1e-3)
+    usual = records(problem, size, features=9)
+    for epsilon in (1e-3, 0.1, 1.0, 10.0):
+        for data in (usual, pull_together(usual)):
+            for seed in range(5):
+                promise = dp.Privacy(epsilon, adjacency=adjacency)
+                for mechanism in (GAMMA, None):
+                    release = dp.solve(template, data, promise, mechanism, size=size, seed=seed)
+                    assert release.certificate is not None
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_cover_is_a_millionth_of_the_parameters(problem: str) -> None:
+    template = dp.load(problem, features=9)
+    release = dp.solve(template, records(problem, 600, features=9), dp.Privacy(1.0), GAMMA, seed=0)
+    assert release.certificate is not None
+    assert release.certificate.cover is not None
+    norm = math.sqrt(sum(float(np.sum(value**2)) for value in release.values()))
+    assert release.certificate.cover.size < 1e-6 * norm
+
+
+@pytest.mark.parametrize("regularizer", ["squares", "absolute values", "flat", "curved"])
+def test_regularizers_of_every_kind_reach_their_tolerance_under_constraints(regularizer: str) -> None:
+    # The curvature of every regularizer is proved, so that a point is certified from one gradient.
+    w = cp.Variable(3, name="w")
+    more = {
+        "squares": 0.0 * w[0],
+        "absolute values": 0.01 * cp.norm1(w),
+        "flat": 0.1 * cp.sum(cp.huber(w, 0.5)),
+        "curved": 0.05 * cp.log_sum_exp(w),
+    }[regularizer]
+    bounds = [cp.abs(w) <= 50] if regularizer == "absolute values" else [cp.norm(w, 2) <= 50]
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-20 * y * (x @ w)),
+        5e-5 * cp.sum_squares(w) + more,
+        bounds,
+    )
+    size = 300
+    usual = records("logistic_regression", size)
+    for epsilon in (0.01, 1.0, 30.0):
+        for data in (usual, pull_together(usual)):
+            spy = Spy()
+            for seed in range(3):
+                release = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, backend=spy, seed=seed)
+                assert release.certificate is not None
+                assert curvature_known(release.certificate)
+                assert all(np.isfinite(Composite(problem).curvature) for problem, _ in spy.seen)
+
+
+def test_matrix_noise_is_covered_by_a_hundred_thousandth_of_the_parameters() -> None:
+    x, labels = breast_cancer()
+    data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}
+    norms = []
+    for seed in range(5):
+        release = dp.solve(dp.load("large_margin_gaussian", features=9), data, dp.Privacy(1.0), seed=seed)
+        certificate = release.certificate
+        assert certificate is not None
+        assert certificate.cover is not None
+        assert certificate.noise == "matrix"
+        norms.append(math.sqrt(sum(float(np.sum(value**2)) for value in release.values())))
+    assert certificate.cover.size < 1e-5 * float(np.median(norms))
+    # What rounding does to the draw is part of the distance.
+    rounding = dp.ObjectivePerturbation("matrix").noise_rounding(certificate, TAIL)
+    assert certificate.cover.distance >= certificate.tolerance + rounding / certificate.strong_convexity
+
+
+# Nothing escapes.
+
+
+@pytest.mark.parametrize("backend", [FirstOrder(max_steps=1), dp.Conic(polish_steps=0, max_iter=2)], ids=repr)
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_solver_that_must_stop_early_releases_nothing(problem: str, backend: Any) -> None:
+    budget = dp.Budget(dp.Privacy(3.0))
+    with pytest.raises(dp.NotConverged, match=r"[Nn]othing is released"):
+        dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(1.0), backend=backend, budget=budget)
+    assert [entry.privacy.epsilon for entry in budget.entries] == [1.0]
+
+
+class Careless:
+    """A backend that hands on whatever it has."""
+
+    def __init__(self, distance: float) -> None:
+        self.distance = distance
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        return Solution(np.zeros(problem.space.dim), self.distance)
+
+
+@pytest.mark.parametrize("problem", ["logistic_regression", "large_margin_gaussian"])
+@pytest.mark.parametrize("distance", [0.0, 1e-30, 1e-3, math.inf, math.nan])
+def test_an_answer_that_is_not_near_enough_is_not_released_whatever_its_backend_says(
+    problem: str, distance: float
+) -> None:
+    with pytest.raises(dp.NotConverged, match="nothing is released"):
+        dp.solve(
+            dp.load(problem, features=3),
+            records(problem, 50),
+            dp.Privacy(1.0),
+            backend=Careless(distance),
+        )
+
+
+class Interrupted:
+    """A backend at which somebody presses Ctrl-C."""
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        raise KeyboardInterrupt
+
+
+def interrupted_draw(*arguments: Any) -> Array:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["backend", "cover"])
+def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = dp.load("large_margin_gaussian", features=3)
+    ledger = tmp_path / "ledger"
+    backend = Interrupted() if where == "backend" else None
+    if where == "cover":
+        monkeypatch.setattr(import_module("dpconvex.release.solve"), "perturb", interrupted_draw)
+    with pytest.raises(KeyboardInterrupt):
+        dp.solve(
+            template,
+            records("large_margin_gaussian", 50),
+            dp.Privacy(1.0),
+            backend=backend,
+            budget=dp.Budget(dp.Privacy(3.0), ledger),
+            label="stopped",
+        )
+    assert [(e.label, e.privacy) for e in dp.Budget.open(ledger).entries] == [("stopped", dp.Privacy(1.0))]
+    assert [file.name for file in tmp_path.iterdir()] == ["ledger"]
+    # Not even the user's own variables come to hold an answer.
+    assert all(variable.value is None for variable in template.variables)
+
+
+def broken(change: Callable[[CoverNoise], CoverNoise]) -> Iterator[CoverNoise]:
+    for delta in (0.0, 1e-6):
+        yield change(calibrate_cover(dp.Privacy(0.01, delta), 1e-9, 40))
+
+
+def test_noise_that_is_too_small_is_found_out_by_opendp() -> None:
+    for noise in broken(lambda n: n):
+        perturb(np.zeros(40), noise)
+    for noise in [
+        *broken(lambda n: replace(n, scale=0.99 * n.scale)),
+        *broken(lambda n: replace(n, sensitivity=math.ceil(1.01 * n.sensitivity))),
+        *broken(lambda n: replace(n, epsilon=0.99 * n.epsilon)),
+    ]:
+        with pytest.raises(dp.DPConvexError, match="OpenDP does not confirm"):
+            perturb(np.zeros(40), noise)
+
+
+@pytest.mark.parametrize("theta", [np.full(40, np.nan), np.full(40, np.inf), np.zeros(39), np.zeros((40, 1))])
+def test_an_answer_that_is_no_vector_of_numbers_is_not_perturbed(theta: Array) -> None:
+    with pytest.raises(dp.DPConvexError, match="expected 40 finite numbers; nothing is released"):
+        perturb(theta, calibrate_cover(dp.Privacy(0.01), 1e-9, 40))
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-300, math.inf, math.nan])
+def test_a_distance_without_a_grid_is_refused(distance: float) -> None:
+    with pytest.raises(dp.DPConvexError, match="no grid"):
+        calibrate_cover(dp.Privacy(0.01), distance, 3)

@@ -1,0 +1,158 @@
+"""Privacy profiles of Gaussian noise: upper bounds, close to what quadrature gives, and right in known cases."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from scipy import integrate, stats
+
+from dpconvex.noise.gaussian_profiles import (
+    chi_delta,
+    gaussian_delta,
+    gaussian_sigma,
+    logistic_delta,
+    mean_norm,
+    smallest_scale,
+)
+
+
+def hockey_stick(epsilon: float, a: float) -> float:
+    """Integrate the positive part of N(a, 1) minus exp(epsilon) N(0, 1) numerically."""
+    edge = epsilon / a + a / 2  # beyond it the difference is positive
+
+    def difference(t: float) -> float:
+        return float(stats.norm.pdf(t - a) - math.exp(epsilon) * stats.norm.pdf(t))
+
+    return float(integrate.quad(difference, edge, edge + 12, epsabs=0, epsrel=1e-11, limit=200)[0])
+
+
+@pytest.mark.parametrize("a", [0.05, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 5.0])
+def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon: float, a: float) -> None:
+    exact = hockey_stick(epsilon, a)
+    found = float(gaussian_delta(epsilon, a))
+    assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-7) + 1e-18
+
+
+def test_extreme_numbers_do_no_harm() -> None:
+    assert float(gaussian_delta(1.0, 0.0)) == 0.0
+    assert float(gaussian_delta(0.0, 1e-12)) < 1e-12
+    assert float(gaussian_delta(1.0, 1e6)) == 1.0
+    assert 0 <= float(gaussian_delta(700.0, 1.0)) < 1e-300
+    assert float(gaussian_delta(-1.0, 0.0)) == pytest.approx(1 - math.exp(-1))
+    assert (np.diff(gaussian_delta(1.0, np.geomspace(1e-3, 1e3, 50))) >= 0).all()
+
+
+def by_quadrature(epsilon: float, dimension: int, a: float) -> float:
+    c = epsilon - a**2 / 2
+
+    def term(t: float) -> float:
+        return max(-math.expm1(c - a * t), 0.0) * float(stats.chi.pdf(t, dimension))
+
+    start = max(c / a, 0.0)
+    return float(integrate.quad(term, start, np.inf, epsabs=0, epsrel=1e-10, limit=400)[0])
+
+
+@pytest.mark.parametrize(
+    ("dimension", "a", "epsilon"),
+    [(1, 0.5, 0.5), (3, 1.0, 0.3), (9, 0.1, 0.5), (2, 3.0, 1.0), (20, 0.4, 5.0), (5, 1.0, -0.1), (2, 2.0, 1.0)],
+)
+def test_the_chi_bound_is_above_quadrature_and_close(dimension: int, a: float, epsilon: float) -> None:
+    exact = by_quadrature(epsilon, dimension, a)
+    assert exact * (1 - 1e-8) <= chi_delta(epsilon, dimension, a) <= exact * (1 + 2e-4)
+
+
+@given(
+    epsilon=st.floats(0.01, 5.0),
+    a=st.floats(0.01, 3.0),
+    dimension=st.integers(1, 40),
+)
+def test_the_chi_bound_holds_for_a_fixed_direction_too(epsilon: float, a: float, dimension: int) -> None:
+    # One fixed difference is the mildest case.
+    assert chi_delta(epsilon, dimension, a) >= float(gaussian_delta(epsilon, a)) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("high", [1.0, 0.6])
+@pytest.mark.parametrize(("a", "q", "epsilon"), [(0.5, 1.0, 0.5), (0.1, 0.01, 0.1), (2.0, 5.0, 1.0), (0.7, 30.0, 3.0)])
+def test_the_logistic_bound_is_above_quadrature_and_close(a: float, q: float, epsilon: float, high: float) -> None:
+    s = np.linspace(0.0, high, 10001)
+    base = (s * a) ** 2 / 2 + np.log1p(q * s * (1 - s))
+    t = np.linspace(-8.0, 14.0, 4401)
+    loss = np.array([(s * a * x + base).max() for x in t])
+    values = np.maximum(-np.expm1(epsilon - loss), 0.0) * stats.norm.pdf(t)
+    exact = float(np.trapezoid(values, t))
+    assert exact * (1 - 1e-5) <= logistic_delta(epsilon, a, q, high) <= exact * (1 + 3e-4)
+
+
+@pytest.mark.parametrize("epsilon", [100.0, 800.0, 3000.0, 1e5])
+def test_the_logistic_bound_is_a_number_for_large_epsilon(epsilon: float) -> None:
+    for a in math.sqrt(2 * epsilon) + np.array([-5.0, 0.0, 5.0]):
+        exact = float(gaussian_delta(epsilon, a))
+        assert exact * (1 - 1e-9) <= logistic_delta(epsilon, a, 0.0) <= exact * (1 + 1e-4) + 1e-12
+        assert logistic_delta(epsilon, a, 1.0) >= exact * (1 - 1e-9)
+
+
+def test_a_delta_that_is_no_number_proves_nothing() -> None:
+    found = smallest_scale(lambda scale: math.nan if scale < 3 else 1 / scale, 1e-3, 1.0)
+    assert found == pytest.approx(1e3)
+    assert smallest_scale(lambda scale: math.nan, 1e-3, 1.0) is None
+
+
+def test_without_curvature_the_logistic_bound_is_that_of_a_fixed_vector() -> None:
+    for a in (0.1, 0.5, 2.0):
+        assert logistic_delta(0.5, a, 0.0) == pytest.approx(float(gaussian_delta(0.5, a)), rel=1e-4)
+        assert logistic_delta(0.5, a, 0.0) >= float(gaussian_delta(0.5, a))
+
+
+def test_one_logistic_record_of_norm_one() -> None:
+    # mu = 1, sigma = 2, epsilon = .5: curvature apart costs log 1.25; jointly with the slope it costs much less.
+    apart = float(gaussian_delta(0.5 - math.log(1.25), 0.5))
+    assert apart == pytest.approx(0.103, abs=5e-4)
+    assert logistic_delta(0.5, 0.5, 1.0) == pytest.approx(0.054, abs=5e-4)
+
+
+def scale(delta_of: object, start: float) -> float:
+    found = smallest_scale(delta_of, 1e-6, start)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_noise_of_many_classes() -> None:
+    # epsilon - J = .5, delta = 1e-6, records of norm 1, ten classes, a record appears.
+    softmax, margins = math.sqrt(2), math.sqrt(90)
+    lengths = np.sqrt([k * (k + 1) for k in range(1, 10)])
+    counts = np.array([math.comb(9, k) for k in range(1, 10)])
+    assert scale(lambda x: chi_delta(0.5, 9, softmax / x), 1.0) == pytest.approx(16.8, abs=0.05)
+    assert scale(lambda x: float(9 * gaussian_delta(0.5, softmax / x)), 1.0) == pytest.approx(12.7, abs=0.05)
+    assert scale(lambda x: chi_delta(0.5, 9, margins / x), 1.0) == pytest.approx(113, abs=0.5)
+    found = scale(lambda x: float((counts * gaussian_delta(0.5, lengths / x)).sum()), 1.0)
+    assert found == pytest.approx(78.9, abs=0.05)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 20.0])
+def test_calibration_is_rounded_up_and_tight(epsilon: float, delta: float) -> None:
+    sigma = gaussian_sigma(epsilon, delta, 3.0)
+    assert float(gaussian_delta(epsilon, 3.0 / sigma)) <= delta
+    assert float(gaussian_delta(epsilon, 3.0 / (sigma * (1 - 1e-6)))) > delta
+
+
+def test_no_scale_is_found_where_none_is_enough() -> None:
+    assert smallest_scale(lambda sigma: 1.0, 1e-6, 1.0) is None
+
+
+@pytest.mark.parametrize("dimension", [1, 7, 300])
+def test_the_mean_norm(dimension: int) -> None:
+    assert mean_norm(dimension, 2.5) == pytest.approx(2.5 * float(stats.chi.mean(dimension)), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [700.0, 1000.0, 1e5])
+def test_huge_promises_do_not_overflow(epsilon: float) -> None:
+    sigma = gaussian_sigma(epsilon, 1e-6, 1.0)
+    assert 0.0 < sigma < 0.1
+    assert float(gaussian_delta(epsilon, 1.0 / sigma)) <= 1e-6
+    assert chi_delta(epsilon, 3, 0.0) == 0.0
+    assert chi_delta(epsilon, 3, 1.0 / sigma) <= 1.0

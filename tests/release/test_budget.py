@@ -1,0 +1,606 @@
+"""A promise is well formed, and a ledger of promises neither overspends nor forgets."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.release import ledger
+from dpconvex.release.budget import Amount, Budget, Entry
+
+# One promise.
+
+
+def test_a_promise_reads_well() -> None:
+    assert str(Privacy(1)) == "epsilon = 1, replace-one"
+    assert str(Privacy(0.1, 1e-6, "add-remove")) == "epsilon = 0.1, delta = 1e-06, add-remove"
+    assert str(Privacy(1 / 3)) == "epsilon = 0.3333333333333333, replace-one"
+
+
+def test_a_promise_is_a_value() -> None:
+    assert Privacy(1) == Privacy(np.float64(1.0), delta=-0.0)
+    assert len({Privacy(1), Privacy(1.0), Privacy(Fraction(1))}) == 1
+    assert Privacy(1).pure
+    assert not Privacy(1, 1e-9).pure
+    with pytest.raises(FrozenInstanceError):
+        Privacy(1).epsilon = 2  # type: ignore[misc]
+
+
+BAD_EPSILON = [0, 0.0, -1, np.nan, np.inf, -np.inf, True, "1", None, 1j, Decimal(1), 10**400, Fraction(1, 10**400), [1]]
+BAD_DELTA = [-1e-9, 1, 1.0, 2, np.nan, np.inf, False, "0", None, 0j]
+
+
+@pytest.mark.parametrize("epsilon", BAD_EPSILON, ids=lambda value: repr(value)[:20])
+def test_refuses_an_epsilon_that_is_not_positive_and_finite(epsilon: object) -> None:
+    with pytest.raises(TemplateError, match="epsilon"):
+        Privacy(epsilon)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", BAD_DELTA)
+def test_refuses_a_delta_that_is_no_probability_below_one(delta: object) -> None:
+    with pytest.raises(TemplateError, match="delta"):
+        Privacy(1, delta)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adjacency", ["replace", "", None, 1, "Replace-One", ["add-remove"]])
+def test_refuses_an_unknown_adjacency(adjacency: object) -> None:
+    with pytest.raises(TemplateError, match=r"replace-one.*add-remove"):
+        Privacy(1, adjacency=adjacency)  # type: ignore[arg-type]
+
+
+promises = st.builds(
+    Privacy,
+    st.floats(0, exclude_min=True, allow_infinity=False),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from(["replace-one", "add-remove"]),
+)
+
+
+@given(promises)
+def test_a_promise_survives_json(privacy: Privacy) -> None:
+    assert Privacy.from_dict(json.loads(json.dumps(privacy.to_dict()))) == privacy
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"epsilon": 1}, {"epsilon": 1, "delta": 0, "adjacency": "add-remove", "x": 1}, 3]
+)
+def test_refuses_fields_that_are_not_those_of_a_promise(fields: object) -> None:
+    with pytest.raises(TemplateError, match="fields"):
+        Privacy.from_dict(fields)  # type: ignore[arg-type]
+
+
+# A ledger in memory.
+
+
+def test_ten_tenths_are_one() -> None:
+    budget = Budget(Privacy(1.0))
+    for month in range(10):
+        budget.spend(Privacy(0.1), f"month {month}")
+    assert budget.remaining == Amount(0.0, 0.0)
+    assert budget.spent == Amount(1.0, 0.0)
+    with pytest.raises(BudgetExceeded, match="epsilon = 0 is left"):
+        budget.spend(Privacy(1e-300), "a last drop")
+
+
+def test_three_spends_that_floats_would_refuse() -> None:
+    assert 0.1 + 0.2 > 0.3  # what floats say
+    budget = Budget(Privacy(0.3))
+    budget.spend(Privacy(0.1), "a")
+    budget.spend(Privacy(0.2), "b")
+    assert budget.remaining.epsilon == 0
+
+
+def test_a_spend_that_does_not_fit_is_not_recorded() -> None:
+    budget = Budget(Privacy(1, 1e-6))
+    budget.spend(Privacy(0.5, 1e-7), "first")
+    for privacy in (Privacy(0.5000000000000001), Privacy(0.1, 9.000000000000001e-7)):
+        with pytest.raises(BudgetExceeded, match=r"'second' asks for.*Nothing was spent"):
+            budget.spend(privacy, "second")
+    assert budget.entries == (Entry("first", Privacy(0.5, 1e-7)),)
+    assert budget.remaining == Amount(0.5, 9e-7)
+    budget.spend(Privacy(0.5, 9e-7), "third")
+    assert budget.remaining == Amount(0.0, 0.0)
+
+
+def test_a_pure_budget_has_no_delta_to_spend() -> None:
+    with pytest.raises(BudgetExceeded, match="delta = 1e-09"):
+        Budget(Privacy(1)).spend(Privacy(0.1, 1e-9), "gaussian")
+
+
+def test_adjacencies_do_not_mix() -> None:
+    budget = Budget(Privacy(1))
+    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
+        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
+    assert budget.entries == ()
+
+
+def test_refuses_arguments_of_the_wrong_type() -> None:
+    with pytest.raises(TemplateError, match="total"):
+        Budget(1.0)  # type: ignore[arg-type]
+    with pytest.raises(TemplateError, match="to spend"):
+        Budget(Privacy(1)).spend(0.1, "a")  # type: ignore[arg-type]
+    with pytest.raises(TemplateError, match="label"):
+        Budget(Privacy(1)).spend(Privacy(0.1), None)  # type: ignore[arg-type]
+
+
+amounts = st.floats(1e-12, 10.0)
+
+
+@given(st.lists(amounts, max_size=30), amounts)
+def test_what_is_accepted_never_exceeds_the_total_and_the_rest_can_be_spent(spends: list[float], total: float) -> None:
+    budget = Budget(Privacy(total))
+    accepted = Fraction(0)
+    for value in spends:
+        fits = accepted + Fraction(repr(value)) <= Fraction(repr(total))
+        try:
+            budget.spend(Privacy(value), "x")
+        except BudgetExceeded:
+            assert not fits
+        else:
+            assert fits
+            accepted += Fraction(repr(value))
+    rest = budget.remaining.epsilon
+    exact_rest = Fraction(repr(total)) - accepted
+    assert 0 <= Fraction(repr(rest)) <= exact_rest
+    assert float(exact_rest) - rest <= np.spacing(rest)
+    if rest > 0:
+        budget.spend(Privacy(rest), "the rest")
+
+
+def test_threads_do_not_overspend_together() -> None:
+    budget = Budget(Privacy(1))
+    refused = []
+
+    def work() -> None:
+        for _ in range(50):
+            try:
+                budget.spend(Privacy(0.01), "x")
+            except BudgetExceeded:
+                refused.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(budget.entries) == 100
+    assert len(refused) == 100
+
+
+# A ledger in a file.
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+def test_a_ledger_outlives_its_process(path: Path) -> None:
+    Budget(Privacy(1, 1e-6), path).spend(Privacy(0.25, 1e-7), 'März, "one"\nline')
+    again = Budget(Privacy(1, 1e-6), path)
+    assert again.entries == (Entry('März, "one"\nline', Privacy(0.25, 1e-7)),)
+    assert again.remaining == Amount(0.75, 9e-7)
+    assert Budget.open(path).privacy == Privacy(1, 1e-6)
+    assert os.listdir(path.parent) == [path.name]  # no draft is left behind
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert len(lines) == 2
+    assert lines[1]["epsilon"] == 0.25
+
+
+def test_open_budgets_of_one_file_see_each_other(path: Path) -> None:
+    first, second = Budget(Privacy(1), path), Budget(Privacy(1), str(path))
+    first.spend(Privacy(0.6), "a")
+    assert second.remaining.epsilon == 0.4
+    with pytest.raises(BudgetExceeded):
+        second.spend(Privacy(0.6), "b")
+    second.spend(Privacy(0.4), "c")
+    assert [entry.label for entry in first.entries] == ["a", "c"]
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    budget = Budget(Privacy(1), "ledger")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    budget.spend(Privacy(0.5), "a")
+    assert Budget.open(tmp_path / "ledger").spent.epsilon == 0.5
+
+
+def test_refuses_another_total(path: Path) -> None:
+    Budget(Privacy(1), path)
+    for other in (Privacy(2), Privacy(1, 1e-9), Privacy(1, adjacency="add-remove")):
+        with pytest.raises(TemplateError, match=r"total is epsilon = 1, replace-one.*Budget\.open"):
+            Budget(other, path)
+
+
+def spend_many(path: str, queue: multiprocessing.Queue[int]) -> None:
+    """Spend from one of several processes; report how many spends went through."""
+    budget, accepted = Budget.open(path), 0
+    for _ in range(40):
+        try:
+            budget.spend(Privacy(0.01), f"process {os.getpid()}")
+        except BudgetExceeded:
+            continue
+        accepted += 1
+    queue.put(accepted)
+
+
+def test_processes_do_not_overspend_together(path: Path) -> None:
+    Budget(Privacy(1), path)
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    workers = [context.Process(target=spend_many, args=(str(path), queue)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    accepted = [queue.get(timeout=120) for _ in workers]
+    for worker in workers:
+        worker.join(timeout=120)
+    assert sum(accepted) == 100
+    assert len(Budget.open(path).entries) == 100
+
+
+def test_a_process_that_is_killed_after_a_spend_has_spent(path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from dpconvex.language.privacy import Privacy; from dpconvex.release.budget import Budget\n"
+        "Budget(Privacy(1), sys.argv[1]).spend(Privacy(0.5), 'before the crash')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False
+    )
+    assert done.returncode == -9
+    assert Budget.open(path).spent.epsilon == 0.5
+
+
+def test_a_spend_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(Privacy(1), path)
+    synced: list[bytes] = []
+    real = os.fsync
+
+    def watch(descriptor: int) -> None:
+        real(descriptor)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", watch)
+    budget.spend(Privacy(0.5), "watched")
+    assert len(synced) == 1
+    assert b"watched" in synced[0]
+
+
+def test_a_disk_that_is_full_records_nothing_and_leaves_a_sound_ledger(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(Privacy(1), path)
+    before = path.read_bytes()
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:7]))
+        with pytest.raises(DPConvexError, match="undone; release nothing"):
+            budget.spend(Privacy(0.5), "a")
+    with monkeypatch.context() as patch:
+
+        def full(descriptor: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "write", full)
+        with pytest.raises(DPConvexError, match=r"No space left on device.*release nothing"):
+            budget.spend(Privacy(0.5), "b")
+    assert path.read_bytes() == before
+    assert budget.entries == ()
+    budget.spend(Privacy(1), "c")
+
+
+def test_a_spend_that_may_not_be_on_the_disk_counts_and_is_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = Budget(Privacy(1), path)
+    with monkeypatch.context() as patch:
+
+        def broken(descriptor: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(DPConvexError, match="it counts, but release nothing"):
+            budget.spend(Privacy(0.5), "a")
+    assert budget.spent.epsilon == 0.5
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_ledger_that_is_cut_short_anywhere_never_gives_budget_back_silently(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Every proper prefix is refused, unless it ends with a line: those are the states that were once true."""
+    file = tmp_path_factory.mktemp("cut") / "ledger"
+    budget = Budget(Privacy(1), file)
+    for label in "abc":
+        budget.spend(Privacy(0.25), label)
+    content = file.read_bytes()
+    size = data.draw(st.integers(0, len(content) - 1))
+    file.write_bytes(content[:size])
+    kept = content[:size].count(b"\n")
+    with pytest.raises(DPConvexError, match=r"gone|torn|empty"):
+        budget.spend(Privacy(0.25), "the process that knows better")
+    if kept and content[:size].endswith(b"\n"):
+        assert len(Budget.open(file).entries) == kept - 1
+        return
+    with pytest.raises(DPConvexError, match=r"(torn|empty).*Budget\.repair"):
+        Budget.open(file)
+    if not kept:
+        with pytest.raises(DPConvexError, match="no line of this ledger is whole"):
+            Budget.repair(file)
+        return
+    whole = content[size : size + 1] == b"\n"  # all of a spend is there but its end of line
+    fragment = Budget.repair(file)
+    assert fragment == ("" if whole else content[:size].rpartition(b"\n")[2].decode())
+    assert len(Budget.open(file).entries) == kept - 1 + whole
+    Budget.open(file).spend(Privacy(0.25), "after the repair")
+
+
+def test_repairing_a_sound_ledger_changes_nothing(path: Path) -> None:
+    Budget(Privacy(1), path).spend(Privacy(0.5), "a")
+    before = path.read_bytes()
+    assert Budget.repair(path) == ""
+    assert path.read_bytes() == before
+
+
+HEADER = '{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 0.0, "adjacency": "replace-one"}\n'
+SPEND = '{"label": "a", "epsilon": 0.5, "delta": 0.0}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("", "empty"),
+        ("\n", "line 1"),
+        ("[]\n", "ledger of a privacy budget"),
+        (SPEND, "ledger of a privacy budget"),
+        (HEADER.replace("1,", "2,", 1), "version 2"),
+        (HEADER.replace("1.0", "NaN"), "epsilon"),
+        (HEADER.replace("1.0", "Infinity"), "epsilon"),
+        (HEADER.replace("1,", "true,", 1), "version True"),
+        (HEADER.replace("1,", "1.0,", 1), "version 1.0"),
+        (HEADER.replace('"delta"', '"epsilon": 2.0, "delta"'), "line 1.*twice"),
+        (HEADER + SPEND.replace('"delta"', '"epsilon": 0.1, "delta"'), "line 2.*twice"),
+        (HEADER + "not json\n" + SPEND, "line 2"),
+        (HEADER + SPEND + "\n", "line 3"),
+        (HEADER + "\0" * 20 + "\n", "line 2"),
+        (HEADER + "\0" * 20, "torn"),
+        (HEADER + SPEND + SPEND.replace("0.5", "-0.5"), "line 3.*epsilon"),
+        (HEADER + SPEND.replace("0.5", "true"), "line 2.*epsilon"),
+        (HEADER + SPEND.replace("0.5", '"0.5"'), "line 2.*epsilon"),
+        (HEADER + SPEND.replace('"a"', "3"), "line 2.*label"),
+        (HEADER + SPEND.replace("label", "name"), "line 2.*label"),
+        (HEADER + SPEND * 3, "exceed"),
+        (HEADER + SPEND.replace("0.0}", "0.1}"), "exceed"),
+    ],
+)
+def test_refuses_a_file_that_is_not_a_sound_ledger(path: Path, content: str, complaint: str) -> None:
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DPConvexError, match=f"(?s){path}.*{complaint}"):
+        Budget(Privacy(1), path)
+    assert path.read_text("utf-8") == content
+
+
+def test_the_sound_form_of_these_files_is_read(path: Path) -> None:
+    path.write_text(HEADER + SPEND * 2, encoding="utf-8")
+    assert Budget(Privacy(1), path).spent.epsilon == 1.0
+
+
+def test_a_ledger_that_vanishes_is_not_started_anew(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    budget.spend(Privacy(0.5), "a")
+    path.unlink()
+    with pytest.raises(DPConvexError, match="cannot be opened"):
+        budget.spend(Privacy(0.5), "b")
+    assert not path.exists()
+    Budget(Privacy(1), path)  # a new and empty one
+    with pytest.raises(DPConvexError, match="gone"):
+        budget.spend(Privacy(0.5), "b")
+
+
+def test_a_place_that_cannot_hold_a_ledger_is_an_error(tmp_path: Path) -> None:
+    for place in (tmp_path / "missing" / "ledger", tmp_path):
+        with pytest.raises(DPConvexError, match="ledger cannot be"):
+            Budget(Privacy(1), place)
+    with pytest.raises(DPConvexError, match="cannot be opened"):
+        Budget.open(tmp_path / "nothing")
+
+
+def test_a_platform_without_locks_is_told_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(DPConvexError, match="no POSIX file locks"):
+        Budget(Privacy(1), path)
+    Budget(Privacy(1)).spend(Privacy(1), "in memory")
+
+
+def test_the_representation_names_the_total(path: Path) -> None:
+    assert repr(Budget(Privacy(1))) == "Budget(epsilon = 1, replace-one)"
+    assert str(path) in repr(Budget(Privacy(1), path))
+
+
+# A ledger that is replaced while a spend waits for it.
+
+
+def waiting_spend(budget: Budget, held: Path, meanwhile: Callable[[], None]) -> Exception | None:
+    """Spend while somebody else holds the lock, and change the file before it is given back."""
+    outcome: list[Exception | None] = []
+
+    def spend() -> None:
+        try:
+            budget.spend(Privacy(0.7), "waited")
+        except DPConvexError as error:
+            outcome.append(error)
+        else:
+            outcome.append(None)
+
+    with held.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        thread = threading.Thread(target=spend)
+        thread.start()
+        time.sleep(0.2)
+        meanwhile()
+    thread.join(10)
+    assert not thread.is_alive()
+    return outcome[0]
+
+
+def replaced(path: Path) -> None:
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+def test_a_spend_that_waited_goes_to_the_file_that_is_there_then(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    assert waiting_spend(budget, path, lambda: replaced(path)) is None
+    assert [entry.label for entry in Budget.open(path).entries] == ["waited"]
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(0.7), "again")
+
+
+def test_a_spend_that_waited_sees_what_the_new_file_holds(path: Path) -> None:
+    """The file that took its place has less left."""
+    budget = Budget(Privacy(1), path)
+    used = path.with_name("used")
+    Budget(Privacy(1), used).spend(Privacy(0.5), "elsewhere")
+    assert isinstance(waiting_spend(budget, path, lambda: os.replace(used, path)), BudgetExceeded)
+    assert [entry.label for entry in Budget.open(path).entries] == ["elsewhere"]
+
+
+def test_a_spend_that_waited_follows_a_link(path: Path) -> None:
+    files = [path.with_name(name) for name in ("one", "two")]
+    for file in files:
+        Budget(Privacy(1), file)
+    path.symlink_to(files[0])
+    budget = Budget(Privacy(1), path)
+
+    def swap() -> None:
+        path.unlink()
+        path.symlink_to(files[1])
+
+    assert waiting_spend(budget, files[0], swap) is None
+    assert [len(Budget.open(file).entries) for file in files] == [0, 1]
+
+
+def test_a_spend_that_waited_for_a_file_that_is_gone_is_an_error(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    error = waiting_spend(budget, path, path.unlink)
+    assert error is not None
+    assert "cannot be opened" in str(error)
+    assert not path.exists()
+
+
+def test_a_spend_that_waited_for_a_file_of_another_total_is_refused(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    other = path.with_name("other")
+    Budget(Privacy(9), other)
+    error = waiting_spend(budget, path, lambda: os.replace(other, path))
+    assert isinstance(error, TemplateError)
+    assert Budget.open(path).entries == ()
+
+
+def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = Budget(Privacy(1), path)
+    append = ledger.append
+
+    def late(*arguments: Any) -> None:
+        replaced(path)
+        append(*arguments)
+
+    monkeypatch.setattr(ledger, "append", late)
+    with pytest.raises(DPConvexError, match=r"replaced while it was in use.*release nothing"):
+        budget.spend(Privacy(0.7), "lost")
+    monkeypatch.undo()
+    budget.spend(Privacy(0.7), "anew")
+    assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
+
+
+# What is no ledger.
+
+
+def test_deep_brackets_are_an_error_with_a_reason(path: Path) -> None:
+    Budget(Privacy(1), path)
+    sound = path.read_bytes()
+    for line in (b"[" * 100_000 + b"\n", b'{"a":' * 100_000 + b"\n"):
+        path.write_bytes(sound + line)
+        for use in (Budget.open, Budget.repair):
+            with pytest.raises(DPConvexError, match=r"line 2: not the line of a ledger.*nested too deeply"):
+                use(path)
+    path.write_bytes(sound + b"[" * 100_000)
+    with pytest.raises(DPConvexError, match="torn"):
+        Budget.open(path)
+    Budget.repair(path)
+    assert path.read_bytes() == sound
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"label": "a", "epsilon": 1e999, "delta": 0}',
+        b'{"label": "a", "epsilon": NaN, "delta": 0}',
+        b'{"label": "a", "epsilon": 1' + b"0" * 400 + b', "delta": 0}',
+        b'{"label": "a", "epsilon": 1' + b"0" * 9000 + b', "delta": 0}',
+        b'{"label": "a", "epsilon": true, "delta": 0}',
+        b'{"label": "a", "epsilon": -1, "delta": 0}',
+        b'{"label": 1, "epsilon": 0.1, "delta": 0}',
+        b'{"label": "a", "epsilon": [0.1], "delta": 0}',
+        b"\xff\xfe",
+        b"\x00" * 50,
+    ],
+)
+def test_a_line_that_is_no_spend_is_an_error(line: bytes, path: Path) -> None:
+    Budget(Privacy(1), path)
+    with path.open("ab") as stream:
+        stream.write(line + b"\n")
+    with pytest.raises(DPConvexError, match="line 2"):
+        Budget.open(path)
+
+
+def test_only_files_are_ledgers(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (
+        tmp_path,
+        tmp_path / "pipe",
+        "/dev/null",
+        "a\0b",
+        tmp_path / ("x" * 300),
+        tmp_path / "file" / "below",
+    ):
+        (tmp_path / "file").touch()
+        for use in (Budget.open, lambda where: Budget(Privacy(1), where)):
+            with pytest.raises(DPConvexError):
+                use(place)
+    for place in (3, b"ledger", object()):
+        with pytest.raises(TemplateError, match="must be a text or a path"):
+            Budget(Privacy(1), place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("amount", [5e-324, 1e-300, 1e-20, 1e20, 1e300, 1.7976931348623157e308])
+def test_sums_of_extreme_amounts_are_exact(amount: float, path: Path) -> None:
+    budget = Budget(Privacy(amount), path)
+    budget.spend(Privacy(amount / 2 or amount), "half")
+    assert budget.remaining.epsilon >= 0
+    str(budget.spent)
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(amount), "too much")

@@ -1,0 +1,372 @@
+"""Bounds on the excess risk: that they hold, that they are attained where the theory says so, and what they are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile, square_moments
+from dpconvex.noise.matrix_variate import best_structure, degrees_of_freedom, matrix_noise
+from dpconvex.noise.samplers import gamma_direction
+from dpconvex.release.excess_risk import displacement, minimiser_radius
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+
+
+def generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def linear(features: int, weight: float = 0.1) -> dp.Template:
+    """A linear loss: the objective is a quadratic with no more curvature than its regularizer's."""
+    w = cp.Variable(features, name="w")
+    return dp.Template(dp.Record(x=dp.Ball(features)), lambda x: x @ w, weight / 2 * cp.sum_squares(w))
+
+
+class Exact:
+    """Closed-form answers for `linear`: the minimiser of <total + b, w> + (mu/2) ||w||^2."""
+
+    def __init__(self, total: Array, regular: float) -> None:
+        self.total, self.regular = total, regular
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        return -(self.total + (0.0 if linear is None else linear)) / (self.regular + added)
+
+    def gradient(self, theta: Array) -> Array:
+        return self.total + self.regular * theta
+
+    def project(self, theta: Array) -> Array:
+        return theta
+
+    def excess(self, theta: Array) -> float:
+        return float(self.regular / 2 * np.sum((theta - self.minimise(self.regular, 0.0)) ** 2))
+
+
+MECHANISMS: dict[str, tuple[Any, dp.Privacy]] = {
+    "objective gamma": (dp.ObjectivePerturbation(), dp.Privacy(0.7)),
+    "objective matrix": (dp.ObjectivePerturbation("matrix"), dp.Privacy(0.7)),
+    "objective gaussian": (dp.ObjectivePerturbation("gaussian"), dp.Privacy(0.7, 1e-6)),
+    "output gamma": (dp.OutputPerturbation(), dp.Privacy(0.7)),
+    "output gaussian": (dp.OutputPerturbation("gaussian"), dp.Privacy(0.7, 1e-6, "add-remove")),
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_it_is_attained_by_quadratics(name: str) -> None:
+    """Without curvature of its own the loss leaves the excess ||b||^2 / (2 mu), so the quantile is that of the noise."""
+    mechanism, privacy = MECHANISMS[name]
+    template, n, draws = linear(3), 500, 4000
+    certificate = dp.verify(template, privacy, n, mechanism)
+    assert certificate.added == 0
+    engine = Exact(np.array([100.0, -20.0, 3.0]), certificate.strong_convexity)
+    rng = generator(1)
+    analysis = analyse(template)
+    excess = np.array([engine.excess(mechanism.run(analysis, certificate, engine, rng)) for _ in range(draws)]) / n
+    for probability in (0.5, 0.05):
+        found = dp.risk_bound(template, certificate, probability)
+        above = float((excess > found.bound).mean())
+        spread = math.sqrt(probability / draws)
+        assert above <= probability + 5.5 * spread
+        if "matrix" not in name:  # its quantile is bounded, not known
+            assert above >= 0.95 * probability - 5.5 * spread
+    # The bound on the mean is the mean, but for what the cover adds.
+    mu, square = certificate.strong_convexity, mean_square(certificate)
+    exact = (square / mu if certificate.perturbed == "objective" else square * mu) / 2 / n
+    assert 0.99 * found.expected <= exact <= found.expected
+    assert excess.mean() == pytest.approx(found.expected, rel=0.25 if "matrix" in name else 0.1)
+
+
+def test_an_added_quadratic_against_every_comparator() -> None:
+    """F(theta) - F(theta_0) <= ||b + Delta theta_0||^2 / (2 (mu + Delta)) for kinked and curved F on a line, on a grid."""
+    rng = generator(2)
+    theta = np.linspace(-6, 6, 24_001)
+    closest = 0.0
+    for _ in range(300):
+        own, added = rng.choice([0.01, 0.3, 1.0]), rng.choice([0.0, 0.2, 1.0, 3.0])
+        kinks, slopes = rng.uniform(-2, 2, 2), rng.uniform(0, 3, 2)
+        objective = own / 2 * theta**2 + slopes @ np.abs(theta[None] - kinks[:, None])
+        b = rng.normal() * 2
+        answer = int(np.argmin(objective + added / 2 * theta**2 + b * theta))
+        bound = (b + added * theta) ** 2 / (2 * (own + 2 * added))
+        excess = objective[answer] - objective
+        assert (excess <= bound + 1e-3).all()
+        closest = max(closest, float((excess / np.maximum(bound, 1e-2)).max()))
+    assert closest > 0.95
+    # A kink at 0 and half of b for its slope attain it where nothing else curves.
+    objective, b, added = 0.5 * np.abs(theta), -1.0, 1.0
+    answer = int(np.argmin(objective + added / 2 * theta**2 + b * theta))
+    assert objective[answer] == pytest.approx(b**2 / (4 * added), rel=1e-3)
+
+
+def test_the_norm_of_the_noise() -> None:
+    template = dp.load("softmax_regression", features=9, classes=10)
+    for noise, privacy in (("gamma", dp.Privacy(1.0)), ("gaussian", dp.Privacy(1.0, 1e-6))):
+        certificate = dp.verify(template, privacy, 1000, dp.ObjectivePerturbation(noise))
+        p, scale = certificate.noise_dimension, certificate.noise_scale
+        law = stats.gamma(p) if noise == "gamma" else stats.chi(p)
+        for probability in (0.5, 0.05, 1e-9):
+            assert law.sf(norm_quantile(certificate, probability) / scale) == pytest.approx(probability, rel=1e-4)
+        assert mean_square(certificate) == pytest.approx((law.var() + law.mean() ** 2) * scale**2)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (2, 10), (9, 10), (4, 1)])
+def test_the_norm_of_matrix_shaped_noise(rows: int, columns: int) -> None:
+    template = dp.load("softmax_regression", features=9, classes=10)
+    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation("matrix"))
+    freedom = degrees_of_freedom(rows, columns)
+    shape = {"rows": float(rows), "columns": float(columns), "degrees_of_freedom": float(freedom)}
+    certificate = replace(certificate, noise_scale=2.0, settings=certificate.settings | shape)
+    rng, draws = generator(3), 4000
+    norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 2.0, rng)) for _ in range(draws)])
+    for probability in (0.2, 0.05, 0.01):
+        bound = norm_quantile(certificate, probability)
+        assert (norms > bound).mean() <= probability + 5.5 * math.sqrt(probability / draws)
+        assert bound <= 2.0 * np.quantile(norms, 1 - probability)
+    mean, variance = square_moments(rows, columns, freedom)
+    traces = (norms / (freedom + columns)) ** 2  # the scale is 2 (freedom + columns) / 2
+    assert traces.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
+    if rows * columns > 4:  # the fourth moments of the small ones are too large to see the variance
+        assert traces.var() == pytest.approx(variance, rel=0.25)
+    assert math.isinf(square_moments(3, 2, 6)[1])
+
+
+def test_the_norm_of_symmetric_noise() -> None:
+    template = dp.load("large_margin_gaussian", features=4, classes=3, regularization=0.1)
+    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation("matrix"))
+    structure = best_structure(analyse(template))
+    rows, columns, freedom = (int(certificate.settings[k]) for k in ("rows", "columns", "degrees_of_freedom"))
+    assert structure.share < 1
+    rng, draws, scale = generator(8), 4000, certificate.noise_scale
+    drawn = (structure.map @ matrix_noise(rows, columns, scale, rng).ravel() for _ in range(draws))
+    norms = np.array([np.linalg.norm(b) for b in drawn])
+    mean, variance = square_moments(rows, columns, freedom, symmetric=True)
+    squares = (norms / (scale * (freedom + columns) / 2)) ** 2
+    assert squares.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
+    assert squares.var() == pytest.approx(variance, rel=0.25)
+    assert mean == pytest.approx(mean_square(certificate) / (scale * (freedom + columns) / 2) ** 2)
+    bound = norm_quantile(certificate, 0.05, symmetric=True)
+    assert (norms > bound).mean() <= 0.05 + 5.5 * math.sqrt(0.05 / draws)
+    assert bound < norm_quantile(certificate, 0.05)
+
+
+def test_directions() -> None:
+    rng, draws = generator(4), 40_000
+    for p in (1, 2, 9):
+        unit = rng.normal(size=(draws, p))
+        cosine = (unit / np.linalg.norm(unit, axis=1, keepdims=True))[:, 0]
+        for probability in (0.3, 0.05):
+            above = (cosine > cosine_quantile(p, probability)).mean()
+            assert above <= probability + 5.5 * math.sqrt(probability / draws)
+            assert p == 1 or above >= probability - 5.5 * math.sqrt(probability / draws)
+
+
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+def test_the_part_of_the_noise_in_the_rows_of_the_records(noise: str) -> None:
+    privacy = dp.Privacy(1.0) if noise == "gamma" else dp.Privacy(1.0, 1e-6)
+    certificate = dp.verify(linear(8), privacy, 100, dp.OutputPerturbation(noise))
+    scale, rng, draws, probability = certificate.noise_scale, generator(5), 20_000, 0.05
+    if noise == "gamma":
+        b = np.array([gamma_direction(8, scale, rng) for _ in range(draws)])
+    else:
+        b = scale * rng.normal(size=(draws, 8))
+    length = norm_quantile(certificate, probability)
+    short = b[np.linalg.norm(b, axis=1) <= length]
+    for rank in (1, 3):
+        bound = row_quantile(certificate, rank, probability, length)
+        assert bound < length
+        frames = [np.linalg.qr(rng.normal(size=(8, rank)))[0] for _ in range(40)]
+        for chosen in (frames[:1], frames[:2], frames):  # records that look the same way are the worst
+            square = np.mean([((short @ q) ** 2).sum(axis=1) for q in chosen], axis=0)
+            above = (np.sqrt(square) > bound).sum() / draws
+            assert above <= probability + 5.5 * math.sqrt(probability / draws)
+    assert row_quantile(certificate, 8, probability, length) == length
+
+
+def test_how_far_the_cover_moves() -> None:
+    for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)):
+        certificate = dp.verify(linear(3), privacy, 100, dp.ObjectivePerturbation())
+        cover = certificate.cover
+        assert cover is not None
+        k = np.arange(-int(60 * cover.scale), int(60 * cover.scale) + 1, dtype=float)
+        weight = (
+            np.exp(-np.abs(k) / cover.scale)
+            if cover.noise == "discrete Laplace"
+            else np.exp(-(k**2) / (2 * cover.scale**2))
+        )
+        weight /= weight.sum()
+        for probability in (0.1, 1e-5):
+            likely = displacement(certificate, probability).likely
+            still = cover.distance + math.sqrt(3) * cover.step / 2
+            longest = (likely - still) / (math.sqrt(3) * cover.step)
+            assert weight[np.abs(k) > longest].sum() <= probability / 3
+        assert displacement(certificate, 0.1).usual == pytest.approx(still + cover.size)
+        assert (weight * k**2).sum() <= (cover.size / cover.step) ** 2 / 3 * (1 + 1e-9)
+    bare = dp.ObjectivePerturbation().certify(analyse(linear(3)), dp.Privacy(1.0), 100)
+    assert displacement(bare, 0.1).likely == bare.tolerance
+
+
+def blobs(features: int, count: int, classes: tuple[Any, ...], seed: int) -> dict[str, Array]:
+    rng = generator(seed)
+    y = rng.integers(len(classes), size=count)
+    centres = rng.normal(size=(len(classes), features))
+    x = centres[y] + rng.normal(size=(count, features))
+    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return {"x": x, "y": np.array(classes)[y]}
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "classes"),
+    [
+        ("logistic_regression", {"regularization": 0.01}, (-1, 1)),
+        pytest.param("elastic_net_logistic", {}, (-1, 1), marks=pytest.mark.slow),
+        ("large_margin_gaussian", {"regularization": 0.02}, (0, 1)),
+        ("hinge_svm", {"regularization": 0.2}, (-1, 1)),
+    ],
+)
+def test_whole_releases_stay_below(problem: str, options: dict[str, Any], classes: tuple[Any, ...]) -> None:
+    template = dp.load(problem, features=2, **options)
+    data = blobs(2, 300, classes, 6)
+    analysis = analyse(template)
+    engine = DataEngine(analysis, template.record.validate(data), 300, None)
+    least = None
+    for mechanism, privacy in (*MECHANISMS.values(), (dp.NoisyGradientDescent(steps=20), dp.Privacy(0.7, 1e-6))):
+        if not dp.is_private(template, privacy, 300, mechanism):
+            continue
+        certificate = dp.verify(template, privacy, 300, mechanism)
+        width = certificate.settings.get("smoothing", 0.0)
+        problem_of = engine._problem(300 * analysis.modulus, None, 0.0, width)
+        if least is None or width:
+            best = engine.minimise(300 * analysis.modulus, 1e-6, smoothing=width or 1e-3 * (analysis.kink is not None))
+            least = problem_of.value(best) / 300
+            assert float(np.linalg.norm(best)) <= minimiser_radius(analysis, certificate)
+        # Each draw is above with a probability of 1e-6, so that none ever is.
+        found = dp.risk_bound(template, certificate, 1e-6)
+        for _ in range(2):
+            release = dp.solve(template, data, privacy, mechanism, size=300)
+            theta = analysis.form.space.pack(release.parameters)
+            assert problem_of.value(theta) / 300 - least <= found.bound
+
+
+def test_gradient_descent_stays_below_with_high_probability() -> None:
+    """Gradients that push straight at the boundary, where the bound without noise is half attained."""
+    w = cp.Variable(2, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: x @ w, 0.0, [cp.norm(w) <= 1])
+    n = 200
+    engine = Straight(np.array([float(n), 0.0]))
+    for epsilon in (0.2, 1.0, 100.0):
+        for steps in (1, 10, 100):
+            mechanism = dp.NoisyGradientDescent(steps=steps)
+            certificate = mechanism.certify(analyse(template), dp.Privacy(epsilon, 1e-6), n)
+            rng, draws = generator(steps), 60
+            excess = np.array([mechanism.run(analyse(template), certificate, engine, rng)[0] + 1 for _ in range(draws)])
+            found = dp.risk_bound(template, certificate, 1e-6)
+            half = dp.risk_bound(template, certificate, 0.5)
+            assert certificate.predicted_risk is not None
+            assert found.expected <= certificate.predicted_risk / n * (1 + 1e-6)
+            assert excess.max() <= found.bound
+            assert excess.mean() <= found.expected + 6 * excess.std() / math.sqrt(draws)
+            assert (excess > half.bound).mean() <= 0.5 + 5.5 * 0.5 / math.sqrt(draws)
+            if epsilon == 100.0:
+                assert excess.mean() >= 0.4 * found.expected
+
+
+class Straight:
+    """An engine with one gradient everywhere, on the unit disc."""
+
+    def __init__(self, slope: Array) -> None:
+        self.slope = slope
+
+    def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
+        raise AssertionError("gradient descent asks for no minimiser")
+
+    def gradient(self, theta: Array) -> Array:
+        return self.slope
+
+    def project(self, theta: Array) -> Array:
+        return theta / max(1.0, float(np.linalg.norm(theta)))
+
+
+def test_comparators_and_what_is_added() -> None:
+    template = dp.load("large_margin_gaussian", features=3, regularization=1e-3)
+    certificate = dp.verify(template, dp.Privacy(0.5), 300, dp.ObjectivePerturbation())
+    assert certificate.added > 0
+    found = [dp.risk_bound(template, certificate, comparator_norm=r) for r in (0.0, 1.0, 5.0, None)]
+    assert [f.bound for f in found] == sorted(f.bound for f in found)
+    # Never more than (Delta/2) r^2 + ||b||^2 / (2 mu), which is easier to state.
+    mu, added = certificate.strong_convexity, certificate.added
+    for f in found[:3]:
+        simple = (added * f.comparator_norm**2 / 2 + f.noise_norm**2 / (2 * mu)) / 300
+        assert f.bound <= simple * (1 + 1e-6) + f.parts["cover"]
+    assert found[0].bound == pytest.approx(sum(found[0].parts.values()))
+    assert "300 records" in str(found[0])
+    assert "0.95" in str(found[0])
+
+
+def test_kinks_that_are_rounded_off_are_named() -> None:
+    template = dp.load("hinge_svm", features=2)
+    certificate = dp.verify(template, dp.Privacy(1.0), 300, dp.OutputPerturbation())
+    assert "rounded off" in dp.risk_bound(template, certificate).objective
+
+
+def test_slopes_of_a_regularizer_on_a_ball() -> None:
+    w = cp.Variable(3, name="w")
+    regularizer = 0.3 * cp.sum_squares(w - 1) + 0.2 * cp.norm1(w)
+    template = dp.Template(dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w), regularizer)
+    form, regularizer = analyse(template).form, template.regularizer
+    assert math.isinf(slope_of(regularizer, form))
+    bound = slope_of(regularizer, form, 2.0)
+    stiffness, kinked = bregman_bounds(regularizer, form)
+    assert stiffness == pytest.approx(0.6)
+    assert kinked == pytest.approx(0.2 * math.sqrt(3))
+    rng = generator(7)
+    for _ in range(200):
+        a, b = rng.normal(size=(2, 3))
+        a *= 2 * rng.random() / np.linalg.norm(a)
+        slope = 0.6 * (a - 1) + 0.2 * np.sign(a)
+        assert np.linalg.norm(slope) <= bound
+        values = [0.3 * np.sum((v - 1) ** 2) + 0.2 * np.abs(v).sum() for v in (a, b)]
+        distance = float(np.linalg.norm(b - a))
+        above = values[1] - values[0] - slope @ (b - a)
+        assert above <= stiffness * distance**2 / 2 + 2 * kinked * distance + 1e-12
+
+
+def test_what_has_no_bound_is_refused() -> None:
+    template = linear(2)
+    certificate = dp.verify(template, dp.Privacy(1.0), 100)
+    for options in (
+        {"probability": 0.0},
+        {"probability": 1.0},
+        {"comparator_norm": -1.0},
+        {"comparator_norm": math.inf},
+    ):
+        with pytest.raises(dp.TemplateError, match=next(iter(options))):
+            dp.risk_bound(template, certificate, **options)
+    with pytest.raises(dp.TemplateError, match="Certificate"):
+        dp.risk_bound(template, "certificate")  # type: ignore[arg-type]
+    with pytest.raises(dp.TemplateError, match="not of this template"):
+        dp.risk_bound(dp.load("large_margin_gaussian", features=2), certificate)
+    w = cp.Variable(2, name="w")
+    steep = dp.Template(
+        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w) - cp.sum(cp.log(w)), [cp.norm(w) <= 1]
+    )
+    certificate = dp.verify(steep, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.01))
+    with pytest.raises(dp.TemplateError, match="unbounded"):
+        dp.risk_bound(steep, certificate)

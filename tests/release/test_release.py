@@ -1,0 +1,535 @@
+"""A release holds what was accounted for and nothing else, on paper, in memory and in a file."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.record_domains import Ball
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.language.csv_tables import Table
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.release import Release
+
+
+def proof() -> Certificate:
+    """Return a certificate; NumPy numbers, as calculations leave them, have to be written too."""
+    step = Derivation(rule="logistic", claims={"lipschitz": np.float64(1.0)}, expression="logistic(x @ W)")
+    return Certificate(
+        privacy=Privacy(1.0, 1e-6),
+        mechanism="objective perturbation",
+        size=100,
+        gradient_bound=1.0,
+        sensitivity=2.0,
+        strong_convexity=0.5,
+        added=0.0,
+        hessian_bound=0.25,
+        jacobian_epsilon=0.4,
+        noise_epsilon=0.6,
+        noise_dimension=np.int64(7),
+        noise_scale=np.float64(3.3),
+        tolerance=1e-6,
+        derivation=Derivation(rule="root", children=(step,)),
+        assumptions=("the loss is what it says",),
+    )
+
+
+def scores(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+    return x @ parameters["W"] + parameters["b"]
+
+
+W = np.arange(6.0).reshape(3, 2)
+TABLE = Table({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
+
+
+def full(**changes: Any) -> Release:
+    fields = {
+        "parameters": {"W": W, "b": np.float64(0.5)},
+        "certificate": proof(),
+        "spent": Privacy(1.0, 1e-6),
+        "source": ("logistic_regression", {"features": 3, "labels": ["no", "yes"]}),
+        "predictor": scores,
+        "table": TABLE,
+    }
+    return Release(**{**fields, **changes})
+
+
+def template(**changes: Any) -> Template:
+    w, b = cp.Variable((3, 2), name="W"), cp.Variable(name="b")
+    fields = {"loss": lambda x: cp.logistic(x @ w @ np.ones(2) + b), "predict": scores, **changes}
+    return Template(record=Record(x=Ball(3)), **fields)
+
+
+# In memory.
+
+
+def test_parameters_are_found_by_name() -> None:
+    release = full()
+    assert list(release) == ["W", "b"]
+    assert len(release) == 2
+    assert "W" in release
+    assert "w" not in release
+    np.testing.assert_array_equal(release["W"], W)
+    assert release["b"].shape == ()
+    assert dict(release)["b"] == 0.5
+    with pytest.raises(KeyError, match="released were: W, b"):
+        release["w"]
+
+
+def test_parameters_are_copies_that_cannot_be_written_to() -> None:
+    source = np.ones((4, 3))
+    view = source[1:3, ::2]
+    release = full(parameters={"W": view, "T": np.asfortranarray(source).T})
+    source[:] = 7
+    np.testing.assert_array_equal(release["W"], np.ones((2, 2)))
+    np.testing.assert_array_equal(release["T"], np.ones((3, 4)))
+    for value in release.values():
+        with pytest.raises(ValueError, match="read-only"):
+            value[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            value.flags.writeable = True
+
+
+def test_no_array_drags_along_the_memory_that_it_was_cut_from() -> None:
+    secret = np.full(1000, 42.0)
+    release = full(parameters={"w": secret[:2]})
+    base: Any = release["w"]
+    while isinstance(getattr(base, "base", None), np.ndarray | bytes | memoryview):
+        base = base.base
+    assert memoryview(base).nbytes == 2 * 8
+
+
+def test_a_release_equals_itself_alone() -> None:
+    release = full()
+    alias = release
+    assert release == alias
+    assert release != full()
+    assert len({release, full()}) == 2
+
+
+def test_what_is_private_says_what_was_spent() -> None:
+    release = full()
+    assert release.private
+    assert release.spent == Privacy(1.0, 1e-6)
+    assert repr(release) == "Release(W (3, 2), b (); spent: epsilon = 1, delta = 1e-06, replace-one)"
+    assert "NOT PRIVATE" not in release._repr_html_()
+    assert "delta = 1e-06" in release._repr_html_()
+
+
+def test_what_is_not_private_says_so_loudly() -> None:
+    release = full(spent=None, not_private_because="drawn with a seed")
+    assert not release.private
+    for text in (repr(release), str(release), release._repr_html_()):
+        assert "NOT PRIVATE: drawn with a seed" in text
+
+
+def test_html_is_escaped() -> None:
+    text = full(parameters={"<b>": W}, spent=None, not_private_because="a < b")._repr_html_()
+    assert "&lt;b&gt;" in text
+    assert "a &lt; b" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"parameters": {}}, "no parameter"),
+        ({"parameters": {"": W}}, "name"),
+        ({"parameters": {3: W}}, "name"),
+        ({"parameters": {"w": [1.0, np.nan]}}, "NaN or infinite"),
+        ({"parameters": {"w": np.inf}}, "NaN or infinite"),
+        ({"parameters": {"w": 1j}}, "real numbers"),
+        ({"parameters": {"w": "1"}}, "real numbers"),
+        ({"parameters": {"w": None}}, "real numbers"),
+        ({"parameters": {"w": [object()]}}, "real numbers"),
+        ({"parameters": {"w": [True]}}, "real numbers"),
+        ({"spent": None}, "why the release is not private"),
+        ({"not_private_because": "a seed"}, "not both"),
+        ({"source": ("name",)}, "source"),
+        ({"source": ("name", 3)}, "source"),
+        ({"source": (Path("x.py"), {})}, "source"),
+        ({"table": TABLE.to_dict()}, "table"),
+    ],
+)
+def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TemplateError, match=complaint):
+        full(**changes)
+
+
+def test_predicts_with_the_released_parameters() -> None:
+    x = np.eye(3)[:2].tolist()
+    np.testing.assert_array_equal(full().predict(x), np.eye(3)[:2] @ W + 0.5)
+
+
+def test_predicts_from_sparse_features() -> None:
+    x = sp.coo_matrix(np.eye(3)[:2])
+    np.testing.assert_array_equal(full().predict(x), full().predict(x.toarray()))
+    with pytest.raises(DomainError, match="finite"):
+        full().predict(sp.csr_array([[np.inf, 0.0, 0.0]]))
+
+
+def test_predict_says_what_is_wrong() -> None:
+    release = full()
+    with pytest.raises(DomainError, match="NaN"):
+        release.predict([[0.0, np.nan, 0.0]])
+    with pytest.raises(DomainError, match="numbers"):
+        release.predict([["a", "b", "c"]])
+    with pytest.raises(TemplateError, match=r"shape \(2, 5\)"):
+        release.predict(np.zeros((2, 5)))
+    with pytest.raises(TemplateError, match=r"no function to predict with.*'logistic_regression'.*dpconvex\.load"):
+        full(predictor=None).predict(np.zeros((1, 3)))
+    with pytest.raises(TemplateError, match=r"no function to predict with.*your_file\.py"):
+        full(predictor=None, source=None).predict(np.zeros((1, 3)))
+
+
+def test_errors_of_a_prediction_function_pass_if_they_are_the_toolkits_own() -> None:
+    def picky(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+        raise DomainError("row 3 is outside the ball")
+
+    with pytest.raises(DomainError, match="row 3"):
+        full(predictor=picky).predict(np.zeros((1, 3)))
+
+
+def test_a_prediction_function_cannot_change_the_release() -> None:
+    def greedy(parameters: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
+        return parameters.pop("W")
+
+    release = full(predictor=greedy)
+    release.predict(np.zeros((1, 3)))
+    assert list(release) == ["W", "b"]
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        (None, None),
+        (("huber_svm", {}), ("huber_svm", {})),
+        (("p", {"a": (1, 2), "b": np.float64(0.5), "c": range(2)}), ("p", {"a": [1, 2], "b": 0.5, "c": [0, 1]})),
+        (("/home/me/mine.py", {"features": 3}), None),
+        (("mine.py", {}), None),
+        (("p", {"f": lambda x: x}), None),
+        (("p", {"x": np.nan}), None),
+    ],
+)
+def test_the_source_is_kept_if_it_is_a_shipped_problem_in_plain_values(source: Any, kept: Any) -> None:
+    assert full(source=source).source == kept
+
+
+# In a file.
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "fit.npz"
+
+
+def same(first: Release, second: Release) -> bool:
+    arrays = all(
+        np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(first.values(), second.values(), strict=True)
+    )
+    rest = [(list(r), r.certificate, r.spent, r.not_private_because, r.source, r.table) for r in (first, second)]
+    return arrays and rest[0] == rest[1]
+
+
+names = st.text(min_size=1, max_size=8)
+values = hnp.arrays(
+    np.float64, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4), elements=st.floats(-1e300, 1e300)
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(names, values, min_size=1, max_size=4), st.booleans(), names)
+def test_what_is_saved_is_what_is_loaded(
+    tmp_path_factory: pytest.TempPathFactory, parameters: dict[str, np.ndarray], private: bool, because: str
+) -> None:
+    """Any names: `file`, `../x` and `parameter_0` included, and any text."""
+    status = {"spent": Privacy(0.3)} if private else {"spent": None, "not_private_because": because}
+    release = full(parameters=parameters, **status)
+    file = tmp_path_factory.mktemp("saved") / "release"
+    release.save(file)
+    assert same(release, Release.load(file))
+
+
+@pytest.mark.parametrize("name", ["file", "../x", "header", "parameter_1", "a/b", "Φ_0", "\0", "\ud800"])
+def test_awkward_names_survive(path: Path, name: str) -> None:
+    release = full(parameters={name: W, "other": [1.0]}, certificate=None)
+    release.save(path)
+    assert same(release, Release.load(path))
+
+
+def test_equal_releases_make_equal_files_that_numpy_reads(path: Path) -> None:
+    full().save(path)
+    first = path.read_bytes()
+    full().save(path)
+    assert path.read_bytes() == first
+    with np.load(path, allow_pickle=False) as archive:
+        assert set(archive) == {"header", "parameter_0", "parameter_1"}
+        np.testing.assert_array_equal(archive["parameter_0"], W)
+        assert json.loads(str(archive["header"]))["names"] == ["W", "b"]
+
+
+def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
+    """Every attribute in memory, and every byte that means something in the file."""
+    release = full()
+    expected = {"parameters", "certificate", "spent", "not_private_because", "source", "predictor", "table"}
+    assert set(vars(release)) == expected
+    assert {k: v.tolist() for k, v in release.parameters.items()} == {"W": W.tolist(), "b": 0.5}
+    assert release.certificate == proof()
+    assert release.source == ("logistic_regression", {"features": 3, "labels": ["no", "yes"]})
+    assert release.predictor is scores
+    assert release.table == TABLE
+    assert not {"objective", "iterations", "time", "value", "labels", "status_of_solver"} & set(dir(release))
+
+    release.save(path)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.comment == b""
+        for info in archive.infolist():
+            assert info.date_time == (1980, 1, 1, 0, 0, 0)
+            assert (info.comment, info.extra) == (b"", b"")
+        members = {i.filename: np.lib.format.read_array(io.BytesIO(archive.read(i))) for i in archive.infolist()}
+        size = sum(len(archive.read(i)) for i in archive.infolist())
+    assert path.stat().st_size - size < 120 * len(members) + 22 + 50  # the ZIP format's own headers, and no gaps
+    assert json.loads(str(members.pop("header.npy"))) == {
+        "format": "dpconvex release",
+        "version": 1,
+        "names": ["W", "b"],
+        "certificate": proof().to_dict(),
+        "spent": {"epsilon": 1.0, "delta": 1e-6, "adjacency": "replace-one"},
+        "not_private_because": "",
+        "source": ["logistic_regression", {"features": 3, "labels": ["no", "yes"]}],
+        "table": {
+            "features": [["a", 0.0, 1.0], ["b", -1.0, 1.0], ["c", 0.0, 2.5]],
+            "label": "sick",
+            "labels": ["no", "yes"],
+            "clip": False,
+        },
+    }
+    assert {k: v.tolist() for k, v in members.items()} == {"parameter_0.npy": W.tolist(), "parameter_1.npy": 0.5}
+
+
+def test_a_failed_save_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full().save(path)
+    before = path.read_bytes()
+
+    def broken(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="No space"):
+        full(parameters={"W": W + 1, "b": 0.0}).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Release.load(tmp_path / "nothing.npz")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_an_error_or_means_the_same(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Some bytes of a ZIP archive mean nothing to its reader (time stamps, attributes); all others are checked."""
+    release = full()
+    file = tmp_path_factory.mktemp("damaged") / "release.npz"
+    release.save(file)
+    content = bytearray(file.read_bytes())
+    position = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content = content[:position]
+    else:
+        content[position] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
+    try:
+        loaded = Release.load(file)
+    except DPConvexError:
+        return
+    assert len(content) > position
+    assert same(release, loaded)
+
+
+def rewritten(path: Path, arrays: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """Save a release and write its archive anew, with other header entries or members."""
+    full().save(path)
+    with np.load(path, allow_pickle=False) as archive:
+        members = {**archive}
+    header = {**json.loads(str(members["header"])), **changes}
+    header = {key: value for key, value in header.items() if value is not ...}
+    members = {**members, "header": np.array(json.dumps(header)), **(arrays or {})}
+    np.savez(path, **{key: value for key, value in members.items() if value is not ...})
+    return path
+
+
+def test_a_file_that_numpy_wrote_with_the_same_content_is_read(path: Path) -> None:
+    assert same(full(), Release.load(rewritten(path)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"version": 2}, "written in version 2.*a later one"),
+        ({"version": None}, "written in version None"),
+        ({"format": "other"}, "damaged"),
+        ({"format": ...}, "damaged"),
+        ({"version": ...}, "damaged"),
+        ({"names": ["W"]}, "damaged"),
+        ({"names": ["W", "W"]}, "damaged"),
+        ({"names": ["W", 3]}, "damaged"),
+        ({"spent": None}, "damaged"),
+        ({"not_private_because": "a seed"}, "damaged"),
+        ({"spent": {"epsilon": -1, "delta": 0, "adjacency": "replace-one"}}, "damaged"),
+        ({"certificate": {}}, "damaged"),
+        ({"certificate": ...}, "damaged"),
+        ({"objective": 0.1}, "damaged"),
+        ({"source": "abc"}, "damaged"),
+        ({"source": ["a", 3]}, "damaged"),
+        ({"table": {}}, "damaged"),
+        ({"table": ...}, "damaged"),
+        ({"table": {"features": [], "label": "y", "labels": ["no", "yes"], "clip": False}}, "damaged"),
+        ({"arrays": {"parameter_2": np.ones(2)}}, "damaged"),
+        ({"arrays": {"parameter_1": ...}}, "damaged"),
+        ({"arrays": {"parameter_1": np.array(np.nan)}}, "damaged"),
+        ({"arrays": {"parameter_1": np.array("text")}}, "damaged"),
+        ({"arrays": {"header": np.array("not json")}}, "damaged"),
+        ({"arrays": {"header": np.array("[]")}}, "damaged"),
+    ],
+)
+def test_refuses_a_file_with_other_content(path: Path, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(DPConvexError, match=f"(?s){path}.*{complaint}"):
+        Release.load(rewritten(path, **changes))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x93NUMPY", b"not an archive", b"\0" * 1000])
+def test_refuses_a_file_of_another_kind(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DPConvexError, match="damaged, or is not a release"):
+        Release.load(path)
+
+
+class Bomb:
+    """Would run code when unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("exploded",)
+
+
+def test_never_unpickles(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    full().save(path)
+    with np.load(path, allow_pickle=False) as archive:
+        members = {**archive, "parameter_0": np.array([Bomb()], dtype=object)}
+    np.savez(path, allow_pickle=True, **members)
+    with pytest.raises(DPConvexError, match=r"damaged.*Object arrays"):
+        Release.load(path)
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(DPConvexError, match="damaged"):
+        Release.load(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_refuses_compressed_members_that_could_unfold_without_limit(path: Path) -> None:
+    full().save(path)
+    with np.load(path, allow_pickle=False) as archive:
+        members = {**archive}
+    np.savez_compressed(path, **members)
+    with pytest.raises(DPConvexError, match="unexpected member"):
+        Release.load(path)
+
+
+# Predicting after loading.
+
+
+def test_a_loaded_release_predicts_with_a_template(path: Path) -> None:
+    full().save(path)
+    x = np.ones((4, 3))
+    with pytest.raises(TemplateError, match=r"dpconvex\.load"):
+        Release.load(path).predict(x)
+    np.testing.assert_array_equal(Release.load(path, template=template()).predict(x), full().predict(x))
+
+
+def test_a_loaded_release_predicts_with_a_function(path: Path) -> None:
+    full().save(path)
+    loaded = Release.load(path, predict=lambda parameters, x: x @ parameters["W"])
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 9.0]])
+
+
+def test_a_loaded_release_finds_its_problem_again(path: Path) -> None:
+    full().save(path)
+    asked = []
+
+    def load(name: str, **options: Any) -> Template:
+        asked.append((name, options))
+        return template()
+
+    loaded = Release.load(path, template=load)
+    assert asked == [("logistic_regression", {"features": 3, "labels": ["no", "yes"]})]
+    assert same(loaded, full())
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), full().predict(np.ones((1, 3))))
+
+
+def test_a_users_own_file_is_never_found_by_itself(path: Path) -> None:
+    full(source=("/home/me/mine.py", {})).save(path)
+    with pytest.raises(TemplateError, match="never run on its own account"):
+        Release.load(path, template=lambda name: template())
+
+
+def test_a_doctored_file_cannot_name_a_file_to_run(path: Path) -> None:
+    rewritten(path, source=["./evil.py", {}])
+    with pytest.raises(TemplateError, match="never run on its own account"):
+        Release.load(path, template=lambda name: template())
+
+
+def test_a_template_with_other_parameters_is_refused(path: Path) -> None:
+    full(parameters={"W": W}).save(path)
+    with pytest.raises(TemplateError, match=r"declares .*'b'.* and released were .*'W'"):
+        Release.load(path, template=template())
+    with pytest.raises(TemplateError, match="expected a Template"):
+        Release.load(path, template=lambda name, **options: None)  # type: ignore[arg-type, return-value]
+
+
+def test_a_template_without_a_prediction_function_gives_none(path: Path) -> None:
+    full(source=None).save(path)
+    with pytest.raises(TemplateError, match="Declare `predict`"):
+        Release.load(path, template=template(predict=None)).predict(np.ones((1, 3)))
+
+
+def test_a_release_can_be_copied() -> None:
+    assert same(copy.deepcopy(full()), full())
+
+
+@pytest.mark.parametrize("kind", ["no path", "a number", "nothing", "bytes", "a zero", "a folder", "a pipe"])
+def test_nothing_but_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    where: dict[str, Any] = {
+        "no path": None,
+        "a number": 1,
+        "nothing": "",
+        "bytes": b"model.npz",
+        "a zero": "model\0.npz",
+        "a folder": tmp_path,
+        "a pipe": pipe,
+    }
+    with pytest.raises(TemplateError, match=r"path of a file must be|no file can be made there"):
+        Release({"w": [0.5]}, not_private_because="no noise was added").save(where[kind])
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -1,0 +1,119 @@
+"""Problems of every shape that backends meet, small enough for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.geometry.feasible_set import feasible_set
+from dpconvex.language.huber_hinge import huber_hinge
+from dpconvex.language.record import Batch, Record
+from dpconvex.language.template import Template
+from dpconvex.solvers.problem import Problem
+
+
+def build(
+    template: Template, modulus: float, size: int = 40, seed: int = 0, noise: float = 1.0, **options: Any
+) -> Problem:
+    """Return the problem of a random batch; `modulus` is that of the declared regularizer."""
+    rng = np.random.default_rng(seed)
+    space = Space(template.variables)
+    batch: Batch = options.pop("batch", None) or template.record.sample(size, rng)
+    return Problem(
+        template,
+        space,
+        feasible_set(space, template.constraints),
+        batch,
+        size=batch.size,
+        strong_convexity=batch.size * modulus + options.get("added", 0.0),
+        linear=noise * rng.normal(size=space.dim),
+        **options,
+    )
+
+
+def logistic(constraints: Callable[[cp.Variable], Sequence[cp.Constraint]] = lambda w: (), **options: Any) -> Problem:
+    w = cp.Variable(4, name="w")
+    template = Template(
+        Record(x=Ball(4), y=Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        0.05 * cp.sum_squares(w),
+        constraints(w),
+    )
+    return build(template, 0.1, gradient_bound=1.0, hessian_bound=0.25, **options)
+
+
+def huber_svm(**options: Any) -> Problem:
+    w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
+    template = Template(
+        Record(x=Ball(3), y=Choice([-1, 1])),
+        lambda x, y: huber_hinge(1 - y * (x @ w + c), 0.5),
+        0.05 * (cp.sum_squares(w) + cp.square(c)),
+    )
+    return build(template, 0.1, gradient_bound=np.sqrt(2), hessian_bound=2.0, **options)
+
+
+def large_margin(classes: int = 3, side: int = 3, weight: float = 0.02, psd: bool = True, **options: Any) -> Problem:
+    kind: dict[str, bool] = {"PSD": True} if psd else {"symmetric": True}
+    Phi = [cp.Variable((side, side), name=f"Phi_{c}", **kind) for c in range(classes)]
+
+    def loss(x: Any, y: Any) -> Any:
+        z = cp.hstack([x, 1]) / np.sqrt(2)
+        return sum(huber_hinge(1 + z @ (Phi[y] - Phi[c]) @ z, 0.5) for c in range(classes) if c != y)
+
+    regularizer = sum(1e-3 * cp.trace(P[: side - 1, : side - 1]) + weight * cp.sum_squares(P) for P in Phi)
+    template = Template(Record(x=Ball(side - 1), y=Choice(range(classes))), loss, regularizer)
+    G = np.sqrt(classes * (classes - 1))
+    return build(template, 2 * weight, gradient_bound=G, hessian_bound=float(classes), **options)
+
+
+def soft_margin(**options: Any) -> Problem:
+    W = cp.Variable((3, 4), name="W")
+
+    def loss(x: Any, y: Any) -> Any:
+        rivals = cp.hstack([x @ W[:, c] - x @ W[:, y] for c in range(4) if c != y])
+        return cp.log_sum_exp(cp.hstack([rivals, 0]))
+
+    template = Template(Record(x=Ball(3), y=Choice(range(4))), loss, 0.05 * cp.sum_squares(W))
+    return build(template, 0.1, gradient_bound=np.sqrt(2), **options)
+
+
+def regression(weight: float = 0.05, **options: Any) -> Problem:
+    """Least squares with a joint bound on all coefficients and signs."""
+    w = cp.Variable(3, name="w", nonneg=True)
+    template = Template(
+        Record(x=Ball(3), t=Box(-1.0, 1.0)),
+        lambda x, t: cp.square(x @ w - t),
+        weight * cp.sum_squares(w),
+        [cp.norm(w, 2) <= 0.5],
+    )
+    return build(template, 2 * weight, gradient_bound=3.0, hessian_bound=2.0, **options)
+
+
+def lasso(**options: Any) -> Problem:
+    w = cp.Variable(4, name="w")
+    template = Template(
+        Record(x=Ball(4), t=Box(-1.0, 1.0)),
+        lambda x, t: cp.huber(x @ w - t, 0.5),
+        0.05 * cp.sum_squares(w) + 0.02 * cp.norm1(w[1:]) + 0.1 * cp.abs(w[0] - 1),
+    )
+    return build(template, 0.1, gradient_bound=1.0, hessian_bound=2.0, **options)
+
+
+PROBLEMS: dict[str, Callable[..., Problem]] = {
+    "logistic": logistic,
+    "logistic in a ball": lambda **o: logistic(lambda w: [cp.norm(w, 2) <= 0.4], **o),
+    "logistic in a box": lambda **o: logistic(lambda w: [cp.abs(w) <= 0.2, w[0] == 0.1], **o),
+    "logistic on a hyperplane": lambda **o: logistic(lambda w: [cp.sum(w) == 1], **o),
+    "huber svm": huber_svm,
+    "large margin": large_margin,
+    "large margin, symmetric": lambda **o: large_margin(psd=False, **o),
+    "soft margin": soft_margin,
+    "regression": regression,
+    "lasso": lasso,
+    "added quadratic": lambda **o: logistic(added=3.0, **o),
+}

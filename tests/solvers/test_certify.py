@@ -1,0 +1,331 @@
+"""The distance bound: never smaller than the distance, close to it, and honest about what it cannot reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regression
+
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+from dpconvex.solvers.backend import solve
+from dpconvex.solvers.certify import certify
+from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.distance import at_point, distance_bound
+from dpconvex.solvers.lbfgs import Memory
+from dpconvex.solvers.problem import Problem, Solution
+
+
+def least_squares(seed: int) -> tuple[Problem, np.ndarray]:
+    """Return a ridge regression and its minimiser from the normal equations, which are well conditioned."""
+    w = cp.Variable(5, name="w")
+    template = Template(
+        Record(x=Ball(5), t=Box(-1.0, 1.0)), lambda x, t: 0.5 * cp.square(x @ w - t), 0.15 * cp.sum_squares(w)
+    )
+    problem = build(template, 0.3, size=30, seed=seed, gradient_bound=3.0)
+    X, t = problem.batch.fields["x"], problem.batch.fields["t"]
+    assert problem.linear is not None
+    return problem, np.linalg.solve(X.T @ X + 30 * 0.3 * np.eye(5), X.T @ t - problem.linear)
+
+
+def test_bound_holds_against_closed_forms() -> None:
+    ratios = []
+    for seed in range(60):
+        problem, exact = least_squares(seed)
+        rng = np.random.default_rng(seed)
+        for spread in (1.0, 1e-4, 1e-9):
+            lipschitz = float(10 ** rng.uniform(-1, 3))
+            for chosen in (lipschitz, None):
+                theta, tau = distance_bound(problem, exact + spread * rng.normal(size=5), chosen)
+                distance = float(np.linalg.norm(theta - exact))
+                assert distance <= tau + 1e-15
+                ratios.append(distance / tau)
+    assert 0.5 < max(ratios) <= 1.0
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_bound_holds_against_long_runs(name: str) -> None:
+    ratios = []
+    for seed in range(12):
+        problem = PROBLEMS[name](seed=seed)
+        reference = solve(problem, "first-order", 1e-10)
+        rng = np.random.default_rng(seed)
+        for spread in (1.0, 1e-3, 1e-6):
+            start = reference.theta + spread * rng.normal(size=problem.space.dim)
+            theta, tau = distance_bound(problem, start)
+            distance = float(np.linalg.norm(theta - reference.theta))
+            assert distance <= tau + reference.distance_bound
+            ratios.append(distance / tau)
+            if problem.feasible.has_projection:
+                assert np.linalg.norm(problem.feasible.project(theta) - theta) <= 1e-12
+    assert max(ratios) > 0.05
+
+
+def exact_in_box(X: np.ndarray, t: np.ndarray, mu: float, b: np.ndarray) -> np.ndarray:
+    """Minimise ``||X w - t||^2 / 2 + mu ||w||^2 / 2 + <b, w>`` over w >= 0, by trying which coordinates are 0."""
+    H, g = X.T @ X + mu * np.eye(X.shape[1]), X.T @ t - b
+    for mask in range(2 ** len(g)):
+        free = np.array([mask >> k & 1 for k in range(len(g))], dtype=bool)
+        w = np.zeros(len(g))
+        w[free] = np.linalg.solve(H[np.ix_(free, free)], g[free])
+        if (w >= 0).all() and ((H @ w - g)[~free] >= 0).all():
+            return w
+    raise AssertionError
+
+
+def test_a_point_is_certified_by_its_gradient_alone() -> None:
+    ratios = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        w = cp.Variable(4, name="w", nonneg=True)
+        template = Template(
+            Record(x=Ball(4), t=Box(-1.0, 1.0)),
+            lambda x, t, w=w: 0.5 * cp.square(x @ w - t),
+            0.01 * cp.sum_squares(w),
+        )
+        # Records along few directions: the curvature is all in one of them, and the bound on it is nearly attained.
+        x = rng.normal(size=(1, 4)) + 0.02 * rng.normal(size=(30, 4))
+        batch = template.record.validate({"x": x / np.linalg.norm(x, axis=1)[:, None], "t": rng.uniform(-1, 1, 30)})
+        problem = build(template, 0.02, batch=batch, seed=seed, gradient_bound=3.0, hessian_bound=1.0)
+        assert problem.linear is not None
+        exact = exact_in_box(batch.fields["x"], batch.fields["t"], 0.6, problem.linear)
+        composite = Composite(problem)
+        assert composite.curvature == pytest.approx(30.6)
+        for size in (1e-1, 1e-4, 1e-8):
+            for direction in (rng.normal(size=4), x[0], np.linalg.svd(x)[2][3]):
+                point = np.maximum(exact + size * direction / np.linalg.norm(direction), 0.0)
+                bound = at_point(composite, point, *composite.smooth(point)).distance_bound
+                distance = float(np.linalg.norm(point - exact))
+                assert distance <= bound
+                ratios.append(distance / bound)
+    assert 0.2 < max(ratios) <= 1
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_a_point_certifies_holds_against_long_runs(name: str) -> None:
+    for seed in range(4):
+        problem = PROBLEMS[name](seed=seed)
+        composite = Composite(problem)
+        assert problem.hessian_bound is None or np.isfinite(composite.curvature)
+        reference = solve(problem, "first-order", 1e-10)
+        rng = np.random.default_rng(seed)
+        for spread in (1.0, 1e-3, 1e-6, 0.0):
+            start = reference.theta + spread * rng.normal(size=problem.space.dim)
+            theta = problem.feasible.project(start)
+            bound = at_point(composite, theta, *composite.smooth(theta)).distance_bound
+            assert np.linalg.norm(theta - reference.theta) <= bound + reference.distance_bound
+            if np.isfinite(bound) and spread == 0.0:
+                assert bound <= 1e-8
+
+
+class Liar:
+    """A backend that claims a distance it has not reached, for another's point or its own."""
+
+    def __init__(self, shift: float, claim: float, other: Problem | None = None) -> None:
+        self.shift, self.claim, self.other = shift, claim, other
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        found = solve(self.other or problem, "first-order", tolerance)
+        if self.other is not None:
+            return found
+        found.theta[0] += self.shift
+        return found if self.claim < 0 else Solution(found.theta, self.claim)
+
+
+@pytest.mark.parametrize("name", ["logistic", "large margin", "lasso"])
+def test_a_backends_word_does_not_count(name: str) -> None:
+    problem, twin = PROBLEMS[name](seed=1), PROBLEMS[name](seed=2)
+    for liar in (Liar(1e-3, 0.0), Liar(1e-3, 1e-9), Liar(1e-3, -1.0), Liar(0.0, 0.0, other=twin)):
+        with pytest.raises(NotConverged, match="nothing is released"):
+            solve(problem, liar, 1e-9)
+    # One that says too little is checked too, and believed where it is right.
+    modest = solve(problem, Liar(0.0, 5.0), 1e-6)
+    assert modest.distance_bound <= 1e-6
+
+
+def test_bound_is_valid_for_any_step_length() -> None:
+    problem = large_margin(seed=3)
+    reference = solve(problem, "first-order", 1e-10)
+    for lipschitz in (1e-3, 1.0, 1e3, 1e6):
+        theta, tau = distance_bound(problem, np.zeros(problem.space.dim), lipschitz)
+        assert np.linalg.norm(theta - reference.theta) <= tau
+
+
+@pytest.mark.parametrize("lipschitz", [0.0, -1.0, np.nan, np.inf])
+def test_step_length_must_be_positive(lipschitz: float) -> None:
+    with pytest.raises(TemplateError, match="lipschitz must be positive"):
+        distance_bound(logistic(), np.zeros(4), lipschitz)
+
+
+def test_lasso_has_exact_zeros_and_the_known_solution() -> None:
+    """With orthogonal records the minimiser is known entry by entry: shrunk, or exactly zero."""
+    w = cp.Variable(3, name="w")
+    template = Template(
+        Record(x=Ball(3), t=Box(-4.0, 4.0)),
+        lambda x, t: 0.5 * cp.square(x @ w - t),
+        0.25 * cp.sum_squares(w) + 0.3 * cp.norm1(w),
+    )
+    batch = template.record.validate({"x": np.eye(3), "t": [4.0, 0.8, -2.0]})
+    problem = build(template, 0.5, noise=0.0, batch=batch)
+    theta = solve(problem, "first-order", 1e-11).theta
+    expected = [(4 - 0.9) / 2.5, 0.0, -(2 - 0.9) / 2.5]
+    assert theta == pytest.approx(expected, abs=1e-11)
+    assert theta[1] == 0.0
+
+
+def test_absolute_values_around_a_center_stop_there() -> None:
+    problem = lasso(noise=0.0)
+    heavy = replace(
+        problem,
+        template=Template(
+            problem.template.record,
+            lambda x, t: cp.huber(x @ problem.template.variables[0] - t, 0.5),
+            0.05 * cp.sum_squares(problem.template.variables[0]) + 9 * cp.abs(2 * problem.template.variables[0][0] - 2),
+        ),
+    )
+    assert solve(heavy, "first-order", 1e-9).theta[0] == 1.0
+
+
+def test_polishing_reaches_the_tolerance() -> None:
+    problem = large_margin()
+    start = np.random.default_rng(0).normal(size=problem.space.dim)
+    solution = certify(problem, start, 1e-9)
+    assert solution.distance_bound <= 1e-9
+    assert solution.evaluations > 2
+
+
+@pytest.mark.parametrize("name", ["logistic", "large margin"])
+def test_without_steps_a_distant_point_is_refused(name: str) -> None:
+    problem = PROBLEMS[name]()
+    with pytest.raises(NotConverged, match=r"certified only to within .* nothing is released"):
+        certify(problem, np.ones(problem.space.dim), 1e-6, max_steps=0)
+
+
+def test_without_steps_a_good_point_is_accepted() -> None:
+    problem = large_margin()
+    theta = solve(problem, "first-order", 1e-9).theta
+    assert certify(problem, theta, 1e-6, max_steps=0).distance_bound <= 1e-6
+
+
+@pytest.mark.parametrize("name", ["logistic", "large margin"])
+def test_a_tolerance_below_rounding_is_refused_and_not_chased(name: str) -> None:
+    problem = PROBLEMS[name]()
+    with pytest.raises(NotConverged, match=r"Double precision allows about .* larger tolerance"):
+        certify(problem, np.zeros(problem.space.dim), 1e-17, max_steps=3000)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0, np.nan, np.inf])
+def test_tolerance_must_be_positive(tolerance: float) -> None:
+    with pytest.raises(TemplateError, match="tolerance must be positive"):
+        certify(logistic(), np.zeros(4), tolerance)
+
+
+@pytest.mark.parametrize("point", [np.full(4, np.nan), np.zeros(3)])
+def test_points_that_are_none_are_refused(point: np.ndarray) -> None:
+    with pytest.raises(NotConverged, match="no finite point"):
+        certify(logistic(), point, 1e-6)
+
+
+def test_without_a_projection_nothing_is_certified() -> None:
+    problem = logistic(lambda w: [cp.norm(w - 1, 2) <= 1, w >= 0])
+    with pytest.raises(NotConverged, match=r"no closed-form projection .* Nothing is released"):
+        distance_bound(problem, np.zeros(4))
+
+
+def test_kinks_under_a_constraint_are_named() -> None:
+    w = cp.Variable(3, name="w")
+    template = Template(
+        Record(x=Ball(3), t=Box(-1.0, 1.0)),
+        lambda x, t: cp.square(x @ w - t),
+        cp.sum_squares(w) + cp.norm1(w),
+        [cp.norm(w, 2) <= 1],
+    )
+    problem = build(template, 2.0, gradient_bound=4.0)
+    with pytest.raises(NotConverged, match=r"absolute values on coordinates that are constrained"):
+        certify(problem, np.ones(3), 1e-12, max_steps=200)
+
+
+def test_infinite_values_do_not_become_answers() -> None:
+    w = cp.Variable(name="w")
+    template = Template(Record(x=Box(1.0, 2.0)), lambda x: cp.exp(x * w), cp.square(w))
+    problem = build(template, 2.0, size=10, gradient_bound=10.0)
+    assert certify(problem, np.array([300.0]), 1e-9).distance_bound <= 1e-9
+    with pytest.raises(NotConverged, match="certified only to within inf"):
+        certify(problem, np.array([1e5]), 1e-9, max_steps=0)
+    with pytest.raises(NotConverged, match="not finite at the point"):
+        distance_bound(problem, np.array([1e5]))
+
+
+def test_projector_hides_everything_but_its_range() -> None:
+    """With a projector P the losses see P theta only; the program is that of the template composed with P."""
+    problem = logistic()
+    direction = np.array([1.0, 2.0, 0.0, -1.0])
+    P = np.eye(4) - np.outer(direction, direction) / (direction @ direction)
+    projected = replace(problem, projector=lambda t: t @ P)
+    theta = solve(projected, "first-order", 1e-10).theta
+    assert problem.linear is not None
+    assert theta @ direction == pytest.approx(-problem.linear @ direction / problem.strong_convexity, abs=1e-9)
+    moved = replace(problem, batch=type(problem.batch)({"x": problem.batch.fields["x"] @ P}, problem.batch.group))
+    assert theta == pytest.approx(solve(moved, "first-order", 1e-10).theta, abs=1e-9)
+
+
+def test_the_problem_is_in_sum_form() -> None:
+    problem = regression(added=2.0, size=15)
+    rng = np.random.default_rng(1)
+    theta, direction = rng.normal(size=(2, 3))
+    X, t = problem.batch.fields["x"], problem.batch.fields["t"]
+    assert problem.linear is not None
+    expected = np.sum((X @ theta - t) ** 2) + 15 * 0.05 * theta @ theta + theta @ theta + problem.linear @ theta
+    assert problem.value(theta) == pytest.approx(expected)
+    gradient = 2 * X.T @ (X @ theta - t) + 15 * 0.1 * theta + 2 * theta + problem.linear
+    assert problem.gradient(theta) == pytest.approx(gradient)
+    product = 2 * X.T @ (X @ direction) + 15 * 0.1 * direction + 2 * direction
+    assert problem.hessian_product(theta, direction) == pytest.approx(product)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("strong_convexity", 0.0),
+        ("strong_convexity", np.nan),
+        ("size", -1.0),
+        ("added", np.inf),
+        ("linear", np.zeros(2)),
+        ("linear", np.full(4, np.nan)),
+    ],
+)
+def test_malformed_problems_are_refused(name: str, value: object) -> None:
+    with pytest.raises(TemplateError, match=name):
+        replace(logistic(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_absolute_values_are_split_off_where_they_have_a_proximal_map() -> None:
+    assert Composite(lasso()).absolute is not None
+    assert not Composite(lasso()).is_smooth
+    assert Composite(logistic()).is_smooth
+    assert not Composite(regression()).is_smooth
+
+
+def test_memory_inverts_a_quadratic() -> None:
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    hessian = root @ root.T + np.eye(4)
+    memory = Memory(10)
+    vector = rng.normal(size=4)
+    assert (memory.apply(vector) == vector).all()
+    # BFGS with exact line searches on a quadratic knows the Hessian after dim steps.
+    theta = rng.normal(size=4)
+    for _ in range(4):
+        gradient = hessian @ theta
+        direction = -memory.apply(gradient)
+        length = -(gradient @ direction) / (direction @ hessian @ direction)
+        memory.update(length * direction, hessian @ (length * direction))
+        theta = theta + length * direction
+    assert memory.apply(hessian @ vector) == pytest.approx(vector, rel=1e-6)
+    memory.update(np.ones(4), -np.ones(4))
+    assert len(memory.pairs) == 4

@@ -1,0 +1,200 @@
+"""The conic backend: the same program, certified answers, and none of the user's variables touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sample_problems import PROBLEMS, build, large_margin, logistic
+
+import dpconvex
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import MissingRule, NotConverged, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+from dpconvex.release.budget import Budget
+from dpconvex.solvers.backend import solve
+from dpconvex.solvers.conic import Conic, perturbed_program, twin
+from dpconvex.solvers.problem import Problem
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("solver", ["CLARABEL", "SCS"])
+def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
+    problem = PROBLEMS[name](seed=2)
+    ours = solve(problem, "first-order", 1e-9)
+    raw = Conic(solver).point(problem)
+    assert np.linalg.norm(raw - ours.theta) < 2e-3
+    theirs = solve(problem, Conic(solver), 1e-8)
+    assert np.linalg.norm(theirs.theta - ours.theta) <= theirs.distance_bound + ours.distance_bound
+
+
+def same_program(problem: Problem) -> None:
+    """The conic program has the value of the problem at any point."""
+    fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
+    program = perturbed_program(problem, fresh)
+    assert program.is_dcp()
+    rng = np.random.default_rng(8)
+    for _ in range(2):
+        theta = problem.feasible.project(rng.normal(size=problem.space.dim))
+        for name, value in problem.space.unpack(theta).items():
+            fresh[name].save_value(value)
+        assert float(program.objective.value) == pytest.approx(problem.value(theta), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_programs_have_the_same_value(name: str) -> None:
+    same_program(PROBLEMS[name](added=0.5) if name != "added quadratic" else PROBLEMS[name]())
+
+
+W = cp.Variable((2, 3), name="W")
+C = cp.Variable(name="C")
+
+LOSSES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "weighted": lambda A, s, y: s * cp.log_sum_exp(A @ W.T @ np.ones(2)) + cp.abs(C),
+    "reductions": lambda A, s, y: cp.max(A + W) - cp.min(W) + cp.norm_inf(W - A) + cp.norm(W, "fro"),
+    "over rows": lambda A, s, y: cp.sum(cp.norm(A - W, 2, axis=1)) + cp.sum(cp.log_sum_exp(W, axis=0)),
+    "kept dimensions": lambda A, s, y: cp.sum(cp.multiply(cp.max(W, axis=1, keepdims=True), np.array([[1.0], [2.0]]))),
+    "norm 1": lambda A, s, y: cp.norm1(W - A) + cp.sum(cp.norm1(W, axis=0)),
+    "maximum": lambda A, s, y: cp.sum(cp.maximum(A - W, C, 0.5)) - cp.sum(cp.minimum(W, s)),
+    "structure": lambda A, s, y: (
+        cp.trace(cp.square(W) @ np.ones((3, 2))) + cp.sum(cp.reshape(cp.exp(W), (3, 2), order="F")[0])
+    ),
+    "stacked": lambda A, s, y: cp.sum(cp.hstack([cp.square(W[0]), cp.huber(C - s), cp.exp(W[1, :1])]) / 2),
+    "transposed": lambda A, s, y: cp.sum(cp.vstack([cp.square(W).T, cp.abs(A).T])[1:, 0]),
+    "matrix product": lambda A, s, y: cp.sum(np.array([[1.0, 2.0], [0.0, 1.0]]) @ cp.square(W)),
+    "promoted": lambda A, s, y: cp.sum(cp.square(C) + cp.square(W - y)),
+    "quadratic form": lambda A, s, y: cp.quad_form(W @ np.ones(3) - s, np.array([[2.0, 1.0], [1.0, 1.0]])),
+    "square over a number": lambda A, s, y: cp.quad_over_lin(W - A, 4.0),
+    "largest": lambda A, s, y: cp.sum_largest(W - A, 2),
+    "divergence": lambda A, s, y: cp.kl_div(s + 0.5, 40 + C) - cp.entr(40 + C),
+    "power": lambda A, s, y: cp.power(cp.pos(C - s), 3) + cp.power(cp.abs(C), 1.5),
+    "ignores the record": lambda A, s, y: cp.sum_squares(W - y),
+    "only one label": lambda A, s, y: cp.sum_squares(W) if y else cp.square(C - s),
+    "constant": lambda A, s, y: cp.Constant(2.0) if y else cp.logistic(s * C + cp.sum(W)),
+}
+
+
+def template_of(loss: Callable[..., Any]) -> Template:
+    record = Record(A=Box(-np.ones((2, 3)), np.ones((2, 3))), s=Box(0.0, 1.0), y=Choice([0, 1]))
+    return Template(record, loss, cp.sum_squares(W) + cp.square(C))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_atoms_are_rebuilt(name: str) -> None:
+    same_program(build(template_of(lambda A, s, y: LOSSES[name](A, s, y)), 2.0, size=7))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda A, s, y: cp.norm(cp.vec(W, order="F"), 3),
+        lambda A, s, y: cp.quad_over_lin(W, 9 + C),
+        lambda A, s, y: cp.lambda_max(W @ np.ones((3, 2))),
+    ],
+)
+def test_missing_rules_are_named(loss: Callable[..., Any]) -> None:
+    with pytest.raises(MissingRule, match="where: "):
+        Conic().point(build(template_of(loss), 2.0, size=3))
+
+
+def test_the_projector_is_part_of_the_program() -> None:
+    problem = large_margin(classes=2, side=2, size=12)
+    rng = np.random.default_rng(0)
+    basis = np.linalg.qr(rng.normal(size=(6, 4)))[0]
+    same_program(replace(problem, projector=lambda t: (t @ basis) @ basis.T))
+
+
+@pytest.mark.parametrize(
+    "backend", [Conic(max_iter=2), Conic(polish_steps=0, max_iter=2), Conic("SCS", max_iters=2)], ids=str
+)
+def test_an_early_stop_is_refused_although_it_could_be_polished(backend: Conic) -> None:
+    with pytest.raises(NotConverged, match="nothing is released"):
+        solve(large_margin(), backend, 1e-6)
+
+
+def test_an_inaccurate_answer_is_polished() -> None:
+    problem = large_margin()
+    expected = solve(problem, "first-order", 1e-9).theta
+    polished = solve(problem, Conic("SCS", eps_abs=1e-2, eps_rel=1e-2), 1e-7)
+    assert np.linalg.norm(polished.theta - expected) <= polished.distance_bound + 1e-9
+
+
+def test_a_default_solve_alone_misses_the_tolerance() -> None:
+    """Why statuses are not evidence: the solver reports success."""
+    with pytest.raises(NotConverged, match="certified only to within"):
+        solve(large_margin(), Conic(polish_steps=0), 1e-10)
+
+
+def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
+    problem = logistic(lambda w: [cp.norm(w, 2) <= 0.4])
+    solve(problem, "conic", 1e-7)
+    assert all(v.value is None for v in problem.template.variables)
+    assert all(d.value is None for c in problem.template.constraints for d in c.dual_variables)
+    assert all(p.value is None for p in problem.template.record.parameters.values())
+
+
+def test_empty_constraints_release_nothing() -> None:
+    w = cp.Variable(2, name="w")
+    template = Template(
+        Record(x=Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), [w[0] + w[1] <= -1, cp.norm1(w) <= 0.5]
+    )
+    problem = build(template, 2.0, size=3)
+    with pytest.raises(NotConverged, match="returned no point"):
+        Conic().point(problem)
+    with pytest.raises(NotConverged, match="cannot be certified"):
+        solve(problem, "conic")
+
+
+@pytest.mark.parametrize("solver", ["NOSUCH", "", 3, None])
+def test_unknown_solvers_are_refused(solver: Any) -> None:
+    with pytest.raises(TemplateError, match=r"unknown solver .* installed are .*CLARABEL"):
+        Conic(solver=solver)
+
+
+@pytest.mark.parametrize(
+    "options", [{"nonsense": 1}, {"max_iter": "a"}, {"solver": "OSQP", "max_iter": -1}, {"solver": "SCIPY"}], ids=str
+)
+def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any]) -> None:
+    if options.get("solver", "CLARABEL") not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    template, budget = logistic().template, Budget(Privacy(1.0))
+    data = {"x": np.zeros((9, 3)), "y": np.ones(9)}
+    with pytest.raises(TemplateError, match="even at minimising"):
+        dpconvex.solve(template, data, Privacy(1.0), backend=Conic(**options), budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+@pytest.mark.parametrize("solver", ["SCS", "OSQP", "HIGHS", "CLARABEL"])
+@pytest.mark.parametrize("known", [0, 1])
+def test_whether_there_is_a_release_depends_on_no_record(
+    solver: str, known: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a record other than zero the program has no cones, which SCS cannot do and OSQP and HIGHS can."""
+    if solver not in cp.installed_solvers():
+        pytest.skip("needs the solver")
+    x = np.zeros((20, 2))
+    x[:known] = 0.5
+    learner = dpconvex.load("logistic_regression", features=2)
+    data = {"x": x, "y": np.ones(20, dtype=int)}
+    release = dpconvex.solve(learner, data, Privacy(1.0), backend=Conic(solver))
+    assert release.private
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"polish_steps": -1}, "polish_steps"), ({"warm": [1]}, "option warm")]
+)
+def test_malformed_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TemplateError, match=message):
+        Conic(**options)
+
+
+def test_backends_are_values() -> None:
+    assert Conic("scs", eps=1e-8) == Conic("SCS", eps=1e-8)
+    assert len({Conic(), Conic("CLARABEL"), Conic(max_iter=5)}) == 2
