@@ -12,13 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.certificate import ClusteringNoise
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, nearest
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay
 
 __all__ = ["Records", "calibrated", "classes_of", "cluster", "clustered", "extent", "method_of", "released"]
@@ -81,13 +81,12 @@ def cluster(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"cluster: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("cluster", privacy)
     method = method_of(clustering)
     declared = record.record if isinstance(record, Template) else record
     part = clustered(declared, features, group)
     noise = calibrated(method, privacy, part, features, group, components)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = generator(seed)
     pay(budget, privacy, label)
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Batch, Record, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Records, calibrated, classes_of, clustered, extent, method_of, released
@@ -24,8 +25,8 @@ from dpconvex.learners.components import Components
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, ClusteringNoise
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
-from dpconvex.mechanisms.residual_noise import Cover, left
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, solve
@@ -158,7 +159,7 @@ def solve_mixture(
     check_solvable(template)
     check_clip(clip)
     solver = resolved(backend)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = generator(seed)
     if component in data:
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
@@ -202,9 +203,8 @@ class Plan:
     ) -> None:
         if not isinstance(template, Template):
             raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
-        if not isinstance(privacy, Privacy):
-            raise TemplateError(f"solve_mixture: privacy must be a Privacy, not {type(privacy).__name__}.")
-        if isinstance(share, bool) or not (isinstance(share, int | float) and 0 < share < 1):
+        check_privacy("solve_mixture", privacy)
+        if not (is_real(share) and 0 < share < 1):
             raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
         fields = template.record.fields
         choice = fields.get(component)
@@ -228,7 +228,7 @@ class Plan:
             self.method = method_of(clustering)
             part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
             self.part = part
-            self.rest = Privacy(left(privacy.epsilon, part.epsilon), left(privacy.delta, part.delta), privacy.adjacency)
+            self.rest = privacy.minus(part)
             self.noise = calibrated(self.method, part, domain, features, group, len(self.names))
 
     def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
@@ -239,13 +239,14 @@ class Plan:
         """Return the certificate of the whole, from that of the fit."""
         if self.noise is None:
             return fit
-        claims = {"epsilon": self.privacy.epsilon} | ({} if self.privacy.pure else {"delta": self.privacy.delta})
         clustering = self.method.derive(self.noise, self.privacy.adjacency)
         return replace(
             fit,
             privacy=self.privacy,
             clustering=self.noise,
-            derivation=Derivation("component labels, then the fit", "", claims, SOURCE, (clustering, fit.derivation)),
+            derivation=Derivation(
+                "component labels, then the fit", "", self.privacy.claims, SOURCE, (clustering, fit.derivation)
+            ),
             assumptions=(*fit.assumptions, ASSUMED),
         )
 

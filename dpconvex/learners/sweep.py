@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from dpconvex.core.arguments import is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
@@ -82,7 +83,7 @@ def sweep(
     """
     templates = [template] if isinstance(template, Template) else list(template)
     promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+    if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed

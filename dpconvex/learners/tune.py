@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.language.columns import Chunks, dense, frozen, records_of
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import resolved, solve
@@ -117,7 +117,7 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     solver = resolved(backend)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = generator(seed)
     columns = {name: whole(name, column) for name, column in data.items()}
     counted = records_of(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)
@@ -242,8 +242,7 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
 
 def public_count(privacy: Privacy, size: int | None, counted: int) -> int:
     """Return the public number of records."""
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"tune: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("tune", privacy)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
         raise TemplateError(f"tune: size must be a positive integer, not {size!r}.")
     if privacy.adjacency == "add-remove":

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.core.bisection import bisect
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.columns import blocks, dense
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
@@ -27,9 +28,8 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate, CoverNoise
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
-from dpconvex.mechanisms.residual_noise import left
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified
@@ -147,7 +147,7 @@ def tune_repeated(
         }
     for template in named.values():
         check_solvable(template)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = generator(seed)
     count = chosen.draw(rng)
     pay(budget, privacy, "tune_repeated")
     columns = next(iter(named.values())).record.held(data)
@@ -200,7 +200,6 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, mechanism)
         shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
-    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     steps = (
         Derivation("law of the number of runs", "", law, "truncated negative binomial; drawn without the data"),
@@ -212,7 +211,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
-        derivation=Derivation("best of a random number of runs", "", claims, SOURCE, steps),
+        derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
             "Nobody learns how many runs there were, and they are independent. Their number is drawn in double precision.",
@@ -283,7 +282,4 @@ def profile_epsilon(shift: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while float(gaussian_delta(high, shift)) > delta:
         low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(gaussian_delta(middle, shift)) > delta else (low, middle)
-    return high
+    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]

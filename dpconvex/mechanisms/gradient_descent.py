@@ -20,6 +20,7 @@ from scipy.stats import chi
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import regularizer_slope
+from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -73,8 +74,7 @@ class NoisyGradientDescent:
     step_size: float | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.steps, int | np.integer) and not isinstance(self.steps, bool)
-        if self.steps is not None and not (whole and self.steps >= 1):
+        if self.steps is not None and not is_whole(self.steps, 1):
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
         check_options("NoisyGradientDescent", self, (), ("radius", "step_size"))
 
@@ -217,7 +217,7 @@ def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int,
         "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
     )
     children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
-    return Derivation("noisy descent", "", {"epsilon": privacy.epsilon, "delta": privacy.delta}, SOURCE, children)
+    return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
 
 
 def advise(radius: float, steepest: float, noise: float, steps: int, size: int) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.certificate import CoverNoise
 
@@ -55,10 +56,7 @@ def largest_rho(epsilon: float, delta: float) -> float:
     """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
     low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
     low -= math.log(max(-math.log(delta), 1.0))
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if smallest_delta(math.exp(middle), epsilon) <= delta else (low, middle)
-    return math.exp(low)
+    return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
 
 
 def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:

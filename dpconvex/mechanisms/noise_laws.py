@@ -13,6 +13,7 @@ from scipy.stats import chi, gamma
 
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
@@ -260,11 +261,7 @@ def largest_beta(
         )
     least = max(least, 0.0)
     if excess(least) < 0:
-        low, high = least, most
-        for _ in range(CALIBRATION_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
-        least = low
+        least, _ = bisect(lambda beta: excess(beta) <= 0, least, most, CALIBRATION_STEPS)
     return least, cost(least)[1]
 
 

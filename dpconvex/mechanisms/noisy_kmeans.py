@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -306,5 +307,5 @@ def start_directions(components: int, features: int, seed: int) -> Array:
 
 def check_whole(what: str, value: Any, least: int) -> None:
     """Raise unless a number is whole and large enough."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_whole(value, least):
         raise TemplateError(f"{what} must be an integer, {least} or above, not {value!r}.")

@@ -298,9 +298,8 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         },
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
     children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis))
-    return Derivation("output perturbation", "", claims, SOURCE, children)
+    return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 
 def advise(analysis: Analysis, p: int, width: float) -> tuple[str, ...]:

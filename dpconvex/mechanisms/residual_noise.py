@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from scipy.stats import chi, gamma
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, CoverNoise, tail_of
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, largest_rho
@@ -78,10 +79,10 @@ class Cover:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
+        if not (is_real(self.share) and 0 < self.share < 1):
             raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
         tolerance = self.tolerance
-        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
+        if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < math.inf):
             raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
@@ -92,9 +93,8 @@ class Cover:
         rest, spent : Privacy
         """
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
-        delta = self.share * privacy.delta
-        rest = Privacy(left(privacy.epsilon, epsilon), left(privacy.delta, delta), privacy.adjacency)
-        return rest, Privacy(epsilon, delta, privacy.adjacency)
+        spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
+        return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Prove a mechanism private on what the cover leaves of a promise, and calibrate the cover.
@@ -133,14 +133,17 @@ class Cover:
         tail = tail_cost(privacy)
         noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
         noise = replace(noise, counting=counting)
-        claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
         return replace(
             bare,
             privacy=privacy,
             tolerance=tolerance,
             cover=noise,
             derivation=Derivation(
-                "covered release", "", claims, SOURCE, (bare.derivation, *counting_steps(noise), covering_step(noise))
+                "covered release",
+                "",
+                privacy.claims,
+                SOURCE,
+                (bare.derivation, *counting_steps(noise), covering_step(noise)),
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
@@ -164,11 +167,6 @@ class Cover:
                 "Leave it out, or regularize more."
             )
         return asked
-
-
-def left(total: float, part: float) -> float:
-    """Return what a part leaves of a total, rounded down."""
-    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
 
 
 def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:

@@ -21,6 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
 
+from dpconvex.core.bisection import bisect
+
 __all__ = ["chi_delta", "gaussian_delta", "gaussian_sigma", "logistic_delta", "mean_norm", "smallest_scale"]
 
 Array = NDArray[np.float64]
@@ -148,10 +150,7 @@ def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0
         return 1.0
     if loss(np.array([high]))[0] <= epsilon:
         return 1e-300
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if loss(np.array([middle]))[0] > epsilon else (middle, high)
-    start = low
+    start, _ = bisect(lambda t: bool(loss(np.array([t]))[0] <= epsilon), low, high, 60)
     mass = float(ndtr(-start))
     end = float(-ndtri(max(mass * TAIL, 1e-300)))
     points = np.linspace(start, max(end, start + 1e-3), CELLS + 1)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 from scipy.stats import chi2, norm
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import TAIL, Certificate, number
@@ -314,9 +314,7 @@ def check(certificate: Certificate, probability: float, comparator_norm: float |
             "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
             "bound is about a single fit. Verify one by itself."
         )
-    if not (isinstance(probability, int | float | np.floating) and 1e-20 <= probability < 1):
+    if not (is_real(probability) and 1e-20 <= probability < 1):
         raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
-    if comparator_norm is not None and not (
-        isinstance(comparator_norm, int | float | np.floating) and 0 <= comparator_norm < math.inf
-    ):
+    if comparator_norm is not None and not (is_real(comparator_norm) and 0 <= comparator_norm < math.inf):
         raise TemplateError(f"risk_bound: comparator_norm must be finite and not negative, not {comparator_norm!r}.")

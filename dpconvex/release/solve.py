@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.core.arguments import is_real
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Batch, check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
@@ -32,7 +33,7 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import generator, seeded_generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.verify import analyse, check_solvable, verify
@@ -105,7 +106,7 @@ def solve(
     certificate = verify(template, privacy, public, chosen, cover)
     check_solvable(template)
     check_clip(clip)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = generator(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)
     return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
@@ -208,8 +209,7 @@ def minimize(
     DomainError, NotConverged
         As for `solve`.
     """
-    real = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
-    if not real or not 0 < tolerance < 1e300:
+    if not (is_real(tolerance) and 0 < tolerance < 1e300):
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     analysis = analyse(template)
     batch = template.record.validate(data, clip=clip)
@@ -334,8 +334,7 @@ def projector(form: LossForm) -> Projector | None:
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from data that protect it."""
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"solve: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("solve", privacy)
     if privacy.adjacency == "add-remove":
         if size is None:
             raise NotPrivate(

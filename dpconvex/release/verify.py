@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arguments import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
@@ -77,9 +76,8 @@ def verify(
     TemplateError
         If an argument has the wrong type.
     """
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"verify: privacy must be a Privacy, not {type(privacy).__name__}.")
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+    check_privacy("verify", privacy)
+    if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
     chosen = mechanism if mechanism is not None else Automatic()
     if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
