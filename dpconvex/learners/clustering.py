@@ -16,8 +16,7 @@ from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
-from dpconvex.mechanisms.certificate import ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, nearest
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
 from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay
 

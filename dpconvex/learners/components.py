@@ -23,8 +23,7 @@ from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
-from dpconvex.mechanisms.certificate import ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, grid_step, nearest
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
 from dpconvex.release.outputs import write_whole
 
 __all__ = ["Components", "in_steps"]

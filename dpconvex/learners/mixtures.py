@@ -23,8 +23,8 @@ from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Records, calibrated, classes_of, clustered, extent, method_of, released
 from dpconvex.learners.components import Components
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import generator
 from dpconvex.release.budget import Budget, pay

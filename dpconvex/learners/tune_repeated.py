@@ -25,8 +25,8 @@ from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, CoverNoise
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, perturb, smallest_delta
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import generator

@@ -28,7 +28,6 @@ from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
-from dpconvex.mechanisms.grid import GAUSSIAN
 
 __all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
 
@@ -218,9 +217,9 @@ def concentration(certificate: Certificate) -> float:
         its Rényi divergences are not.
     """
     sigma, settings = certificate.noise_scale, certificate.settings
-    if certificate.noise == "gaussian" and certificate.perturbed == "output" and "distance_of_answers" in settings:
+    if certificate.noise == "gaussian" and certificate.pays_for_distance and "distance_of_answers" in settings:
         rho = (settings["distance_of_answers"] / sigma) ** 2 / 2
-    elif certificate.noise == "gaussian" and certificate.perturbed == "gradients" and "steps" in settings:
+    elif certificate.noise == "gaussian" and not certificate.minimises and "steps" in settings:
         rho = settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
     else:
         raise NotPrivate(
@@ -231,6 +230,5 @@ def concentration(certificate: Certificate) -> float:
         )
     cover = certificate.cover
     if cover is not None:
-        rho += (cover.sensitivity / cover.scale) ** 2 / 2 if cover.noise == GAUSSIAN else cover.epsilon**2 / 2
-        rho += cover.counting**2 / 2
+        rho += cover.rho + cover.counting**2 / 2
     return rho * (1 + SLACK)

@@ -18,6 +18,7 @@ from dpconvex.calculus.abstract_values import Kink
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Box
+from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import split_absolute
 from dpconvex.geometry.constraints import split
@@ -28,7 +29,6 @@ from dpconvex.language.template import Template
 __all__ = ["bend_of", "bends"]
 
 _PARTS: WeakKeyDictionary[LossForm, tuple[float, tuple[Any, ...]]] = WeakKeyDictionary()
-_KNOWN: WeakKeyDictionary[LossForm, dict[float, Bend]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -42,10 +42,7 @@ def bend_of(form: LossForm, radius: float) -> Bend:
     """
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
-    known = _KNOWN.setdefault(form, {})
-    if radius not in known:
-        known[radius] = found(form, radius)
-    return known[radius]
+    return found(form, radius)
 
 
 def bends(form: LossForm) -> bool:
@@ -72,6 +69,7 @@ def parts(form: LossForm) -> tuple[float, tuple[Any, ...]]:
     return _PARTS[form]
 
 
+@once
 def found(form: LossForm, radius: float) -> Bend:
     """Do the work of `bend_of`."""
     stiff, rest = parts(form)

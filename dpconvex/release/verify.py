@@ -5,11 +5,10 @@ No data are needed, and none are touched.
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
@@ -23,7 +22,6 @@ __all__ = ["analyse", "check_solvable", "is_private", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
-_ANALYSES: WeakKeyDictionary[Template, Analysis] = WeakKeyDictionary()
 
 
 def analyse(template: Template) -> Analysis:
@@ -36,13 +34,16 @@ def analyse(template: Template) -> Analysis:
     """
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
-    found = _ANALYSES.get(template)
-    if found is None:
-        form = LossForm(template)
-        obstacle = check_translation(form)
-        found = Analysis(form)
-        found.obstacle = obstacle
-        _ANALYSES[template] = found
+    return analysed(template)
+
+
+@once
+def analysed(template: Template) -> Analysis:
+    """Do the work of `analyse`."""
+    form = LossForm(template)
+    obstacle = check_translation(form)
+    found = Analysis(form)
+    found.obstacle = obstacle
     return found
 
 
