@@ -22,7 +22,7 @@ from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
-from dpconvex.noise.samplers import generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import resolved, solve
@@ -117,7 +117,7 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     solver = resolved(backend)
-    rng = generator(seed)
+    rng = NoiseSource(seed).rng
     columns = {name: whole(name, column) for name, column in data.items()}
     counted = records_of(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)

@@ -29,7 +29,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, perturb, smallest_delta
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.noise.samplers import generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified
@@ -147,7 +147,8 @@ def tune_repeated(
         }
     for template in named.values():
         check_solvable(template)
-    rng = generator(seed)
+    source = NoiseSource(seed)
+    rng = source.rng
     count = chosen.draw(rng)
     pay(budget, privacy, "tune_repeated")
     columns = next(iter(named.values())).record.held(data)
@@ -157,11 +158,9 @@ def tune_repeated(
     with bar(None, progress) as shown:
         for _ in range(count):
             name = names[int(rng.integers(len(names)))]
-            release = run_certified(
-                named[name], checked[name], plans[name].run, fitter, solver, rng, clip=clip, seed=seed
-            )
+            release = run_certified(named[name], checked[name], plans[name].run, fitter, solver, source, clip=clip)
             wrong = count_mistakes(release, named[name], checked[name], features, label)
-            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, None if seed is None else rng)
+            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, source.seeded)
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
             if best is None or noisy[0] < best[0]:
                 best = int(noisy[0]), name, release
@@ -169,8 +168,8 @@ def tune_repeated(
                 shown.update()
     assert best is not None  # there is at least one repetition
     found, name, release = best
-    spent = privacy if seed is None else None
-    return Tuning(name, replace(release, certificate=plans[name].certificate, spent=spent), spent, found)
+    release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
+    return Tuning(name, release, release.spent, found)
 
 
 def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:

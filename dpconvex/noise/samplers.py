@@ -24,8 +24,9 @@ from randomgen import ChaCha
 
 from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
 
-__all__ = ["gamma_direction", "gaussian", "generator", "in_subspace", "seeded_generator", "system_generator"]
+__all__ = ["NoiseSource", "gamma_direction", "gaussian", "in_subspace", "seeded_generator", "system_generator"]
 
 Array = NDArray[np.float64]
 
@@ -80,9 +81,27 @@ def seeded_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
 
 
-def generator(seed: int | None) -> np.random.Generator:
-    """Return a fresh generator from the operating system, or for tests one that a seed reproduces."""
-    return system_generator() if seed is None else seeded_generator(seed)
+class NoiseSource:
+    """Where the noise of one release comes from: the operating system, or a seed, and then the outcome is not private."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+        self.rng = system_generator() if seed is None else seeded_generator(seed)
+
+    @property
+    def seeded(self) -> np.random.Generator | None:
+        """The generator of integer noise, for tests; without a seed that noise is drawn exactly by OpenDP."""
+        return None if self.seed is None else self.rng
+
+    def apart(self) -> np.random.Generator | None:
+        """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
+        return None if self.seed is None else seeded_generator(self.seed).spawn(1)[0]
+
+    def spending(self, privacy: Privacy) -> dict[str, Any]:
+        """Return what was spent, or why the outcome is not private."""
+        if self.seed is None:
+            return {"spent": privacy, "not_private_because": ""}
+        return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
 
 
 def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:
