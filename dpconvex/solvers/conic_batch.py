@@ -158,8 +158,8 @@ class Rebuilder:
         assert expression.atom is not None
         assert expression.atom.writes is not None
         stack_like = Variable.of((table.shape[1], self.count), "stack", -1)
-        over_rows = expression.atom(stack_like, axis=(0,), **{**options, "keepdims": False})
         try:
+            over_rows = expression.atom(stack_like, axis=(0,), **{**options, "keepdims": False})
             return [expression.atom.writes(cp, over_rows, [stack]) for stack in stacks]
         except ValueError as error:  # CVXPY has norms of some orders along an axis, and of others not
             raise missing(expression) from error
