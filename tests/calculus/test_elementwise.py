@@ -72,6 +72,7 @@ ATOMS: dict[str, tuple[Any, Domain]] = {
     "square": (lambda m: cp.square(m), BOUNDED),
     "square of pos": (lambda m: cp.square(cp.pos(m)), BOUNDED),
     "power 4": (lambda m: cp.power(m, 4), BOUNDED),
+    "power 6": (lambda m: cp.power(m, 6), BOUNDED),
     "power 3 of pos": (lambda m: cp.power(cp.pos(m), 3), BOUNDED),
     "power 3": (lambda m: cp.power(m, 3), POSITIVE),
     "power 2.5 of pos": (lambda m: cp.power(cp.pos(m), 2.5), BOUNDED),
@@ -182,8 +183,8 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
     "root": (lambda s: -cp.sqrt(v * s), [v >= 0, v <= 1], "power 0.5 needs an argument", "v * s"),
     "power 1.5": (lambda s: cp.power(v * s, 1.5), [v >= 0, v <= 1], "power 1.5 needs an argument", "v * s"),
     "power 3": (lambda s: cp.power(v * s, 3), [v >= -1, v <= 1], "power 3 needs an argument", "v * s"),
-    # CVXPY defines the sixth power for non-negative arguments only: a hidden constraint that would depend on data.
-    "power 6": (lambda s: cp.power(v * s, 6), [v >= -1, v <= 1], "power 6 needs an argument", "v * s"),
+    # CVXPY defines odd powers for non-negative arguments only: a hidden constraint that would depend on data.
+    "power 5": (lambda s: cp.power(v * s, 5), [v >= -1, v <= 1], "power 5 needs an argument", "v * s"),
     "overflow": (lambda s: cp.exp(1000 * v * s), [v >= -1, v <= 1], "overflows", "exp"),
     "overflow of a power": (lambda s: cp.power(1e60 * v * s, 8), [v >= -1, v <= 1], "overflows", "v"),
     "a sign that is asserted, not known": (
