@@ -13,8 +13,8 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.record_domains import Fields
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.record import Record
 
 __all__ = ["check_reading"]
 
@@ -28,7 +28,7 @@ FEW = 32
 
 
 def check_reading(
-    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Fields, reader: Reader
+    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
