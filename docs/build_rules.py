@@ -68,10 +68,11 @@ only. *bounded sets* means: no constant holds on the whole space.
 ABILITIES = """
 ## What each atom can do
 
-*Loss*: it has a rule, so it may stand in a loss. *Record*: it may be applied to fields of the record alone; sums, products and
-whole powers of fields are polynomials, bounded by interval arithmetic and by Cauchy-Schwarz with the fields' norms, and any
-other function becomes a field of its own, with bounds over the declared domain. *Strong*: it may make a regularizer strongly
-convex. *Rounded*: its kink can be rounded off. *Conic*: it has a conic form, so that a conic solver can minimise it.
+Affine atoms can do all that is asked of them. *Loss*: the atom has a rule, so it may stand in a loss. *Record*: it may be
+applied to fields of the record alone. Sums, products and whole powers of fields are polynomials, bounded by interval arithmetic
+and by Cauchy-Schwarz with the fields' norms; any other function becomes a field of its own, with bounds over the declared
+domain. *Strong*: it may make a regularizer strongly convex. *Rounded*: its kink can be rounded off. *Conic*: it has a conic
+form, so that a conic solver can minimise it.
 
 | atom | loss | record | strong | rounded | conic |
 |---|---|---|---|---|---|
@@ -141,7 +142,8 @@ def page() -> str:
     """Return the text of docs/rules.md."""
     parts = [HEAD]
     for kind, heading in AFFINE.items():
-        parts.append(f"- {heading}: {', '.join(f'`{a.name}`' for a in ATOMS.values() if a.affine == kind)}.\n")
+        names = ", ".join(f"`{atom.name}`" for atom in ATOMS.values() if atom.affine == kind)
+        parts.append(f"- {heading}: {names}.\n")
     ruled = [ATOMS[name] for name in EXAMPLES if ATOMS[name].rule is not None]
     parts.append(CURVED)
     for atom in ruled:
@@ -152,7 +154,7 @@ def page() -> str:
         text, make = EXAMPLES[atom.name]
         parts.append(f"| {atom.name} | `{text}` | {constants(make, None)} | {constants(make, [0.5, 2.0])} |\n")
     parts.append(ABILITIES)
-    for atom in ATOMS.values():
+    for atom in (atom for atom in ATOMS.values() if atom.affine == "curved"):
         known = (atom.rule, atom.bounds or atom.expand, atom.strong, atom.smooth, atom.writes)
         parts.append(f"| {atom.name} | {' | '.join('yes' if slot else '' for slot in known)} |\n")
     parts.append(STRONG)
@@ -166,14 +168,14 @@ def page() -> str:
 def spelled(atom: Atom) -> str:
     """Return the functions of CVXPY that make an atom."""
     names = [*(name.rsplit(".", 1)[-1] for name in atom.reads), *ALSO.get(atom.name, ())]
-    found = [f"`cp.{name}`" for name in dict.fromkeys(names) if callable(getattr(cp, name, None))]
+    found = [f"`cp.{name}`" for name in dict.fromkeys(names) if name[0].islower() and hasattr(cp, name)]
     return ", ".join(found) if found else "`dp.Atom`"
 
 
 def sentence(text: str) -> str:
     """Return a text with a full stop, and with a capital letter unless it starts with a formula."""
     first = text.split()[0]
-    words = first == "a" or (len(first) > 1 and first.isalpha())
+    words = first == "a" or (len(first) > 1 and first.isalpha() and first != "log")
     return (text[0].upper() + text[1:] if words else text) + ("" if text.endswith(".") else ".")
 
 

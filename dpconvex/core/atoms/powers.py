@@ -318,15 +318,6 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
-def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
-    """Expand a sum of squares of functions of the record."""
-    inner, divisor = expression.args
-    if expression.variables or not divisor.is_constant or divisor.number != 1:
-        return None
-    squares: Polynomial = expander.expand(inner).power(2)
-    return squares.linear(sum_matrix(expression), expression.shape)
-
-
 def squares_bounds(expression: Expression, expander: Any) -> Pair:
     """Bound sums of squares of a function of the record, over a positive one."""
     table = lines(expression)
