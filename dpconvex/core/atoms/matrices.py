@@ -161,7 +161,8 @@ def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     value, least = log_det_range(shape, *entry_ends(entries)), eigenvalue_range(shape, *entry_ends(entries)).low
     rows, size = affine_rows(entries, "a log-determinant"), float(np.sqrt(shape[0])) / least
     term = Term(rows * size, True, scaled_mass(entries, size))
-    return [Scalar(value, (term,), tuple(Piece(entry.terms, 1 / least**2) for entry in entries if entry.terms), -1)]
+    pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
+    return [Scalar(value, (term,), pieces, -1)]
 
 
 def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
