@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
 from dpconvex.errors import TemplateError
 
@@ -156,6 +157,5 @@ def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], pos
             value = getattr(mechanism, name)
             if value is None:
                 continue
-            number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            if not number or not least <= value <= LARGEST:
+            if not (is_real(value) and least <= value <= LARGEST):
                 raise TemplateError(f"{owner}: {name} must be finite and {kind}, not {value!r}.")
