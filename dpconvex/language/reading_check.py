@@ -77,7 +77,7 @@ class CvxpyValues:
 
 def numeric(node: Any, values: list[Any]) -> Any:
     """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or is of a norm of nearly the same order."""
-    if float(getattr(node, "original_p", 0)) != float(getattr(node, "p", 0) if hasattr(node, "original_p") else 0):
+    if hasattr(node, "original_p") and float(node.original_p) != float(node.p):
         return np.full(node.shape, np.nan)
     try:
         with np.errstate(all="ignore"):
