@@ -79,7 +79,7 @@ def least_hessian(
     linear, constant = polynomial.part(with_theta=True), polynomial.part(with_theta=False)
     shape = (polynomial.size, expander.space.dim)
     jacobian = sp.csr_array((linear.coefficient, (linear.entry, linear.coordinate)), shape=shape)
-    offset = np.bincount(constant.entry, weights=constant.coefficient, minlength=polynomial.size)
+    offset = np.asarray(np.bincount(constant.entry, constant.coefficient, polynomial.size), dtype=float)
     bend = atom.strong.bend(squared, weights, reach_of(jacobian, offset, feasible))
     if bend is None:
         return None
