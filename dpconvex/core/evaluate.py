@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.expression import Constant, Expression
+from dpconvex.core.expression import Constant, Expression, Variable
 
 __all__ = ["evaluate", "evaluations", "over_records", "postorder", "subgradient", "substituted"]
 
@@ -92,7 +92,7 @@ def substituted(root: Expression, leaves: Mapping[Expression, Expression]) -> Ex
     return found[root]
 
 
-def subgradient(root: Expression, leaves: Mapping[Expression, Any]) -> dict[Expression, Array] | None:
+def subgradient(root: Expression, leaves: Mapping[Variable, Any]) -> dict[Variable, Array] | None:
     """Return a subgradient of a scalar expression by each of its variables; None if an atom in it has no derivative.
 
     >>> from dpconvex.core.expression import Variable

@@ -7,6 +7,7 @@ remember what they found about a node by the node itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -77,7 +78,7 @@ class Expression:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:

@@ -11,7 +11,7 @@ record's domain and the subspace that its rows span are then read off the coeffi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,7 @@ class Polynomial:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def is_record_only(self) -> bool:
@@ -267,12 +267,16 @@ class Polynomial:
 def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Index]) -> Polynomial:
     """Put the terms of several arrays into one, each with the entry numbers given for it."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
-    pad: Callable[[Index], Index] = lambda m: np.pad(m, ((0, 0), (degree - m.shape[1], 0)), constant_values=-1)  # noqa: E731
+
+    def padded(monomial: Index) -> Index:
+        missing = degree - monomial.shape[1]
+        return np.pad(monomial, ((0, 0), (missing, 0)), constant_values=-1) if missing else monomial
+
     return Polynomial(
         shape,
         np.concatenate(entries),
         np.concatenate([part.coordinate for part in parts]),
-        np.concatenate([pad(part.monomial) for part in parts]),
+        np.concatenate([padded(part.monomial) for part in parts]),
         np.concatenate([part.coefficient for part in parts]),
         np.concatenate([part.error for part in parts]),
     )

@@ -44,7 +44,8 @@ class Dual(NDArrayOperatorsMixin):
     @property
     def whole(self) -> Array:
         """The derivative in the array's shape."""
-        return np.broadcast_to(self.tangent, self.shape)
+        shape = self.shape
+        return self.tangent if np.shape(self.tangent) == shape else np.broadcast_to(self.tangent, shape)
 
     def reshape(self, shape: tuple[int, ...]) -> Dual:
         """Reshape in row order."""

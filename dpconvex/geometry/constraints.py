@@ -22,7 +22,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block, Space
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.geometry.convex_sets import Interval, Piece, Spectrum, Unrecognised
-from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
+from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_counts
 from dpconvex.geometry.quadratics import squares
 from dpconvex.geometry.stated_sets import (
     contained,
@@ -136,7 +136,7 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
         else:
             curved[part] = factors
     matrix.eliminate_zeros()
-    counts = np.stack([np.diff(factors.indptr) for factors in curved.values()])
+    counts = np.array([np.diff(factors.indptr) for factors in curved.values()]).reshape(len(curved), -1)
     asked = np.isfinite(level)
     straight = asked & (counts.sum(axis=0) == 0)
     bent = asked & ~straight
@@ -152,7 +152,7 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
             )
             if count[row] > 1:
                 found.append(
-                    sum_at_most(part, np.bincount(entries, weights, part.size), float(level[row]), space, text)
+                    sum_at_most(part, weighted_counts(entries, weights, part.size), float(level[row]), space, text)
                 )
             elif weights[0] > 0:
                 upper[entries] = np.minimum(upper[entries], level[row] / weights[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,7 +15,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
 
-__all__ = ["affine_map", "groups", "linear_parts"]
+__all__ = ["affine_map", "groups", "linear_parts", "weighted_counts"]
 
 Array = NDArray[np.float64]
 
@@ -35,11 +36,16 @@ def affine_map(expression: Expression, space: Space) -> tuple[sp.csr_array, Arra
         (found.coefficient[moving], (found.entry[moving], found.coordinate[moving])), shape=(found.size, space.dim)
     )
     kept &= fixed
-    return matrix, np.bincount(found.entry[kept], weights=found.coefficient[kept], minlength=found.size)
+    return matrix, weighted_counts(found.entry[kept], found.coefficient[kept], found.size)
+
+
+def weighted_counts(place: NDArray[Any], weights: Array, size: int) -> Array:
+    """Add up weights in their places."""
+    return np.asarray(np.bincount(place, weights=weights, minlength=size), dtype=float)
 
 
 def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
-    """Write a public expression as a sum of matrices times entries: of affine expressions, and of atoms that are not linear.
+    """Write a public expression as a sum of nonzero matrices times affine expressions and atoms that are not linear.
 
     >>> from dpconvex.core.atoms.powers import square
     >>> from dpconvex.core.atoms.sums import total
@@ -53,6 +59,9 @@ def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
     waiting = [(expression, sp.csr_array(sp.eye_array(expression.size)))]
     while waiting:
         node, matrix = waiting.pop()
+        matrix.eliminate_zeros()
+        if not matrix.nnz:
+            continue
         # Only sums and products of numbers with something curved are taken apart.
         if node.is_affine or node.atom is None or not node.atom.keeps_affine(node.args):
             found[node] = found[node] + matrix if node in found else matrix

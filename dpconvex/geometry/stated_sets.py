@@ -88,7 +88,9 @@ def norm_ball(matrix: sp.csr_array, offset: Array, order: float, radius: float, 
         raise unsatisfiable(text)
     if order == np.inf or len(offset) == 1:
         return two_sided(matrix, offset, np.full(len(offset), radius), text)
-    exact = {1: l1_ball, 2: euclidean_ball}.get(order, lambda *parts: None)(matrix, offset, radius, text)
+    exact = None
+    if order in (1, 2):
+        exact = (l1_ball if order == 1 else euclidean_ball)(matrix, offset, radius, text)
     return exact if exact is not None else contained(matrix, offset, radius, spread(order, len(offset)), text)
 
 

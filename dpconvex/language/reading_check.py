@@ -13,8 +13,8 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.record_domains import Fields
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.language.record import Record
 
 __all__ = ["check_reading"]
 
@@ -28,7 +28,7 @@ FEW = 32
 
 
 def check_reading(
-    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Fields, reader: Reader
+    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
@@ -79,14 +79,21 @@ class CvxpyValues:
 
 
 def numeric(node: Any, values: list[Any]) -> Any:
-    """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or is of a norm of nearly the same order."""
-    if float(getattr(node, "original_p", 0)) != float(getattr(node, "p", 0) if hasattr(node, "original_p") else 0):
+    """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or not the atom's own."""
+    if is_another(node, values):
         return np.full(node.shape, np.nan)
     try:
         with np.errstate(all="ignore"):
             return node.numeric(values)
     except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError, DPConvexError):
         return np.full(node.shape, np.nan)
+
+
+def is_another(node: Any, values: list[Any]) -> bool:
+    """Whether CVXPY computes another function: a norm of a nearby order, eigenvalues of one triangle of a matrix."""
+    if hasattr(node, "original_p"):
+        return float(node.original_p) != float(node.p)
+    return type(node).__name__ in ("lambda_max", "log_det") and not np.allclose(values[0], np.transpose(values[0]))
 
 
 def measured(original: Any, values: CvxpyValues) -> list[Valued]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.evaluate import postorder
+from dpconvex.core.remembered import once
 from dpconvex.language.privacy import Privacy
 
 __all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
-
-_DECLARED: WeakKeyDictionary[Analysis, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
@@ -51,14 +48,13 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
     )
 
 
+@once
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each user's atom whose constants were declared and not derived."""
-    if analysis not in _DECLARED:
-        nodes = postorder(analysis.form.template.losses)
-        names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
-        _DECLARED[analysis] = tuple(
-            f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
-            "slopes are linear between those read off the user's at many points."
-            for name in sorted(names)
-        )
-    return _DECLARED[analysis]
+    nodes = postorder(analysis.form.template.losses)
+    names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
+    return tuple(
+        f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
+        "slopes are linear between those read off the user's at many points."
+        for name in sorted(names)
+    )

@@ -15,6 +15,8 @@ import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.extremes import SUM_LARGEST
+from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
@@ -151,6 +153,8 @@ def applied(expression: Expression, values: list[Array]) -> Array:
 
 def groups(expression: Expression, inner: list[Jet]) -> list[list[Jet]]:
     """Return, for each entry of a curved expression, what it is a function of."""
+    if expression.atom in (SUM_LARGEST, LOG_DET):
+        return [inner]
     if not any(name == "axis" for name, _ in expression.options):
         return [[part_of(jet, [k]) for jet in inner] for k in range(expression.size)]
     numbers = np.arange(expression.args[0].size).reshape(expression.args[0].shape, order="F")
@@ -246,7 +250,7 @@ def log_sum_exp(arguments: list[Array]) -> Local:
 
 
 def norm(expression: Expression) -> Callable[[list[Array]], Local]:
-    """Return a p-norm; its second derivatives only for p = 2, away from zero."""
+    """Return a p-norm; its second derivatives only for p >= 2, away from zero."""
     p = expression.option("p")
     if np.isinf(p):
         return selected(lambda m: np.argmax(m, axis=2), signed=True)
@@ -256,8 +260,37 @@ def norm(expression: Expression) -> Callable[[list[Array]], Local]:
         value = np.linalg.norm(entries, ord=p, axis=2)
         safe = np.where(value > 0, value, 1.0)[..., None]
         slope = np.sign(entries) * (np.abs(entries) / safe) ** (p - 1)
-        flat = diagonal(np.ones_like(entries)) - slope[..., :, None] * slope[..., None, :]
-        return value, slope, flat / safe[..., None] if p == 2 else np.zeros_like(flat)
+        flat = (
+            diagonal((np.abs(entries) / safe) ** (p - 2 if p >= 2 else 0)) - slope[..., :, None] * slope[..., None, :]
+        )
+        return value, slope, (p - 1) * flat / safe[..., None] if p >= 2 else np.zeros_like(flat)
+
+    return apply
+
+
+def sum_largest(expression: Expression) -> Callable[[list[Array]], Local]:
+    """Return the sum of the k largest entries."""
+
+    def apply(arguments: list[Array]) -> Local:
+        (entries,) = arguments
+        places = np.argsort(entries, axis=2)[..., -expression.option("k") :]
+        slope = np.zeros_like(entries)
+        np.put_along_axis(slope, places, 1.0, axis=2)
+        return np.sum(slope * entries, axis=2), slope, np.zeros((*entries.shape, entries.shape[2]))
+
+    return apply
+
+
+def log_det(expression: Expression) -> Callable[[list[Array]], Local]:
+    """Return the logarithm of the determinant of a positive definite matrix, given its entries in column order."""
+    side = expression.args[0].shape[0]
+
+    def apply(arguments: list[Array]) -> Local:
+        (entries,) = arguments
+        inverse = np.linalg.inv(entries.reshape(*entries.shape[:2], side, side))
+        bend = -np.einsum("pzac,pzdb->pzabcd", inverse, inverse)
+        slope = inverse.reshape(entries.shape)
+        return -np.linalg.slogdet(inverse)[1], slope, bend.reshape(*entries.shape, entries.shape[2])
 
     return apply
 
@@ -307,6 +340,8 @@ OUTER: dict[str, Callable[[Any], Callable[[list[Array]], Local]]] = {
     "norm": norm,
     "log_sum_exp": lambda _: log_sum_exp,
     "quad_over_lin": lambda _: ratio,
+    "sum_largest": sum_largest,
+    "log_det": log_det,
     "kl_div": lambda _: relative_entropy(1.0),
     "rel_entr": lambda _: relative_entropy(0.0),
 }

@@ -10,7 +10,7 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.from_cvxpy import read
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
@@ -58,12 +58,12 @@ REFUSALS = {
     "constraint depends on data": (
         lambda: Template(RECORD, loss, 0, [w @ RECORD.parameters["x"] >= 0]),
         "a constraint mentions a field of the record",
-        "0.0 <= w @ x",
+        "0 <= w @ x",
     ),
     "constraint is not convex": (
         lambda: Template(RECORD, loss, 0, [cp.norm(w) >= 1]),
         "a constraint is not convex",
-        "1.0 <= ",
+        "1 <= ",
     ),
     "foreign parameter": (
         lambda: Template(RECORD, lambda **f: loss(**f) * cp.Parameter(nonneg=True, name="lambda")),
@@ -83,17 +83,17 @@ REFUSALS = {
     "product of parameters": (
         lambda: Template(RECORD, lambda x, s, y: cp.logistic(v * (w @ x))),
         "it multiplies variables with each other",
-        "v * w @ x",
+        "v * (w @ x)",
     ),
     "wrong for one label only": (
         lambda: Template(RECORD, lambda x, s, y: y * cp.logistic(w @ x)),
         "for {'y': -1} is not convex",
-        "-1.0 * logistic(w @ x)",
+        "-1 * logistic(w @ x)",
     ),
     "a sign asserted in the regularizer": (
         lambda: Template(RECORD, loss, cp.square(nonneg_wrap(cp.norm(w) - 5)) + cp.sum_squares(w)),
-        "nonneg_wrap asserts what is not known",
-        "nonneg_wrap",
+        "the regularizer is not convex",
+        "square(norm(w) - 5)",
     ),
     "definiteness asserted in a constraint": (
         lambda: Template(RECORD, loss, 0, [cp.quad_form(w, cp.psd_wrap(np.diag([1.0, -1.0]))) <= 1]),
@@ -108,7 +108,7 @@ REFUSALS = {
     "a factor 0": (
         lambda: Template(RECORD, lambda x, s, y: cp.logistic(0 * (w @ x))),
         "the loss does not change with any variable",
-        "0.0 * w @ x",
+        "0 * (w @ x)",
     ),
     "cancelling leaves": (
         lambda: Template(RECORD, lambda x, s, y: cp.square(w @ x - x @ w)),
@@ -134,12 +134,12 @@ def test_definiteness_that_holds_may_be_asserted():
     assert form.noise_dimension == 2
 
 
-def test_an_affine_atom_without_a_rule_is_named():
+def test_products_of_every_kind_are_leaves():
     W = cp.Variable((2, 2), name="W")
     record = Record(M=Box(-np.ones((2, 2)), np.ones((2, 2))))
-    with pytest.raises(MissingRule, match="kron") as caught:
-        LossForm(Template(record, lambda M: cp.sum(cp.logistic(cp.kron(M, W)))))
-    assert "kron(M, W)" in caught.value.expression
+    form = LossForm(Template(record, lambda M: cp.sum(cp.logistic(cp.kron(M, W)))))
+    assert form.polynomial(form.leaves[0][0]).shape == (4, 4)
+    assert form.noise_dimension == 4
 
 
 def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():

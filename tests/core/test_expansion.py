@@ -94,7 +94,7 @@ EXPRESSIONS: dict[str, cp.Expression] = {
     "outer product of a record": cp.sum(cp.multiply(cp.outer(x, x), S)),
     "quadratic form of a record": x @ S @ x,
     "quadratic form with a homogeneous 1": z[1:3] @ P @ z[2:4],
-    "kron and convolution of a record": cp.kron(M, W)[0] @ np.ones(4) + cp.sum(cp.convolve(x, w)) + cp.kron(W, M)[1, 1],
+    "kron and convolution of a record": cp.kron(M, W)[0] @ np.ones(6) + cp.sum(cp.convolve(x, w)),
     "quad_form atom with a variable matrix": cp.quad_form(x, S),
     "powers": w @ (x**2) + v * s**3 + cp.power(s, 4) * w[0],
     "fractional power": v * cp.sqrt(s) + cp.power(s, -1.5) * w[0],

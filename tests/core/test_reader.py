@@ -149,7 +149,7 @@ def test_every_atom_that_is_read_is_built_again_with_its_value() -> None:
         assert read.shape == expression.shape
         assert {node.atom for node in postorder([read])} <= {*ATOMS.values(), None}
         np.testing.assert_allclose(
-            evaluate(read, {"v": v.value, "X": X.value}), expression.value, rtol=1e-12, atol=1e-14
+            evaluate(read, {"v": v.value, "X": X.value}).ravel(), np.ravel(expression.value), rtol=1e-12, atol=1e-14
         )
 
 

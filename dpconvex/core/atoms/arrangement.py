@@ -54,7 +54,9 @@ def places(expression: Expression) -> NDArray[np.int64]:
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
     """Expand a rearrangement of entries."""
-    return Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]).gathered(places(expression))
+    stacked, order = Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]), places(expression)
+    plain = stacked.size == order.size and (np.diff(order.ravel(order="F"), prepend=-1) == 1).all()
+    return stacked.reshaped(expression.shape) if plain else stacked.gathered(order)
 
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:

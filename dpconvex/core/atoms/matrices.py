@@ -161,7 +161,8 @@ def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     value, least = log_det_range(shape, *entry_ends(entries)), eigenvalue_range(shape, *entry_ends(entries)).low
     rows, size = affine_rows(entries, "a log-determinant"), float(np.sqrt(shape[0])) / least
     term = Term(rows * size, True, scaled_mass(entries, size))
-    return [Scalar(value, (term,), tuple(Piece(entry.terms, 1 / least**2) for entry in entries if entry.terms), -1)]
+    pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
+    return [Scalar(value, (term,), pieces, -1)]
 
 
 def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
@@ -211,7 +212,8 @@ def inverse(a: Any) -> Any:
 LAMBDA_MAX = Atom(
     name="lambda_max",
     shape=of_square,
-    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
+    # Like CVXPY's, it sees the lower triangle only.
+    value=each(lambda xp, a: xp.linalg.eigvalsh(xp.tril(a) + xp.swapaxes(xp.tril(a, -1), -1, -2))[..., -1]),
     pull=largest_eigenvector,
     reads={"cvxpy.atoms.lambda_max.lambda_max": lambda node, args: lambda_max(args[0])},
     writes=lambda cp, expression, args: cp.lambda_max(args[0]),

@@ -91,7 +91,9 @@ DIVIDE = Atom(
 
 def matmul_shape(one: Shape, two: Shape) -> Shape:
     """Shape of a product of vectors and matrices."""
-    if not (1 <= len(one) <= 2 and 1 <= len(two) <= 2) or one[-1] != two[0]:
+    if max(len(one), len(two)) > 2:
+        raise ValueError("there is no rule for products of stacks of matrices: multiply them one by one")
+    if not (one and two) or one[-1] != two[0]:
         raise ValueError(f"there is no product of shapes {one} and {two}")
     return (*one[:-1], *two[1:])
 
