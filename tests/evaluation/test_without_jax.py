@@ -8,7 +8,14 @@ import sys
 PROGRAM = """
 import sys
 
-sys.modules["jax"] = None  # importing it fails
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
 
 import cvxpy as cp
 import numpy as np
@@ -41,7 +48,7 @@ for name, template in templates.items():
     if labels is not None:
         assert len(release.predict(x)) == 60
         assert np.mean(found.predict(x) == labels) > 0.2
-assert sys.modules["jax"] is None
+assert "jax" not in sys.modules
 try:
     dp.falsify(templates["margin"], dp.verify(templates["margin"], privacy, size=60))
 except dp.TemplateError as error:
