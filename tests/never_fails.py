@@ -17,7 +17,7 @@ import dpconvex as dp
 from benchmarks import public_data as loaders
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.automatic import Automatic
-from dpconvex.noise.samplers import seeded_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.solve import run_certified
 from dpconvex.solvers.first_order import FirstOrder
 
@@ -197,8 +197,9 @@ def attempt(
             continue
         data = fitting(template.record, sources[source](size, 8))
         try:
-            rng = seeded_generator(seed)
-            run_certified(template, data, certificate, chosen, FirstOrder(), rng, seed=seed)
+            noise = NoiseSource(seed)
+            rng = noise.rng
+            run_certified(template, data, certificate, chosen, FirstOrder(), noise)
             tally.released += 1
         except dp.DPConvexError as error:
             tally.failed.append(f"{label}, {source} n={size} ({nominal}), {privacy}, {mechanism}, seed {seed}: {error}")

@@ -11,28 +11,22 @@ import csv
 import io
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import dpconvex as dp
 from dpconvex.apps import demo
+from dpconvex.apps.settings import assignments, columns, declare, labelling, ledger, named, privacy, words
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate, TemplateError
 from dpconvex.language.csv_tables import Table, read_settings
 from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.learners.problem_files import locate, options as options_of
 from dpconvex.release.outputs import writable, write_whole
 
-if TYPE_CHECKING:
-    from dpconvex.language.template import Template
-
 __all__ = ["main"]
 
 REFUSED, MISTAKEN = 1, 2
-
-# Of a promise, for the components of a mixture.
-SHARE = 0.2
 
 # Mechanisms by name: the class, and its noise.
 MECHANISMS = {
@@ -97,15 +91,11 @@ def parser() -> argparse.ArgumentParser:
 
     sub = add("verify", verify, "prove that a problem is private, without data")
     add_problem(sub)
-    sub.add_argument("--size", type=int, required=True, metavar="N", help="public number of records")
-    sub.add_argument("--epsilon", type=float, required=True, metavar="E")
-    add_promise(sub)
+    add_promise(sub, "public number of records", required=True)
 
     sub = add("audit", audit, "attack what a problem's certificate claims, without data")
     add_problem(sub)
-    sub.add_argument("--size", type=int, required=True, metavar="N", help="public number of records")
-    sub.add_argument("--epsilon", type=float, required=True, metavar="E")
-    add_promise(sub)
+    add_promise(sub, "public number of records", required=True)
     sub.add_argument("--mechanism", choices=sorted(MECHANISMS), help="by default, the one that verify chooses")
     sub.add_argument("--effort", type=float, default=1.0, metavar="X", help="how long to search; by default 1")
     sub.add_argument("--runs", type=int, default=0, metavar="N", help="also fit the worst neighbours so often each")
@@ -123,9 +113,7 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--label", metavar="COLUMN", help="column that holds the label")
     table.add_argument("--labels", metavar="A,B,...", type=words, help="labels that may occur")
     table.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
-    sub.add_argument("--epsilon", type=float, metavar="E")
-    add_promise(sub)
-    sub.add_argument("--size", type=int, metavar="N", help="public nominal number of records, under add-remove")
+    add_promise(sub, "public nominal number of records, under add-remove", required=False)
     sub.add_argument("--ledger", metavar="FILE", help="budget that the cost is recorded in before the data are used")
     sub.add_argument("--budget", type=float, metavar="E", help="total epsilon of a ledger that is to be made")
     sub.add_argument("--budget-delta", type=float, default=0.0, metavar="D", help="total delta of that ledger")
@@ -152,8 +140,10 @@ def add_problem(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def add_promise(sub: argparse.ArgumentParser) -> None:
-    """Add the arguments of a promise, but for epsilon."""
+def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None:
+    """Add the arguments of a promise, and the number of records that it is about."""
+    sub.add_argument("--size", type=int, required=required, metavar="N", help=size)
+    sub.add_argument("--epsilon", type=float, required=required, metavar="E")
     sub.add_argument("--delta", type=float, metavar="D", help="by default 0")
     sub.add_argument("--adjacency", choices=ADJACENCIES, help=f"by default {ADJACENCIES[0]}")
     sub.add_argument("--share", type=float, metavar="S", help="part of it that pays for the components of a mixture")
@@ -189,7 +179,7 @@ def list_problems(chosen: argparse.Namespace) -> None:
 def verify(chosen: argparse.Namespace) -> None:
     """Print the certificate of a problem."""
     promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
-    learner = template(chosen.problem, assignments(chosen.set))
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
     share = labelling(learner, chosen.share)
     prove = dp.verify_mixture if share else dp.verify
     certificate = prove(learner, promise, chosen.size, **share)
@@ -199,7 +189,7 @@ def verify(chosen: argparse.Namespace) -> None:
 def audit(chosen: argparse.Namespace) -> None:
     """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
     promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
-    learner = template(chosen.problem, assignments(chosen.set))
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
     kind, noise = MECHANISMS.get(chosen.mechanism, (None, ""))
     mechanism = None if kind is None else getattr(dp, kind)(*([noise] if noise else []))
     share = labelling(learner, chosen.share)
@@ -282,115 +272,6 @@ def predict(chosen: argparse.Namespace) -> None:
         write(sys.stdout, table.label, predictions)
     if chosen.json:
         print(json.dumps({"label": table.label, "predictions": predictions}))
-
-
-# From text to objects
-
-
-def words(text: str) -> list[str]:
-    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
-
-    >>> words('age, "hours, weekly"')
-    ['age', 'hours, weekly']
-    """
-    return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
-
-
-def assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """Read options: numbers, TOML values such as ``[1, 2]`` and ``true``, and otherwise text.
-
-    >>> assignments(["features=9", "width=.5", "labels=['no', 'yes']", "name=w"])
-    {'features': 9, 'width': 0.5, 'labels': ['no', 'yes'], 'name': 'w'}
-    """
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip().isidentifier():
-            raise TemplateError(f"--set takes OPTION=VALUE, such as --set regularization=0.01, not {text!r}.")
-        if name.strip() in found:
-            raise TemplateError(f"--set gives the option {name.strip()!r} twice.")
-        found[name.strip()] = literal(value.strip())
-    return found
-
-
-def literal(text: str) -> Any:
-    """Return the value that a text denotes."""
-    for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
-        try:
-            return read(text)
-        except ValueError:  # a TOML error is one, too
-            continue
-    return text
-
-
-def columns(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the features with their bounds: each with its own, or a list of names and one pair for all of them."""
-    features, bounds = settings["features"], settings.get("bounds")
-    if isinstance(features, dict):
-        if bounds is not None:
-            raise TemplateError("give bounds once: with each feature, or one pair for all in a list of features.")
-        return features
-    if bounds is None:
-        raise TemplateError("declare bounds, the public lower and upper bound of every feature.")
-    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
-        raise TemplateError(f"features must be a list of column names, or a table of bounds, not {features!r}.")
-    if len(set(features)) != len(features):
-        raise TemplateError(f"a feature is declared twice: {', '.join(features)}.")
-    return dict.fromkeys(features, bounds)
-
-
-def declare(problem: str, table: Table, options: dict[str, Any]) -> tuple[Template, list[Any]]:
-    """Return the learner for a table, and the values of its field y that stand for the table's labels, in order."""
-    declared = {"features": len(table.features), "classes": len(table.labels), "labels": list(table.labels)}
-    learner = template(problem, {key: v for key, v in declared.items() if key in options_of(problem)} | options)
-    fields = learner.record.fields
-    values = getattr(fields.get("y"), "values", ())
-    needed = set(fields) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
-    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (len(table.features),) or not values:
-        raise TemplateError(
-            f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
-            f"{len(table.features)}, and a label y from declared values; it has {learner.record!r}."
-        )
-    if len(values) != len(table.labels):
-        raise TemplateError(f"{problem} has {len(values)} classes, but {len(table.labels)} labels are declared.")
-    return learner, list(values)
-
-
-def labelling(learner: Template, share: float | None) -> dict[str, Any]:
-    """Return what learning the components of a mixture takes, nothing if the problem is none."""
-    if "m" in learner.record.discrete:
-        return {"share": SHARE if share is None else share}
-    if share is not None:
-        raise TemplateError("share pays for the components of a mixture, and this problem has none.")
-    return {}
-
-
-def named(value: Any, codes: list[Any], table: Table) -> str:
-    """Return the label that a predicted value stands for."""
-    if value not in codes:
-        raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {codes!r}.")
-    return table.labels[codes.index(value)]
-
-
-def template(problem: str, options: dict[str, Any]) -> Template:
-    """Load a problem."""
-    return dp.load(problem, **options)
-
-
-def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:
-    """Return the promise."""
-    return dp.Privacy(epsilon, 0.0 if delta is None else delta, ADJACENCIES[0] if adjacency is None else adjacency)
-
-
-def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
-    """Open the budget that pays, or make it if a total is given."""
-    if chosen.ledger is None:
-        if chosen.budget is not None:
-            raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
-        return None
-    if chosen.budget is None:
-        return dp.Budget.open(chosen.ledger)
-    return dp.Budget(dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency), chosen.ledger)
 
 
 # From objects to text

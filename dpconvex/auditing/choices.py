@@ -15,7 +15,7 @@ from dpconvex.auditing.report import Attack
 from dpconvex.auditing.steps import profile_delta, profile_epsilon
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import private_selection as selection
-from dpconvex.mechanisms.certificate import ClusteringNoise
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.random_repetition import Repetitions
 
 __all__ = ["attack_clustering", "attack_repetitions", "attack_selection", "choice_law"]

@@ -92,7 +92,7 @@ def drawn(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, dr
     """Return noise vectors, shape (m, dim)."""
     dim = analysis.form.space.dim
     rng = system_generator()
-    if certificate.perturbed == "gradients":
+    if not certificate.minimises:
         steps = int(certificate.settings["steps"])
         one = replace(certificate, settings={**certificate.settings, "steps": float(min(steps, draws))})
         found: list[Array] = []

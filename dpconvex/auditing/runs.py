@@ -17,7 +17,7 @@ from dpconvex.auditing.report import Attack, written
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.noise.samplers import system_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.solve import resolved, run_certified
 
 __all__ = ["attack_runs", "proportion_bounds"]
@@ -115,6 +115,6 @@ def released(
     solver, found = resolved(backend), []
     checked = template.record.checked(data)
     for _ in range(count):
-        release = run_certified(template, checked, certificate, mechanism, solver, system_generator())
+        release = run_certified(template, checked, certificate, mechanism, solver, NoiseSource())
         found.append(np.concatenate([np.ravel(value) for value in release.values()]))
     return np.asarray(found)

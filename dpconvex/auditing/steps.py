@@ -15,8 +15,8 @@ from dpconvex.auditing.noises import LogNoise, gaussian_density
 from dpconvex.auditing.objective import Effort, left_delta
 from dpconvex.auditing.report import Attack
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.mechanisms.certificate import Certificate, CoverNoise
-from dpconvex.mechanisms.grid import LAPLACE
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import LAPLACE, CoverNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
 __all__ = ["attack_cover", "attack_gradients", "attack_output", "profile_delta"]

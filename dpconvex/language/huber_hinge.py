@@ -14,6 +14,7 @@ import numpy as np
 from cvxpy.atoms.elementwise.huber import huber
 from cvxpy.atoms.elementwise.maximum import maximum
 
+from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError
 
 __all__ = ["huber_hinge"]
@@ -52,8 +53,7 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     >>> huber_hinge([-1.0, 0.0, 0.5, 2.0], width=0.5).value
     array([0.   , 0.125, 0.5  , 2.   ])
     """
-    real = isinstance(width, int | float | np.integer | np.floating) and not isinstance(width, bool)
-    if not real or not 0 < width < math.inf or math.isinf(1 / (2 * float(width))):
+    if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
         raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
     violation = expr
     if not isinstance(violation, cp.Expression):

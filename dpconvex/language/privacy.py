@@ -11,7 +11,7 @@ from typing import Any
 
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 
-__all__ = ["ADJACENCIES", "Privacy", "computable", "text"]
+__all__ = ["ADJACENCIES", "Privacy", "check_privacy", "computable", "text"]
 
 ADJACENCIES = ("replace-one", "add-remove")
 # Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
@@ -67,6 +67,15 @@ class Privacy:
         """Whether delta is 0."""
         return self.delta == 0
 
+    @property
+    def claims(self) -> dict[str, float]:
+        """What a derivation claims: epsilon, and a delta that is not 0."""
+        return {"epsilon": self.epsilon} | ({} if self.pure else {"delta": self.delta})
+
+    def minus(self, part: Privacy) -> Privacy:
+        """Return what a part leaves of the guarantee, rounded down, so that the two together do not exceed it."""
+        return Privacy(left(self.epsilon, part.epsilon), left(self.delta, part.delta), self.adjacency)
+
     def __str__(self) -> str:
         delta = "" if self.pure else f"delta = {text(self.delta)}, "
         return f"epsilon = {text(self.epsilon)}, {delta}{self.adjacency}"
@@ -87,6 +96,12 @@ class Privacy:
         if not isinstance(fields, Mapping) or set(fields) != {"epsilon", "delta", "adjacency"}:
             raise TemplateError(f"Privacy: expected the fields epsilon, delta and adjacency, not {fields!r}.")
         return cls(**fields)
+
+
+def check_privacy(owner: str, privacy: object) -> None:
+    """Raise `TemplateError` unless an argument is a `Privacy`."""
+    if not isinstance(privacy, Privacy):
+        raise TemplateError(f"{owner}: privacy must be a Privacy, not {type(privacy).__name__}.")
 
 
 @contextmanager
@@ -113,6 +128,11 @@ def computable(privacy: Privacy) -> Iterator[None]:
             privacy,
             remedy,
         ) from error
+
+
+def left(total: float, part: float) -> float:
+    """Return what a part leaves of a total, rounded down."""
+    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
 
 
 def number(name: str, value: object) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.record import Batch, Record
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
-from dpconvex.mechanisms.certificate import ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans, nearest
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 
-__all__ = ["Records", "calibrated", "classes_of", "cluster", "clustered", "extent", "method_of", "released"]
+__all__ = ["Grouping", "Records", "cluster", "method_of"]
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -81,46 +81,107 @@ def cluster(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"cluster: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("cluster", privacy)
     method = method_of(clustering)
-    declared = record.record if isinstance(record, Template) else record
-    part = clustered(declared, features, group)
-    noise = calibrated(method, privacy, part, features, group, components)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
+    noise = grouping.calibrated(method, privacy, components)
+    source = NoiseSource(seed)
     pay(budget, privacy, label)
     if not hasattr(data, "keys"):
         raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
-    columns = {name: data[name] for name in part.fields if name in data}
-    batch = part.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
-    records = Records(part, batch, noise.step, features, group)
-    return released(method, noise, records, privacy, rng, seed, classes_of(part, group))
+    part = replace(grouping, record=Record(**grouping.fields))
+    columns = {name: data[name] for name in part.record.fields if name in data}
+    batch = part.record.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
+    return part.released(method, noise, batch, privacy, source)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which field of a record is clustered, and which one holds its class, if any."""
+
+    record: Record
+    features: str
+    group: str | None
+
+    @staticmethod
+    def of(record: Any, features: str, group: str | None) -> Grouping:
+        """Return the part of a record that a clustering reads, or raise `TemplateError`."""
+        if not isinstance(record, Record):
+            raise TemplateError(f"cluster: expected a Record or a Template, not {type(record).__name__}.")
+        for name in (features, group):
+            if not isinstance(name, str | None):
+                raise TemplateError(f"cluster: the name of a field must be a text, not {name!r}.")
+        if features not in record.continuous:
+            raise TemplateError(
+                f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
+            )
+        if group is not None and group not in record.discrete:
+            raise TemplateError(
+                f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster "
+                "all records together."
+            )
+        return Grouping(record, features, group)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The domains of the fields that are read."""
+        return {name: self.record.fields[name] for name in (self.features, self.group) if name is not None}
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The declared classes, none if all records are clustered together."""
+        return () if self.group is None else self.record.discrete[self.group].values
+
+    @property
+    def extent(self) -> tuple[Array, float]:
+        """The middle of the features' domain, shape (d,), and a bound on the distance of records from it."""
+        domain = self.record.continuous[self.features]
+        lower, upper = (np.ravel(bound) for bound in domain.bounds)
+        if isinstance(domain, Ball):
+            return np.zeros(len(lower)), domain.norm_bound
+        middle = (lower + upper) / 2
+        # Rounding is monotone: a computed difference from the middle is at most that of a bound.
+        return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
+
+    def calibrated(self, method: NoisyKMeans, privacy: Privacy, components: int) -> ClusteringNoise:
+        """Return the noise of a clustering."""
+        middle, radius = self.extent
+        classes = len(self.classes) or 1
+        with computable(privacy):
+            return method.calibrate(
+                privacy, classes=classes, components=components, features=len(middle), radius=radius
+            )
+
+    def released(
+        self, method: NoisyKMeans, noise: ClusteringNoise, batch: Batch, privacy: Privacy, source: NoiseSource
+    ) -> Components:
+        """Cluster, and say what it cost."""
+        records = Records(self, batch, noise.step)
+        centers = method.run(noise, records.statistics, source.rng)
+        return Components(
+            centers=centers * noise.step + records.middle,
+            classes=self.classes,
+            radius=records.radius,
+            middle=records.middle,
+            step=noise.step,
+            noise=noise,
+            derivation=method.derive(noise, privacy.adjacency),
+            **source.spending(privacy),
+        )
 
 
 class Records:
-    """The records of a batch, in steps of a grid, with the codes of their classes; the only place that reads them.
+    """The records of a batch, in steps of a grid, with the codes of their classes; the only place that reads them."""
 
-    Parameters
-    ----------
-    record : Record
-    batch : Batch
-        Validated by it.
-    step : float
-        Of the grid.
-    features : str
-    group : str or None
-    """
-
-    def __init__(self, record: Record, batch: Batch, step: float, features: str, group: str | None) -> None:
-        self.column = batch.fields[features]
+    def __init__(self, grouping: Grouping, batch: Batch, step: float) -> None:
+        self.column = batch.fields[grouping.features]
         self.step = step
-        self.middle, self.radius = extent(record, features)
-        if group is None:
+        self.middle, self.radius = grouping.extent
+        if grouping.group is None:
             self.codes = np.zeros(batch.size, dtype=np.int64)
         else:
-            values = record.discrete[group].values
-            place = np.array([values.index(chosen[group]) for chosen in record.combinations])
-            self.codes = place[batch.group]
+            place = [grouping.classes.index(chosen[grouping.group]) for chosen in grouping.record.combinations]
+            self.codes = np.array(place)[batch.group]
 
     def blocks(self) -> Iterator[tuple[Array, Codes]]:
         """Yield blocks of records in steps, shape (n, d), and their classes, shape (n,)."""
@@ -150,75 +211,6 @@ class Records:
         """Return the component of each record, shape (n,)."""
         none = np.zeros(0, dtype=np.int64)
         return np.concatenate([none, *(components.of(steps, codes) for steps, codes in self.blocks())])
-
-
-def released(
-    method: NoisyKMeans,
-    noise: ClusteringNoise,
-    records: Records,
-    privacy: Privacy,
-    rng: np.random.Generator,
-    seed: int | None,
-    classes: tuple[Any, ...],
-) -> Components:
-    """Cluster, and say what it cost."""
-    centers = method.run(noise, records.statistics, rng)
-    return Components(
-        centers=centers * noise.step + records.middle,
-        classes=classes,
-        radius=records.radius,
-        middle=records.middle,
-        step=noise.step,
-        noise=noise,
-        derivation=method.derive(noise, privacy.adjacency),
-        spent=privacy if seed is None else None,
-        not_private_because="" if seed is None else f"the noise was drawn with the seed {seed}",
-    )
-
-
-def clustered(record: Any, features: str, group: str | None) -> Record:
-    """Return the part of a record that a clustering reads."""
-    if not isinstance(record, Record):
-        raise TemplateError(f"cluster: expected a Record or a Template, not {type(record).__name__}.")
-    for name in (features, group):
-        if not isinstance(name, str | None):
-            raise TemplateError(f"cluster: the name of a field must be a text, not {name!r}.")
-    if features not in record.continuous:
-        raise TemplateError(
-            f"cluster: the record has no continuous field {features!r} to cluster; it has {list(record.continuous)}."
-        )
-    if group is not None and group not in record.discrete:
-        raise TemplateError(
-            f"cluster: the record has no Choice {group!r}; it has {list(record.discrete)}. Pass group=None to cluster all "
-            "records together."
-        )
-    return Record(**{name: record.fields[name] for name in (features, group) if name is not None})
-
-
-def extent(record: Record, features: str) -> tuple[Array, float]:
-    """Return the middle of a field's domain, shape (d,), and a bound on the distance of records from it."""
-    domain = record.continuous[features]
-    lower, upper = (np.ravel(bound) for bound in domain.bounds)
-    if isinstance(domain, Ball):
-        return np.zeros(len(lower)), domain.norm_bound
-    middle = (lower + upper) / 2
-    # Rounding is monotone: a computed difference from the middle is at most that of a bound.
-    return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
-
-
-def classes_of(record: Record, group: str | None) -> tuple[Any, ...]:
-    """Return the declared classes, none if all records are clustered together."""
-    return () if group is None else record.discrete[group].values
-
-
-def calibrated(
-    method: NoisyKMeans, privacy: Privacy, record: Record, features: str, group: str | None, components: int
-) -> ClusteringNoise:
-    """Return the noise of a clustering of some fields."""
-    middle, radius = extent(record, features)
-    classes = len(classes_of(record, group)) or 1
-    with computable(privacy):
-        return method.calibrate(privacy, classes=classes, components=components, features=len(middle), radius=radius)
 
 
 def method_of(clustering: NoisyKMeans | None) -> NoisyKMeans:

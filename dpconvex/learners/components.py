@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
-from dpconvex.mechanisms.certificate import ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, grid_step, nearest
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
 from dpconvex.release.outputs import write_whole
 
 __all__ = ["Components", "in_steps"]
@@ -87,7 +87,7 @@ class Components:
         centers = array("the centres", self.centers)
         if centers.ndim != 3 or 0 in centers.shape:
             raise TemplateError(f"Components: centres have three axes, (classes, K, d), not the shape {centers.shape}.")
-        if not (isinstance(self.radius, int | float | np.number) and 1e-100 < self.radius < 1e100):
+        if not (is_real(self.radius) and 1e-100 < self.radius < 1e100):
             raise TemplateError(f"Components: the radius must lie between 1e-100 and 1e100, not {self.radius!r}.")
         middle = array("the middle", self.middle)
         if middle.shape not in ((), centers.shape[2:]):
@@ -104,16 +104,10 @@ class Components:
             raise TemplateError(
                 f"Components: a class must be a label such as a text or a number, not one of {classes!r}."
             )
-        if (
-            isinstance(self.step, bool)
-            or not isinstance(self.step, int | float | np.number)
-            or not 0 <= self.step < 1e300
-        ):
-            raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
         if len(classes or (None,)) != len(centers) or len(set(classes)) != len(classes):
             raise TemplateError(f"Components: centres for {len(centers)} classes, but the classes are {classes!r}.")
-        step = float(self.step) or grid_step(self.radius)
-        if not (step > 0 and np.frexp(step)[0] == 0.5):
+        step = float(self.step) or grid_step(self.radius) if is_real(self.step) else math.nan
+        if not (0 < step < 1e300 and np.frexp(step)[0] == 0.5):
             raise TemplateError(f"Components: the grid's step must be a power of two, not {self.step!r}.")
         reach = np.linalg.norm(centers - middle, axis=2).max()
         if reach > FARTHEST * self.radius + step * np.sqrt(centers.shape[2]):

@@ -6,7 +6,8 @@ constructor options, and learn nothing else from the data.  Needs scikit-learn: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@dataclass(eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """What the classifiers share.
 
@@ -70,31 +72,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
 
     problem = ""
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        adjacency: str = "replace-one",
-        classes: Sequence[Any] = (0, 1),
-        regularization: float | None = 0.01,
-        radius: float = 1.0,
-        clip: bool = False,
-        size: int | None = None,
-        mechanism: Any = None,
-        backend: Any = None,
-        seed: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.adjacency = adjacency
-        self.classes = classes
-        self.regularization = regularization
-        self.radius = radius
-        self.clip = clip
-        self.size = size
-        self.mechanism = mechanism
-        self.backend = backend
-        self.seed = seed
+    epsilon: float = 1.0
+    delta: float = 0.0
+    adjacency: str = "replace-one"
+    classes: Sequence[Any] = (0, 1)
+    regularization: float | None = 0.01
+    radius: float = 1.0
+    clip: bool = False
+    size: int | None = None
+    mechanism: Any = None
+    backend: Any = None
+    seed: int | None = None
 
     def template(self, features: int) -> Template:
         """Return the template that is fitted, for a number of features."""
@@ -131,7 +119,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         -------
         self
         """
-        self.release_ = self._solve(self._data(X, y))
+        self.release_: Release = self._fitted(solve, self._data(X, y))
         return self
 
     def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
@@ -143,17 +131,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = np.array(list(self.classes))
         return {"x": self._map(records), "y": y}
 
-    def _solve(self, data: dict[str, Any]) -> Release:
-        return solve(
-            self.template(self.n_features_in_),
-            data,
-            self._privacy(),
-            self.mechanism,
-            self.backend,
-            size=self.size,
-            clip=self.clip,
-            seed=self.seed,
-        )
+    def _fitted(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        template, privacy = self.template(self.n_features_in_), self._privacy()
+        options |= {"size": self.size, "clip": self.clip, "seed": self.seed}
+        return fit(template, data, privacy, self.mechanism, self.backend, **options)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels from the released parameters; costs no privacy.
@@ -194,6 +175,7 @@ class SoftmaxRegression(PrivateClassifier):
     problem = "softmax_regression"
 
 
+@dataclass(eq=False, repr=False)
 class LargeMarginGaussian(PrivateClassifier):
     """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
 
@@ -209,30 +191,14 @@ class LargeMarginGaussian(PrivateClassifier):
 
     problem = "large_margin_gaussian"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        adjacency: str = "replace-one",
-        classes: Sequence[Any] = (0, 1),
-        regularization: float | None = None,
-        radius: float = 1.0,
-        clip: bool = False,
-        size: int | None = None,
-        mechanism: Any = None,
-        backend: Any = None,
-        seed: int | None = None,
-        competitors: str | None = None,
-    ) -> None:
-        super().__init__(
-            epsilon, delta, adjacency, classes, regularization, radius, clip, size, mechanism, backend, seed
-        )
-        self.competitors = competitors
+    regularization: float | None = None
+    competitors: str | None = None
 
     def _options(self) -> dict[str, Any]:
         return {"competitors": self.competitors}
 
 
+@dataclass(eq=False, repr=False)
 class LargeMarginGaussianMixture(PrivateClassifier):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
 
@@ -263,35 +229,13 @@ class LargeMarginGaussianMixture(PrivateClassifier):
 
     problem = "large_margin_gaussian_mixture"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        adjacency: str = "replace-one",
-        classes: Sequence[Any] = (0, 1),
-        regularization: float | None = None,
-        radius: float = 1.0,
-        clip: bool = False,
-        size: int | None = None,
-        mechanism: Any = None,
-        backend: Any = None,
-        seed: int | None = None,
-        components: int = 2,
-        component_labels: str = "private",
-        share: float = 0.2,
-        rounds: int | None = None,
-        centers: Any = None,
-        competitors: str | None = None,
-    ) -> None:
-        super().__init__(
-            epsilon, delta, adjacency, classes, regularization, radius, clip, size, mechanism, backend, seed
-        )
-        self.components = components
-        self.component_labels = component_labels
-        self.share = share
-        self.rounds = rounds
-        self.centers = centers
-        self.competitors = competitors
+    regularization: float | None = None
+    components: int = 2
+    component_labels: str = "private"
+    share: float = 0.2
+    rounds: int | None = None
+    centers: Any = None
+    competitors: str | None = None
 
     def _options(self) -> dict[str, Any]:
         return {"components": self.components, "competitors": self.competitors}
@@ -328,20 +272,9 @@ class LargeMarginGaussianMixture(PrivateClassifier):
             )
         data = self._data(X, y)
         if clustering is None:
-            self.release_ = self._solve({**data, "m": m})
+            self.release_ = self._fitted(solve, {**data, "m": m})
             return self
-        mixture = solve_mixture(
-            self.template(self.n_features_in_),
-            data,
-            self._privacy(),
-            self.mechanism,
-            self.backend,
-            clustering=clustering,
-            share=self.share,
-            size=self.size,
-            clip=self.clip,
-            seed=self.seed,
-        )
+        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share)
         self.release_, self.components_ = mixture.release, mixture.components
         return self
 
@@ -357,6 +290,7 @@ class LargeMarginGaussianMixture(PrivateClassifier):
         return NoisyKMeans(rounds=self.rounds) if self.component_labels == "private" else None
 
 
+@dataclass(eq=False, repr=False)
 class KernelSVC(PrivateClassifier):
     """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
 
@@ -375,31 +309,10 @@ class KernelSVC(PrivateClassifier):
 
     problem = "kernel_svm"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 0.0,
-        adjacency: str = "replace-one",
-        classes: Sequence[Any] = (0, 1),
-        regularization: float = 0.01,
-        radius: float = 1.0,
-        clip: bool = False,
-        size: int | None = None,
-        mechanism: Any = None,
-        backend: Any = None,
-        seed: int | None = None,
-        components: int = 50,
-        kernel: str = "gaussian",
-        gamma: float = 1.0,
-        feature_seed: int = 0,
-    ) -> None:
-        super().__init__(
-            epsilon, delta, adjacency, classes, regularization, radius, clip, size, mechanism, backend, seed
-        )
-        self.components = components
-        self.kernel = kernel
-        self.gamma = gamma
-        self.feature_seed = feature_seed
+    components: int = 50
+    kernel: str = "gaussian"
+    gamma: float = 1.0
+    feature_seed: int = 0
 
     def template(self, features: int) -> Template:
         """Return the template that is fitted, for a number of raw features."""

@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.entries import numbers, trusted_rows
@@ -81,14 +82,14 @@ class RandomFourierFeatures:
             raise TemplateError(f"RandomFourierFeatures: kernel must be one of {KERNELS}, not {self.kernel!r}.")
         for name in ("features", "components"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            if not is_whole(value, 1):
                 raise TemplateError(f"RandomFourierFeatures: {name} must be a positive integer, not {value!r}.")
         if int(self.features) * int(self.components) > LARGEST:
             raise TemplateError(
                 f"RandomFourierFeatures: {self.components} frequencies for {self.features} features are too many to hold; "
                 f"at most {LARGEST} numbers are."
             )
-        if not (isinstance(self.gamma, int | float | np.number) and 0 < self.gamma < 1e300):
+        if not (is_real(self.gamma) and 0 < self.gamma < 1e300):
             raise TemplateError(f"RandomFourierFeatures: gamma must be finite and positive, not {self.gamma!r}.")
         if not isinstance(self.paired, bool | np.bool_):
             raise TemplateError(f"RandomFourierFeatures: paired must be true or false, not {self.paired!r}.")

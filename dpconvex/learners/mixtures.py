@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Batch, Record, check_clip
 from dpconvex.language.template import Template
-from dpconvex.learners.clustering import Records, calibrated, classes_of, clustered, extent, method_of, released
+from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, ClusteringNoise
-from dpconvex.mechanisms.noisy_kmeans import ASSUMED, NoisyKMeans
-from dpconvex.mechanisms.residual_noise import Cover, left
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, solve
@@ -86,7 +87,8 @@ def verify_mixture(
     NotPrivate, MissingRule, TemplateError
         As for `verify`.
     """
-    return Plan(template, privacy, clustering, share, features, group, component).certify(size, mechanism, cover)
+    labelling = Labelling(clustering, share, features, group, component)
+    return Plan(template, privacy, labelling).certify(size, mechanism, cover)
 
 
 def solve_mixture(
@@ -152,84 +154,88 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    plan = Plan(template, privacy, clustering, share, features, group, component)
+    plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
     public = public_size(template, data, privacy, size)
     plan.certify(public, mechanism, cover)  # raises before anything is paid
     check_solvable(template)
     check_clip(clip)
     solver = resolved(backend)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    source = NoiseSource(seed)
     if component in data:
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
     pay(budget, privacy, label)
     columns = plan.others.held(data)
-    checked = plan.others.checked(columns, clip)
-    components = plan.components(checked.batch, rng, seed)
-    values = plan.values(components, checked.batch)
-    later = None if seed is None else int(rng.integers(2**62))
+    batch = plan.others.checked(columns, clip).batch
+    components = plan.components(batch, source)
     fit = solve(
         template,
-        {**columns, component: values},
+        {**columns, component: plan.values(components, batch)},
         plan.rest,
         mechanism,
         solver,
         size=public if privacy.adjacency == "add-remove" else None,
         clip=clip,
-        seed=later,
+        seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
     )
-    seeded = "" if seed is None else f"the noise was drawn with the seed {seed}"
-    spent = privacy if seed is None else None
     assert fit.certificate is not None
-    release = replace(fit, certificate=plan.whole(fit.certificate), spent=spent, not_private_because=seeded)
-    return Mixture(components, release, spent)
+    release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
+    return Mixture(components, release, release.spent)
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """How the component of a record is learnt: `solve_mixture` says what each of these is."""
+
+    clustering: NoisyKMeans | Components | None
+    share: float
+    features: str
+    group: str | None
+    component: str
+
+    def names(self, template: Template) -> tuple[Any, ...]:
+        """Return the declared components."""
+        if not isinstance(template, Template):
+            raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
+        fields = template.record.fields
+        choice = fields.get(self.component)
+        if not isinstance(choice, Choice):
+            raise TemplateError(
+                f"solve_mixture: the record has no Choice {self.component!r} for the component; its fields are "
+                f"{list(fields)}."
+            )
+        return choice.values
+
+    def part(self, privacy: Privacy) -> Privacy:
+        """Return the clustering's share."""
+        if not (is_real(self.share) and 0 < self.share < 1):
+            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {self.share!r}.")
+        return Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
 
 
 class Plan:
     """What a private mixture does with its promise, fixed before the data are read."""
 
-    def __init__(
-        self,
-        template: Template,
-        privacy: Privacy,
-        clustering: NoisyKMeans | Components | None,
-        share: float,
-        features: str,
-        group: str | None,
-        component: str,
-    ) -> None:
-        if not isinstance(template, Template):
-            raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
-        if not isinstance(privacy, Privacy):
-            raise TemplateError(f"solve_mixture: privacy must be a Privacy, not {type(privacy).__name__}.")
-        if isinstance(share, bool) or not (isinstance(share, int | float) and 0 < share < 1):
-            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
+    def __init__(self, template: Template, privacy: Privacy, labelling: Labelling) -> None:
+        check_privacy("solve_mixture", privacy)
+        self.names = labelling.names(template)
+        self.template, self.privacy, self.part = template, privacy, labelling.part(privacy)
         fields = template.record.fields
-        choice = fields.get(component)
-        if not isinstance(choice, Choice):
-            raise TemplateError(
-                f"solve_mixture: the record has no Choice {component!r} for the component; its fields are {list(fields)}."
-            )
-        self.template, self.privacy = template, privacy
-        self.names: tuple[Any, ...] = choice.values
-        self.features, self.group = features, group
-        self.others = Record(**{name: domain for name, domain in fields.items() if name != component})
-        domain = clustered(self.others, features, group)
+        self.others = Record(**{name: domain for name, domain in fields.items() if name != labelling.component})
+        self.grouping = Grouping.of(self.others, labelling.features, labelling.group)
         self.rest = privacy
         self.noise: ClusteringNoise | None = None
         self.fixed: Components | None = None
-        if isinstance(clustering, Components):
-            self.fixed = fitting(clustering, domain, features, group, len(self.names))
+        if isinstance(labelling.clustering, Components):
+            self.fixed = fitting(labelling.clustering, self.grouping, len(self.names))
         elif len(self.names) == 1:
-            self.fixed = trivial(domain, features, group)
+            self.fixed = trivial(self.grouping)
         else:
-            self.method = method_of(clustering)
-            part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
-            self.part = part
-            self.rest = Privacy(left(privacy.epsilon, part.epsilon), left(privacy.delta, part.delta), privacy.adjacency)
-            self.noise = calibrated(self.method, part, domain, features, group, len(self.names))
+            self.method = method_of(labelling.clustering)
+            self.rest = privacy.minus(self.part)
+            self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
 
     def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
         """Return the certificate of the whole, without data."""
@@ -239,41 +245,38 @@ class Plan:
         """Return the certificate of the whole, from that of the fit."""
         if self.noise is None:
             return fit
-        claims = {"epsilon": self.privacy.epsilon} | ({} if self.privacy.pure else {"delta": self.privacy.delta})
-        clustering = self.method.derive(self.noise, self.privacy.adjacency)
+        steps = self.method.derive(self.noise, self.privacy.adjacency), fit.derivation
         return replace(
             fit,
             privacy=self.privacy,
             clustering=self.noise,
-            derivation=Derivation("component labels, then the fit", "", claims, SOURCE, (clustering, fit.derivation)),
+            derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
             assumptions=(*fit.assumptions, ASSUMED),
         )
 
-    def components(self, batch: Batch, rng: np.random.Generator, seed: int | None) -> Components:
+    def components(self, batch: Batch, source: NoiseSource) -> Components:
         """Return the centres."""
-        if self.fixed is not None:
+        if self.noise is None:
+            assert self.fixed is not None
             return self.fixed
-        assert self.noise is not None
-        records = Records(self.others, batch, self.noise.step, self.features, self.group)
-        return released(self.method, self.noise, records, self.part, rng, seed, classes_of(self.others, self.group))
+        return self.grouping.released(self.method, self.noise, batch, self.part, source)
 
     def values(self, components: Components, batch: Batch) -> NDArray[Any]:
         """Return the component of each record, as the template names it."""
-        records = Records(self.others, batch, components.step, self.features, self.group)
         column = np.empty(len(self.names), dtype=object)
         column[:] = self.names
-        return np.asarray(column[records.assigned(components)])
+        return np.asarray(column[Records(self.grouping, batch, components.step).assigned(components)])
 
 
-def fitting(components: Components, record: Record, features: str, group: str | None, count: int) -> Components:
+def fitting(components: Components, grouping: Grouping, count: int) -> Components:
     """Return centres that a user declared, or say why they do not fit."""
     if not components.declared:
         raise TemplateError(
             "solve_mixture: these centres were learnt, and paid for apart from this promise. Fit on their labels with solve: the "
             "data need a column for the component, components.assign(x, y)."
         )
-    middle, radius = extent(record, features)
-    classes = classes_of(record, group)
+    middle, radius = grouping.extent
+    classes = grouping.classes
     wanted = (len(classes) or 1, count, len(middle))
     if components.centers.shape != wanted or components.classes != classes:
         raise TemplateError(
@@ -283,8 +286,7 @@ def fitting(components: Components, record: Record, features: str, group: str | 
     return replace(components, radius=radius, middle=middle, step=0.0)
 
 
-def trivial(record: Record, features: str, group: str | None) -> Components:
+def trivial(grouping: Grouping) -> Components:
     """Return the one centre for each class that needs no data."""
-    middle, radius = extent(record, features)
-    classes = classes_of(record, group)
-    return Components(np.tile(middle, (len(classes) or 1, 1, 1)), classes, radius, middle)
+    middle, radius = grouping.extent
+    return Components(np.tile(middle, (len(grouping.classes) or 1, 1, 1)), grouping.classes, radius, middle)

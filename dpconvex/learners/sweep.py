@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from dpconvex.core.arguments import is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
@@ -82,56 +83,40 @@ def sweep(
     """
     templates = [template] if isinstance(template, Template) else list(template)
     promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+    if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     for learner in templates:
         for privacy in promises:
             verify(learner, privacy, public_size(learner, data, privacy, size), mechanism, cover)
-    return fits(templates, data, promises, draws, mechanism, backend, size, clip, budget, seed, cover, progress)
+    options = {"size": size, "clip": clip, "budget": budget, "cover": cover, "label": "sweep"}
+    plan = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
+    return fits(plan, data, (mechanism, backend), options, seed, progress)
 
 
 def fits(
-    templates: list[Template],
+    plan: Sequence[tuple[Template, Privacy]],
     data: Mapping[str, ArrayLike],
-    promises: list[Privacy],
-    draws: int,
-    mechanism: Mechanism | None,
-    backend: Any,
-    size: int | None,
-    clip: bool,
-    budget: Budget | None,
+    ways: tuple[Mechanism | None, Any],
+    options: Mapping[str, Any],
     seed: int | None,
-    cover: Cover | None,
     progress: bool | None,
 ) -> Iterator[Release]:
-    """Do the fits of a sweep, one at a time."""
-    from dpconvex.solvers.warm_start import Warm
+    """Do the fits of a sweep, one at a time; those of one learner share checked data and a solver."""
+    from dpconvex.solvers.first_order import Warm
 
-    number = 0
-    with bar(len(templates) * len(promises) * draws, progress) as shown:
-        for learner in templates:
-            checked = learner.record.checked(data, clip)
-            solver = Warm() if backend in (None, "first-order") else backend
-            for privacy in promises:
-                for _ in range(draws):
-                    yield solve(
-                        learner,
-                        checked,
-                        privacy,
-                        mechanism,
-                        solver,
-                        size=size,
-                        clip=clip,
-                        budget=budget,
-                        label="sweep",
-                        seed=None if seed is None else seed + number,
-                        cover=cover,
-                    )
-                    number += 1
-                    if shown is not None:
-                        shown.update()
+    mechanism, backend = ways
+    fitted: Template | None = None
+    with bar(len(plan), progress) as shown:
+        for number, (learner, privacy) in enumerate(plan):
+            if learner is not fitted:
+                fitted, checked = learner, learner.record.checked(data, options["clip"])
+                solver = Warm() if backend in (None, "first-order") else backend
+            stream = None if seed is None else seed + number
+            yield solve(learner, checked, privacy, mechanism, solver, seed=stream, **options)
+            if shown is not None:
+                shown.update()
 
 
 def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]:

@@ -18,12 +18,12 @@ from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.language.columns import Chunks, dense, records_of
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import resolved, solve
@@ -118,7 +118,7 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     solver = resolved(backend)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    rng = NoiseSource(seed).rng
     columns = {name: whole(name, column) for name, column in data.items()}
     counted = records_of(next(iter(columns.values()))) if columns else 0
     count = public_count(privacy, size, counted)
@@ -243,8 +243,7 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
 
 def public_count(privacy: Privacy, size: int | None, counted: int) -> int:
     """Return the public number of records."""
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"tune: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("tune", privacy)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
         raise TemplateError(f"tune: size must be a positive integer, not {size!r}.")
     if privacy.adjacency == "add-remove":

@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.core.bisection import bisect
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.columns import blocks, dense
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, CoverNoise
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, perturb, smallest_delta
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, perturb, smallest_delta
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
-from dpconvex.mechanisms.residual_noise import left
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified
@@ -147,7 +147,8 @@ def tune_repeated(
         }
     for template in named.values():
         check_solvable(template)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    source = NoiseSource(seed)
+    rng = source.rng
     count = chosen.draw(rng)
     pay(budget, privacy, "tune_repeated")
     columns = next(iter(named.values())).record.held(data)
@@ -157,11 +158,9 @@ def tune_repeated(
     with bar(None, progress) as shown:
         for _ in range(count):
             name = names[int(rng.integers(len(names)))]
-            release = run_certified(
-                named[name], checked[name], plans[name].run, fitter, solver, rng, clip=clip, seed=seed
-            )
+            release = run_certified(named[name], checked[name], plans[name].run, fitter, solver, source, clip=clip)
             wrong = count_mistakes(release, named[name], checked[name], features, label)
-            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, None if seed is None else rng)
+            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, source.seeded)
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
             if best is None or noisy[0] < best[0]:
                 best = int(noisy[0]), name, release
@@ -169,8 +168,8 @@ def tune_repeated(
                 shown.update()
     assert best is not None  # there is at least one repetition
     found, name, release = best
-    spent = privacy if seed is None else None
-    return Tuning(name, replace(release, certificate=plans[name].certificate, spent=spent), spent, found)
+    release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
+    return Tuning(name, release, release.spent, found)
 
 
 def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
@@ -200,7 +199,6 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, mechanism)
         shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
-    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     steps = (
         Derivation("law of the number of runs", "", law, "truncated negative binomial; drawn without the data"),
@@ -212,7 +210,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
-        derivation=Derivation("best of a random number of runs", "", claims, SOURCE, steps),
+        derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
             "Nobody learns how many runs there were, and they are independent. Their number is drawn in double precision.",
@@ -283,7 +281,4 @@ def profile_epsilon(shift: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while float(gaussian_delta(high, shift)) > delta:
         low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(gaussian_delta(middle, shift)) > delta else (low, middle)
-    return high
+    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]

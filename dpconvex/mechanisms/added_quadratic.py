@@ -10,19 +10,25 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
 from dpconvex.errors import TemplateError
 
 __all__ = ["best_added", "check_options", "not_strongly_convex", "reference_radius"]
+
+Array = NDArray[np.float64]
 
 # Without a public guess, minimisers are taken to move the margins of the steepest records by this much.
 MARGIN = 10.0
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-4, 30.0, 60)])
 ACCURACY = 1e-6
+# Noise is predicted to fewer digits than this fraction of it.
+UNSURE = 1e-3
 
 
 def reference_radius(analysis: Analysis, given: float | None) -> float:
@@ -59,10 +65,14 @@ def best_added(
         Not negative.
     """
 
+    def price(log_mu: float) -> float:
+        return max(math.exp(log_mu) - regular, 0.0) * radius**2 / 2
+
+    def noise(log_mu: float) -> float:
+        return risk(math.exp(log_mu))
+
     def total(log_mu: float) -> float:
-        mu = math.exp(log_mu)
-        noise = risk(mu)
-        return math.log(max(mu - regular, 0.0) * radius**2 / 2 + noise) if math.isfinite(noise) else math.inf
+        return logarithm(price(log_mu) + noise(log_mu))
 
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
@@ -71,7 +81,7 @@ def best_added(
             high += 1.0
         start = float(brentq(lambda t: cost(math.exp(t)) - epsilon, start, high))
     grid = start + STEPS
-    values = np.array([total(t) for t in grid])
+    values = lowest(price, noise, grid)
     best = int(np.argmin(values))
     if best == 0:
         return 0.0
@@ -79,6 +89,33 @@ def best_added(
     found = minimize_scalar(total, bounds=near, method="bounded", options={"xatol": ACCURACY})
     chosen = found.x if found.fun <= values[best] else grid[best]
     return float(math.exp(chosen) - regular)
+
+
+def lowest(price: Callable[[float], float], noise: Callable[[float], float], grid: Array) -> Array:
+    """Return logarithms of price plus noise on a grid, infinite over stretches that cannot hold the lowest.
+
+    Prices rise and noise falls, so a stretch costs at least the price at its start and the noise at its end.
+    """
+    values, last = np.full(len(grid), math.inf), len(grid) - 1
+    noises = {k: noise(grid[k]) for k in (0, last)}
+    stretches = [(0, last)]
+    while True:
+        for k in noises:
+            values[k] = logarithm(price(grid[k]) + noises[k])
+        least = values.min()
+        stretches = [
+            (a, b) for a, b in stretches if b - a > 1 and logarithm(price(grid[a]) + (1 - UNSURE) * noises[b]) <= least
+        ]
+        if not stretches:
+            return values
+        for a, b in stretches:
+            noises[(a + b) // 2] = noise(grid[(a + b) // 2])
+        stretches = [half for a, b in stretches for half in ((a, (a + b) // 2), ((a + b) // 2, b))]
+
+
+def logarithm(value: float) -> float:
+    """Return the logarithm of a risk, infinite where there is no proof."""
+    return math.log(value) if math.isfinite(value) else math.inf
 
 
 def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
@@ -120,6 +157,5 @@ def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], pos
             value = getattr(mechanism, name)
             if value is None:
                 continue
-            number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            if not number or not least <= value <= LARGEST:
+            if not (is_real(value) and least <= value <= LARGEST):
                 raise TemplateError(f"{owner}: {name} must be finite and {kind}, not {value!r}.")

@@ -115,9 +115,10 @@ class Automatic:
         return chosen.noise_rounding(certificate, probability) if isinstance(chosen, ObjectivePerturbation) else 0.0
 
     def _chosen(self, certificate: Certificate) -> Candidate:
-        if certificate.perturbed == "objective":
-            return ObjectivePerturbation(certificate.noise)
-        return OutputPerturbation(certificate.noise) if certificate.perturbed == "output" else NoisyGradientDescent()
+        if not certificate.minimises:
+            return NoisyGradientDescent()
+        kind = OutputPerturbation if certificate.pays_for_distance else ObjectivePerturbation
+        return kind(certificate.noise)
 
 
 def risk(certificate: Certificate) -> float:

@@ -10,114 +10,30 @@ from typing import Any
 
 from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.comparison import Comparison
+from dpconvex.mechanisms.grid import CoverNoise
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
-__all__ = ["TAIL", "Certificate", "ClusteringNoise", "CoverNoise", "tail_of"]
+__all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
 
 
-@dataclass(frozen=True)
-class CoverNoise:
-    """Integer noise on a grid, for the distance between the computed answer and the exact one.
-
-    Attributes
-    ----------
-    noise : {"discrete Laplace", "discrete Gaussian"}
-        The law: integers k with probability proportional to exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).
-    epsilon, delta : float
-        Its share of the promise.
-    distance : float
-        tau: the computed answer is at most so far from the exact one.
-    step : float
-        Grid step gamma, a power of two.
-    dimension : int
-        Number of coordinates, each with noise of its own.
-    sensitivity : float
-        Of the answer on the grid, in steps: in l1 for Laplace, in l2 for Gaussian noise.
-    scale : float
-        In steps.
-    noise_cap : float
-        Bound on the norm of the mechanism's own noise that `distance` accounts for.
-    counting : float
-        Where the number of records is protected: the epsilon, on top of the cover's own, that a noisy number of them costs.
-    records : float
-        Number of records for which `distance` can be certified, whatever they are.
-    """
-
-    noise: str
-    epsilon: float
-    delta: float
-    distance: float
-    step: float
-    dimension: int
-    sensitivity: float
-    scale: float
-    noise_cap: float
-    counting: float = 0.0
-    records: float = math.inf
-
-    @property
-    def size(self) -> float:
-        """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
-        spread = self.scale * math.sqrt(2.0) if self.noise == "discrete Laplace" else self.scale
-        return spread * self.step * math.sqrt(self.dimension)
-
-
-@dataclass(frozen=True)
-class ClusteringNoise:
-    """Noise on counts and sums of records, for a private clustering that a fit builds on.
-
-    Attributes
-    ----------
-    noise : {"gaussian", "gamma"}
-        The law: independent normal entries, or for every cell a vector b with density proportional to exp(-||b||/scale).
-    epsilon, delta : float
-        Its share of the promise.
-    rounds : int
-        T: how often counts and sums are released.
-    classes, components, features : int
-        C, K and d: there are C classes with K centres in d dimensions.
-    radius : float
-        Public bound on the Euclidean norm of a record's features.
-    weight : float
-        A count is released as if it were one more entry of the sum, times this.
-    sensitivity : float
-        Of one round's counts and sums: in the Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms.
-    scale : float
-        Standard deviation of each entry for Gaussian noise, else 1/beta.
-    step : float
-        Grid step, a power of two: records and noise are rounded to it before they are added up.
-    """
-
-    noise: str
-    epsilon: float
-    delta: float
-    rounds: int
-    classes: int
-    components: int
-    features: int
-    radius: float
-    weight: float
-    sensitivity: float
-    scale: float
-    step: float
-
-    @property
-    def composed(self) -> float:
-        """Sensitivity of all rounds together: rounds add up in squares for Gaussian noise, else plainly."""
-        return self.sensitivity * (math.sqrt(self.rounds) if self.noise == "gaussian" else self.rounds)
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the noise on one entry of a sum."""
-        return self.scale if self.noise == "gaussian" else self.scale * math.sqrt(self.features + 2)
-
-    @property
-    def symbol(self) -> str:
-        """What the scale is called."""
-        return "sigma" if self.noise == "gaussian" else "1/beta"
+COMPARED = (
+    ("epsilon", "epsilon"),
+    ("delta", "delta"),
+    ("size", "records"),
+    ("gradient_bound", "gradient bound G"),
+    ("sensitivity", "sensitivity G_adj"),
+    ("strong_convexity", "strong convexity mu"),
+    ("hessian_bound", "largest Hessian eigenvalue"),
+    ("jacobian_epsilon", "epsilon for curvature"),
+    ("noise_epsilon", "epsilon for noise"),
+    ("noise_dimension", "noise dimension"),
+    ("noise_scale", "noise scale"),
+    ("expected_noise", "mean norm of b"),
+    ("expected_shift", "mean norm of b / mu"),
+)
 
 
 @dataclass(frozen=True)
@@ -211,6 +127,16 @@ class Certificate:
         return self.privacy.delta
 
     @property
+    def minimises(self) -> bool:
+        """Whether the answer is a minimiser, and not what noisy gradients lead to."""
+        return self.perturbed != "gradients"
+
+    @property
+    def pays_for_distance(self) -> bool:
+        """Whether the noise, on the minimiser itself, also hides the distance that a solver leaves."""
+        return self.perturbed == "output"
+
+    @property
     def expected_noise(self) -> float:
         """Mean norm of the noise b, in the units of `noise_scale`."""
         return self.noise_dimension * self.noise_scale if self.mean_noise is None else self.mean_noise
@@ -221,9 +147,9 @@ class Certificate:
 
         For noise on gradients it is the length of all steps that the noise makes.
         """
-        if self.perturbed == "gradients":
+        if not self.minimises:
             return self.settings["steps"] * self.settings["step_size"] * self.expected_noise
-        return self.expected_noise if self.perturbed == "output" else self.expected_noise / self.strong_convexity
+        return self.expected_noise if self.pays_for_distance else self.expected_noise / self.strong_convexity
 
     @property
     def proviso(self) -> str:
@@ -233,7 +159,7 @@ class Certificate:
         noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
         said = []
-        if self.perturbed == "gradients":
+        if not self.minimises:
             said.append(
                 "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
             )
@@ -366,6 +292,65 @@ class Certificate:
         return cls(**fields)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The constants of two certificates, and their ratios.
+
+    Attributes
+    ----------
+    first, second : Certificate
+    """
+
+    first: Certificate
+    second: Certificate
+
+    def rows(self) -> Iterator[tuple[str, float, float, float]]:
+        """Yield (constant, first, second, second/first); the ratio is NaN where the first is 0."""
+        for attribute, name in COMPARED:
+            a, b = float(getattr(self.first, attribute)), float(getattr(self.second, attribute))
+            yield name, a, b, b / a if a else float("nan")
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.first!r}, {self.second!r})"
+
+    def __str__(self) -> str:
+        head = f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"
+        lines = [
+            f"first:  {self.first.mechanism}, {self.first.privacy}",
+            f"second: {self.second.mechanism}, {self.second.privacy}",
+            "",
+            head,
+            "-" * len(head),
+        ]
+        lines += [f"{name:<28}{a:>12.6g}{b:>12.6g}{ratio(r):>9}" for name, a, b, r in self.rows()]
+        return "\n".join([*lines, "", self.verdict()])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><td>{name}</td><td>{a:.6g}</td><td>{b:.6g}</td><td>{ratio(r)}</td></tr>"
+            for name, a, b, r in self.rows()
+        )
+        return (
+            "<table><tr><th>constant</th><th>first</th><th>second</th><th>ratio</th></tr>"
+            f"{cells}</table><p>{html.escape(self.verdict())}</p>"
+        )
+
+    def verdict(self) -> str:
+        """Say which of the two moves the answer less."""
+        if self.first.privacy != self.second.privacy:
+            return "The promises differ, so the noise of the two does not compare directly."
+        a, b = self.first.expected_shift, self.second.expected_shift
+        if abs(a - b) <= 1e-6 * max(a, b):
+            return "Both perturb the answer equally."
+        better, factor = ("first", b / a) if a < b else ("second", a / b)
+        return f"The {better} perturbs the answer less, by a factor of {factor:.3g} (mean norm of b over mu)."
+
+
+def ratio(value: float) -> str:
+    """Format a ratio, or a dash where there is none."""
+    return "-" if value != value else f"{value:.3f}"
+
+
 def tail_of(epsilon: float) -> float:
     """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours.
 
@@ -379,9 +364,8 @@ def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:
     """Yield (constant, value, where it comes from) of a clustering."""
     many = f"{noise.rounds} rounds of {noise.classes} x {noise.components} counts and sums"
     yield "clustering sensitivity", number(noise.sensitivity), f"of one round; {number(noise.composed)} for all: {many}"
-    law = "Gaussian" if noise.noise == "gaussian" else "Gamma"
-    name = f"clustering noise {noise.symbol}"
-    yield name, number(noise.scale), f"{law}; {number(noise.deviation / noise.weight)} records on a count"
+    name = f"clustering noise {noise.law.symbol}"
+    yield name, number(noise.scale), f"{noise.law.name}; {number(noise.deviation / noise.weight)} records on a count"
 
 
 def number(value: float) -> str:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import regularizer_slope
+from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -28,13 +28,15 @@ from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.mechanisms.rounding import covered_count
-from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
-from dpconvex.noise.samplers import gaussian, in_subspace
+from dpconvex.noise.gaussian_profiles import gaussian_sigma
+from dpconvex.noise.samplers import in_subspace
+from dpconvex.noise.spherical import SPHERICAL
 
 __all__ = ["NoisyGradientDescent"]
 
 Array = NDArray[np.float64]
 
+GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
@@ -73,8 +75,7 @@ class NoisyGradientDescent:
     step_size: float | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.steps, int | np.integer) and not isinstance(self.steps, bool)
-        if self.steps is not None and not (whole and self.steps >= 1):
+        if self.steps is not None and not is_whole(self.steps, 1):
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
         check_options("NoisyGradientDescent", self, (), ("radius", "step_size"))
 
@@ -140,7 +141,7 @@ class NoisyGradientDescent:
             advice=advise(radius, steepest, math.sqrt(p) * sigma, steps, size),
             perturbed="gradients",
             noise="gaussian",
-            mean_noise=mean_norm(p, sigma),
+            mean_noise=GAUSSIAN.mean(p, sigma),
             predicted_risk=risk if math.isfinite(risk) else None,
             settings={"steps": float(steps), "step_size": float(size_of_step), "radius": float(radius)},
         )
@@ -153,16 +154,15 @@ class NoisyGradientDescent:
         steps = int(certificate.settings["steps"])
         total = theta.copy()
         for _ in range(steps):
-            noise = in_subspace(basis, gaussian(p, certificate.noise_scale, rng))
+            noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
             theta = engine.project(theta - step * (engine.gradient(theta) + noise))
             total += theta
         return total / (steps + 1)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of every step's noise that fails with at most the given probability."""
-        p = certificate.noise_dimension
         each = probability / certificate.settings["steps"]
-        return float(chi.isf(each, p)) * certificate.noise_scale * (1 + 1e-9) if p else 0.0
+        return GAUSSIAN.quantile(certificate.noise_dimension, certificate.noise_scale, each)
 
 
 def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
@@ -217,7 +217,7 @@ def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int,
         "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
     )
     children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
-    return Derivation("noisy descent", "", {"epsilon": privacy.epsilon, "delta": privacy.delta}, SOURCE, children)
+    return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
 
 
 def advise(radius: float, steepest: float, noise: float, steps: int, size: int) -> tuple[str, ...]:

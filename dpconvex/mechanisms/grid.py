@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
-from dpconvex.mechanisms.certificate import CoverNoise
 
-__all__ = ["GAUSSIAN", "LAPLACE", "largest_rho", "measurement", "perturb", "smallest_delta"]
+__all__ = ["GAUSSIAN", "LAPLACE", "CoverNoise", "largest_rho", "measurement", "perturb", "smallest_delta"]
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -21,6 +22,73 @@ Integers = NDArray[np.int64]
 LAPLACE, GAUSSIAN = "discrete Laplace", "discrete Gaussian"
 # Answers beyond this many grid steps are cut off, each coordinate by itself, which brings neighbours closer.
 LARGEST_INTEGER = 2**62
+
+
+@dataclass(frozen=True)
+class CoverNoise:
+    """Integer noise on a grid, for the distance between the computed answer and the exact one.
+
+    Attributes
+    ----------
+    noise : {"discrete Laplace", "discrete Gaussian"}
+        The law: integers k with probability proportional to exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).
+    epsilon, delta : float
+        Its share of the promise.
+    distance : float
+        tau: the computed answer is at most so far from the exact one.
+    step : float
+        Grid step gamma, a power of two.
+    dimension : int
+        Number of coordinates, each with noise of its own.
+    sensitivity : float
+        Of the answer on the grid, in steps: in l1 for Laplace, in l2 for Gaussian noise.
+    scale : float
+        In steps.
+    noise_cap : float
+        Bound on the norm of the mechanism's own noise that `distance` accounts for.
+    counting : float
+        Where the number of records is protected: the epsilon, on top of the cover's own, that a noisy number of them costs.
+    records : float
+        Number of records for which `distance` can be certified, whatever they are.
+    """
+
+    noise: str
+    epsilon: float
+    delta: float
+    distance: float
+    step: float
+    dimension: int
+    sensitivity: float
+    scale: float
+    noise_cap: float
+    counting: float = 0.0
+    records: float = math.inf
+
+    @property
+    def size(self) -> float:
+        """Root mean square of its Euclidean norm, in the unit of the parameters (rounded up: the grid is fine)."""
+        spread = self.scale * (1.0 if self.is_gaussian else math.sqrt(2.0))
+        return spread * self.step * math.sqrt(self.dimension)
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the law is the discrete Gaussian one, and not the discrete Laplace one."""
+        return self.noise == GAUSSIAN
+
+    @property
+    def rho(self) -> float:
+        """The release is rho-zero-concentrated."""
+        return ((self.sensitivity / self.scale) ** 2 if self.is_gaussian else self.epsilon**2) / 2
+
+    def longest(self, probability: float) -> float:
+        """Bound the norm but for a probability; the discrete Gaussian law is sub-Gaussian.
+
+        Every coordinate k keeps ``|k| <= scale log(2 dim/probability)`` (Laplace) or ``scale sqrt(2 log(2 dim/probability))``
+        (Gaussian) but for ``probability / dim``.
+        """
+        logarithm = math.log(2 * self.dimension / probability)
+        each = self.scale * (math.sqrt(2 * logarithm) if self.is_gaussian else logarithm)
+        return math.sqrt(self.dimension) * self.step * each
 
 
 def smallest_delta(rho: float, epsilon: float) -> float:
@@ -55,10 +123,7 @@ def largest_rho(epsilon: float, delta: float) -> float:
     """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
     low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
     low -= math.log(max(-math.log(delta), 1.0))
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if smallest_delta(math.exp(middle), epsilon) <= delta else (low, middle)
-    return math.exp(low)
+    return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
 
 
 def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
@@ -104,12 +169,12 @@ def measurement(noise: CoverNoise) -> Any:
 
     enable_features("contrib")
     domain = vector_domain(atom_domain(T="i64"))
-    if noise.noise == LAPLACE:
-        found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
-        within = found.map(int(noise.sensitivity)) <= noise.epsilon
-    else:
+    if noise.is_gaussian:
         found = make_gaussian(domain, l2_distance(T="f64"), scale=noise.scale)
         within = smallest_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
+    else:
+        found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
+        within = found.map(int(noise.sensitivity)) <= noise.epsilon
     if not within:
         raise DPConvexError("cover: OpenDP does not confirm the privacy of the calibrated noise; nothing is released.")
     return found
@@ -121,7 +186,7 @@ def seeded(noise: CoverNoise, rng: np.random.Generator) -> Integers:
     The difference of two geometric variables has the discrete Laplace law; the discrete Gaussian is drawn from it by rejection
     (Canonne, Kamath & Steinke 2020, section 5).
     """
-    if noise.noise == LAPLACE:
+    if not noise.is_gaussian:
         return two_sided(noise.scale, noise.dimension, rng)
     width = math.floor(noise.scale) + 1
     result = np.zeros(noise.dimension, dtype=np.int64)

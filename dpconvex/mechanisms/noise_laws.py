@@ -9,15 +9,15 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi, gamma
 
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import sensitivity_of
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, mean_norm, smallest_scale
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, smallest_scale
 from dpconvex.noise.matrix_variate import (
     best_structure,
     degrees_of_freedom,
@@ -26,7 +26,8 @@ from dpconvex.noise.matrix_variate import (
     root_mean_square,
     rounding_bound,
 )
-from dpconvex.noise.samplers import gamma_direction, gaussian, in_subspace
+from dpconvex.noise.samplers import in_subspace
+from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 __all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta"]
 
@@ -36,8 +37,6 @@ Array = NDArray[np.float64]
 CALIBRATION_STEPS = 40
 # Accuracy of a calibration that only serves to predict.
 ROUGH = 1e-5
-# Quantiles are computed to many more digits than this.
-QUANTILE_SLACK = 1e-9
 RAISE = "raise the regularization, or leave `added` to be chosen"
 
 
@@ -91,10 +90,24 @@ class Law(Protocol):
         ...
 
 
-class GammaLaw:
-    """Density proportional to ``exp(-beta ||b||)`` on the sensitive subspace."""
+class OnSubspace:
+    """Noise without a preferred direction on the sensitive subspace."""
 
-    name = "Gamma"
+    def __init__(self, norm: Spherical) -> None:
+        self.norm = norm
+        self.name = norm.name
+
+    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
+        """In coordinates of the subspace, carried into the whole space."""
+        return in_subspace(analysis.form.basis, self.norm.draw(analysis.form.noise_dimension, scale, rng))
+
+    def bound(self, certificate: Certificate, probability: float) -> float:
+        """Quantile of the norm."""
+        return self.norm.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
+
+
+class GammaLaw(OnSubspace):
+    """Density proportional to ``exp(-beta ||b||)``."""
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
@@ -106,22 +119,13 @@ class GammaLaw:
         beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
         p, scale = analysis.form.noise_dimension, 1 / beta
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
-        return Calibration(scale, sensitivity, jacobian, how, p * (p + 1) * scale**2, p * scale)
+        return Calibration(scale, sensitivity, jacobian, how, self.norm.square(p, scale), self.norm.mean(p, scale))
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         left = privacy.epsilon - analysis.log_det(moduli)[0]
         p = analysis.form.noise_dimension
-        return p * (p + 1) * (sensitivity_of(analysis, privacy) / left) ** 2 if left > 0 else math.inf
-
-    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
-        """Uniform direction, Gamma norm."""
-        return in_subspace(analysis.form.basis, gamma_direction(analysis.form.noise_dimension, scale, rng))
-
-    def bound(self, certificate: Certificate, probability: float) -> float:
-        """Quantile of the Gamma law."""
-        p = certificate.noise_dimension
-        return float(gamma.isf(probability, p)) * certificate.noise_scale * (1 + QUANTILE_SLACK) if p else 0.0
+        return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
 
 
 class MatrixLaw:
@@ -180,10 +184,8 @@ def shape_of(certificate: Certificate) -> tuple[int, int]:
     return int(certificate.settings["rows"]), int(certificate.settings["columns"])
 
 
-class GaussianLaw:
-    """Independent normal coordinates on the sensitive subspace, for (epsilon, delta)."""
-
-    name = "Gaussian"
+class GaussianLaw(OnSubspace):
+    """Independent normal coordinates, for (epsilon, delta)."""
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Invert the smallest proved delta."""
@@ -198,21 +200,12 @@ class GaussianLaw:
             )
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
         p = analysis.form.noise_dimension
-        return Calibration(sigma, sensitivity, jacobian, how, p * sigma**2, mean_norm(p, sigma))
+        return Calibration(sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma))
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Calibrate roughly."""
         sigma = self._sigma(analysis, privacy, moduli, ROUGH)
-        return math.inf if sigma is None else analysis.form.noise_dimension * sigma**2
-
-    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
-        """Normal coordinates."""
-        return in_subspace(analysis.form.basis, gaussian(analysis.form.noise_dimension, scale, rng))
-
-    def bound(self, certificate: Certificate, probability: float) -> float:
-        """Quantile of the chi law."""
-        p = certificate.noise_dimension
-        return float(chi.isf(probability, p)) * certificate.noise_scale * (1 + QUANTILE_SLACK) if p else 0.0
+        return math.inf if sigma is None else self.norm.square(analysis.form.noise_dimension, sigma)
 
     def _sigma(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float) -> float | None:
         if privacy.pure:
@@ -230,7 +223,11 @@ class GaussianLaw:
         return smallest_scale(delta, privacy.delta, start, accuracy)
 
 
-LAWS: dict[str, Law] = {"gamma": GammaLaw(), "gaussian": GaussianLaw(), "matrix": MatrixLaw()}
+LAWS: dict[str, Law] = {
+    "gamma": GammaLaw(SPHERICAL["gamma"]),
+    "gaussian": GaussianLaw(SPHERICAL["gaussian"]),
+    "matrix": MatrixLaw(),
+}
 
 
 def largest_beta(
@@ -260,11 +257,7 @@ def largest_beta(
         )
     least = max(least, 0.0)
     if excess(least) < 0:
-        low, high = least, most
-        for _ in range(CALIBRATION_STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
-        least = low
+        least, _ = bisect(lambda beta: excess(beta) <= 0, least, most, CALIBRATION_STEPS)
     return least, cost(least)[1]
 
 

@@ -11,6 +11,7 @@ from scipy.stats import beta, chi2
 
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS
+from dpconvex.noise.spherical import SPHERICAL
 
 __all__ = ["cosine_quantile", "mean_square", "norm_quantile", "row_quantile", "square_moments"]
 
@@ -18,9 +19,8 @@ __all__ = ["cosine_quantile", "mean_square", "norm_quantile", "row_quantile", "s
 def mean_square(certificate: Certificate) -> float:
     """Return the mean square of the norm of the noise b."""
     p, scale = certificate.noise_dimension, certificate.noise_scale
-    if certificate.noise == "gamma":
-        return p * (p + 1) * scale**2
-    return p * scale**2 if certificate.noise == "gaussian" else certificate.expected_noise**2
+    law = SPHERICAL.get(certificate.noise)
+    return certificate.expected_noise**2 if law is None else law.square(p, scale)
 
 
 def norm_quantile(certificate: Certificate, probability: float, symmetric: bool = False) -> float:
@@ -31,7 +31,7 @@ def norm_quantile(certificate: Certificate, probability: float, symmetric: bool 
     out.
     """
     bound = LAWS[certificate.noise].bound(certificate, probability)
-    if certificate.noise != "matrix":
+    if certificate.noise in SPHERICAL:
         return bound
     names = ("rows", "columns", "degrees_of_freedom")
     rows, columns, freedom = (int(certificate.settings[name]) for name in names)

@@ -17,15 +17,15 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.errors import DomainError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate, CoverNoise
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
-from dpconvex.mechanisms.grid import LAPLACE, perturb
+from dpconvex.mechanisms.grid import LAPLACE, CoverNoise, perturb
 from dpconvex.mechanisms.residual_noise import (
     check_smoothness,
-    counting_steps,
     covering,
-    covering_step,
+    covering_steps,
     least_tolerance,
+    linear_cap,
     noise_cap,
     tail_cost,
 )
@@ -89,10 +89,9 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     larger = enlarged(mechanism, analysis, certificate, cover, records)
     spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
     cap = noise_cap(mechanism, larger)
-    noise = covering(mechanism, analysis, larger, spent, cap, tail_cost(certificate.privacy), records)
-    noise = replace(noise, counting=cover.counting)
+    noise = covering(mechanism, analysis, larger, spent, cap, tail_cost(certificate.privacy), records, cover.counting)
     whole = certificate.derivation
-    steps = (whole.children[0], *counting_steps(noise), covering_step(noise))
+    steps = (whole.children[0], *covering_steps(noise))
     return replace(larger, cover=noise, derivation=replace(whole, children=steps))
 
 
@@ -101,14 +100,14 @@ def enlarged(
 ) -> Certificate:
     """Return a certificate with a tolerance that is reached for so many records, paid by the noise where it is to be."""
     before = certificate.tolerance
-    if certificate.perturbed == "gradients":
+    if not certificate.minimises:
         more = 2 * (gradient_rounding(analysis, records) - gradient_rounding(analysis, cover.records))
         return scaled(certificate, certificate.sensitivity, more, before, "sensitivity")
-    paid = certificate.perturbed == "output"
-    check_smoothness(analysis, certificate, noise_cap(mechanism, certificate), records)
-    cap = 0.0 if paid else noise_cap(mechanism, certificate)
-    tolerance = max(before, least_tolerance(analysis, certificate, cap, records, margin(cover.counting)))
-    if not paid or tolerance == before:
+    cap = noise_cap(mechanism, certificate)
+    check_smoothness(analysis, certificate, cap, records)
+    least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), records, margin(cover.counting))
+    tolerance = max(before, least)
+    if not certificate.pays_for_distance or tolerance == before:
         return replace(certificate, tolerance=tolerance)
     reach = certificate.settings.get("distance_of_answers")
     if reach is None:

@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_whole
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import ClusteringNoise
-from dpconvex.noise.gaussian_profiles import gaussian_sigma
-from dpconvex.noise.samplers import gamma_direction, gaussian, seeded_generator
+from dpconvex.noise.samplers import seeded_generator
+from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 __all__ = [
     "ASSUMED",
     "GAMMA",
     "GAUSSIAN",
+    "ClusteringNoise",
     "NoisyKMeans",
     "block_sensitivity",
     "euclidean_sensitivity",
@@ -64,6 +65,62 @@ COMPOSED = {
     "Gaussian mechanism (Balle & Wang 2018, theorem 8)",
     GAMMA: "the density of each cell's noise is log-Lipschitz in its norm; rounds add up (Dwork & Roth 2014, section 3.5)",
 }
+
+
+@dataclass(frozen=True)
+class ClusteringNoise:
+    """Noise on counts and sums of records, for a private clustering that a fit builds on.
+
+    Attributes
+    ----------
+    noise : {"gaussian", "gamma"}
+        The law: independent normal entries, or for every cell a vector b with density proportional to exp(-||b||/scale).
+    epsilon, delta : float
+        Its share of the promise.
+    rounds : int
+        T: how often counts and sums are released.
+    classes, components, features : int
+        C, K and d: there are C classes with K centres in d dimensions.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    weight : float
+        A count is released as if it were one more entry of the sum, times this.
+    sensitivity : float
+        Of one round's counts and sums: in the Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms.
+    scale : float
+        Standard deviation of each entry for Gaussian noise, else 1/beta.
+    step : float
+        Grid step, a power of two: records and noise are rounded to it before they are added up.
+    """
+
+    noise: str
+    epsilon: float
+    delta: float
+    rounds: int
+    classes: int
+    components: int
+    features: int
+    radius: float
+    weight: float
+    sensitivity: float
+    scale: float
+    step: float
+
+    @property
+    def law(self) -> Spherical:
+        """Law of the noise of one cell, or for Gaussian noise of all of them."""
+        return SPHERICAL[self.noise]
+
+    @property
+    def composed(self) -> float:
+        """Sensitivity of all rounds together: rounds add up in squares for Gaussian noise, else plainly."""
+        return self.law.composed(self.sensitivity, self.rounds)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on one entry of a sum."""
+        p = self.features + 1
+        return math.sqrt(self.law.square(p, self.scale) / p)
 
 
 @dataclass(frozen=True)
@@ -135,7 +192,9 @@ class NoisyKMeans:
 
         rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
 
-        def noise(law: str, weight: float, sensitivity: float, scale: float) -> ClusteringNoise:
+        def noise(law: str, weight: float, sensitivity: float) -> ClusteringNoise:
+            whole = SPHERICAL[law].composed(sensitivity, rounds) * SLACK
+            scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
             finest = max(FINE * radius, BELOW_NOISE * scale)
             return ClusteringNoise(
                 noise=law,
@@ -154,13 +213,12 @@ class NoisyKMeans:
 
         balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
         once = block_sensitivity(privacy.adjacency, radius, balanced)
-        chosen = noise(GAMMA, balanced, once, rounds * once / privacy.epsilon * SLACK)
+        chosen = noise(GAMMA, balanced, once)
         if not privacy.pure:
             # Under replace-one, counts with the weight of the radius cost nothing.
             weight = balanced if privacy.adjacency == "add-remove" else float(radius)
             once = euclidean_sensitivity(privacy.adjacency, radius, weight)
-            sigma = gaussian_sigma(privacy.epsilon, privacy.delta, math.sqrt(rounds) * once * SLACK)
-            chosen = min(chosen, noise(GAUSSIAN, weight, once, sigma), key=lambda n: n.deviation)
+            chosen = min(chosen, noise(GAUSSIAN, weight, once), key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
             raise NotPrivate(
                 f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius",
@@ -215,7 +273,7 @@ class NoisyKMeans:
         together = Derivation(
             "composition of all rounds",
             "",
-            {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.symbol: noise.scale},
+            {"rounds": float(noise.rounds), "of all rounds": noise.composed, noise.law.symbol: noise.scale},
             COMPOSED[noise.noise],
         )
         claims = {"epsilon": noise.epsilon} | ({"delta": noise.delta} if noise.delta else {})
@@ -249,9 +307,7 @@ def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Draw one round's noise for every cell, shape (*cells, d + 1); the last entry is a count's, times its weight."""
     size = noise.features + 1
-    if noise.noise == GAUSSIAN:
-        return gaussian(math.prod(cells) * size, noise.scale, rng).reshape(*cells, size)
-    blocks = [gamma_direction(size, noise.scale, rng) for _ in range(math.prod(cells))]
+    blocks = [noise.law.draw(size, noise.scale, rng) for _ in range(math.prod(cells))]
     return np.array(blocks).reshape(*cells, size)
 
 
@@ -306,5 +362,5 @@ def start_directions(components: int, features: int, seed: int) -> Array:
 
 def check_whole(what: str, value: Any, least: int) -> None:
     """Raise unless a number is whole and large enough."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+    if not is_whole(value, least):
         raise TemplateError(f"{what} must be an integer, {least} or above, not {value!r}.")

@@ -197,6 +197,5 @@ def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibrat
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
     children = (gradient, sensitivity, curvature, *public_steps(analysis))
-    return Derivation("objective perturbation", "", claims, SOURCE, children)
+    return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)

@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +27,15 @@ from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.evaluate import evaluate
+from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
-from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
-from dpconvex.noise.samplers import gamma_direction, gaussian, in_subspace, seeded_generator
+from dpconvex.noise.samplers import in_subspace, seeded_generator
+from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 __all__ = ["OutputPerturbation"]
 
@@ -54,8 +53,6 @@ ASSUMPTIONS = (
 # Points at which a regularizer is compared with its quadratic part; the outcome decides where noise is wasted, not privacy.
 PROBES = 3
 CLOSE = 1e-9
-
-_SMOOTH: WeakKeyDictionary[Analysis, dict[float, Analysis]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,19 @@ class OutputPerturbation:
     smoothing: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, str) or self.noise not in ("gamma", "gaussian"):
+        if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
             raise TemplateError(f"OutputPerturbation: noise must be 'gamma' or 'gaussian', not {self.noise!r}.")
         check_options("OutputPerturbation", self, ("added",), ("reference_norm", "tolerance", "smoothing"))
 
     @property
     def name(self) -> str:
         """What certificates call the mechanism."""
-        return f"output perturbation with {'Gamma' if self.noise == 'gamma' else 'Gaussian'} noise"
+        return f"output perturbation with {self.law.name} noise"
+
+    @property
+    def law(self) -> Spherical:
+        """Law of the noise."""
+        return SPHERICAL[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise.
@@ -165,7 +167,7 @@ class OutputPerturbation:
             advice=advise(analysis, p, width),
             perturbed="output",
             noise=self.noise,
-            mean_noise=mean_norm(p, scale) if self.noise == "gaussian" else p * scale,
+            mean_noise=self.law.mean(p, scale),
             predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
             settings=settings,
         )
@@ -178,8 +180,7 @@ class OutputPerturbation:
             added=certificate.added,
             smoothing=certificate.settings.get("smoothing", 0.0),
         )
-        draw = gamma_direction if self.noise == "gamma" else gaussian
-        noise = draw(certificate.noise_dimension, certificate.noise_scale, rng)
+        noise = self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
         basis = noise_basis(analysis)
         if basis is not None:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
@@ -188,18 +189,15 @@ class OutputPerturbation:
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
-        return LAWS[self.noise].bound(certificate, probability)
+        return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
     def _scale(self, privacy: Privacy, reach: float) -> float:
         """Calibrate the noise to answers that are at most `reach` apart."""
-        if self.noise == "gamma":
-            return reach / privacy.epsilon
-        return gaussian_sigma(privacy.epsilon, privacy.delta, reach)
+        return self.law.calibrate(privacy.epsilon, privacy.delta, reach)
 
     def _square(self, privacy: Privacy, reach: float, p: int) -> float:
         """Return the mean square of the norm of the noise."""
-        scale = self._scale(privacy, reach)
-        return p * (p + 1) * scale**2 if self.noise == "gamma" else p * scale**2
+        return self.law.square(p, self._scale(privacy, reach))
 
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, p: int, mu: float) -> float:
         """Predict by how much the noise raises the objective, from public numbers.
@@ -223,6 +221,7 @@ class OutputPerturbation:
         return ROUNDED * longest * math.sqrt(square / p)
 
 
+@once
 def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     """Return the constants of the template with its kinks rounded off.
 
@@ -231,17 +230,14 @@ def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
     NotPrivate
         If a kink is left.
     """
-    known = _SMOOTH.setdefault(analysis, {})
-    if width not in known:
-        found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
-        if found.kink is not None:
-            raise NotPrivate(
-                f"a kink is left after rounding off: {found.kink.reason}",
-                found.kink.expression,
-                "use NoisyGradientDescent, which needs no smoothness",
-            )
-        known[width] = found
-    return known[width]
+    found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
+    if found.kink is not None:
+        raise NotPrivate(
+            f"a kink is left after rounding off: {found.kink.reason}",
+            found.kink.expression,
+            "use NoisyGradientDescent, which needs no smoothness",
+        )
+    return found
 
 
 def noise_basis(analysis: Analysis) -> Any:
@@ -292,9 +288,8 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         },
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
     children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis))
-    return Derivation("output perturbation", "", claims, SOURCE, children)
+    return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 
 def advise(analysis: Analysis, p: int, width: float) -> tuple[str, ...]:

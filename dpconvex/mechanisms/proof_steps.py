@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.declared_atoms import DeclaredAtom
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.remembered import once
 from dpconvex.language.privacy import Privacy
 
 __all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
-
-_DECLARED: WeakKeyDictionary[Analysis, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
@@ -50,19 +47,18 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
     )
 
 
+@once
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each user's atom whose constants were declared and not derived."""
-    if analysis not in _DECLARED:
-        names = set()
-        pending = list(analysis.form.template.losses)
-        while pending:
-            node = pending.pop()
-            pending.extend(node.args)
-            if isinstance(node, DeclaredAtom):
-                names.add(node.declaration.name)
-        _DECLARED[analysis] = tuple(
-            f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
-            "slopes are linear between those read off the user's at many points."
-            for name in sorted(names)
-        )
-    return _DECLARED[analysis]
+    names = set()
+    pending = list(analysis.form.template.losses)
+    while pending:
+        node = pending.pop()
+        pending.extend(node.args)
+        if isinstance(node, DeclaredAtom):
+            names.add(node.declaration.name)
+    return tuple(
+        f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
+        "slopes are linear between those read off the user's at many points."
+        for name in sorted(names)
+    )

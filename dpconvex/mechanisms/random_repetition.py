@@ -23,10 +23,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_real
+from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
-from dpconvex.mechanisms.grid import GAUSSIAN
 
 __all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
 
@@ -88,8 +89,7 @@ class Repetitions:
     def __post_init__(self) -> None:
         for name, low, high in (("mean", 1.0, 1e6), ("shape", -1.0, 1e3), ("share", 0.0, 1.0)):
             value = getattr(self, name)
-            real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-            if not (real and low < value < high):
+            if not (is_real(value) and low < value < high):
                 raise TemplateError(f"Repetitions: {name} must be between {low:g} and {high:g}, not {value!r}.")
         if self.accounting not in ACCOUNTINGS:
             raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
@@ -130,10 +130,7 @@ class Repetitions:
 
     def each(self, whole: Privacy) -> Privacy:
         """Return what each run may cost, by the direct theorem, for the best of all to keep a promise; rounded down."""
-        low, high = 0.0, whole.epsilon
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.total(Privacy(middle)).epsilon <= whole.epsilon else (low, middle)
+        low, _ = bisect(lambda e: self.total(Privacy(e)).epsilon <= whole.epsilon, 0.0, whole.epsilon, STEPS)
         return Privacy(low, whole.delta / (self.mean * (1 + 2 * SLACK)), whole.adjacency)
 
     def each_concentrated(self, whole: Privacy) -> float:
@@ -154,12 +151,12 @@ class Repetitions:
                 f"delta = {whole.delta:g}",
                 "promise a larger delta, or use accounting='direct'",
             )
-        low, high = math.log(whole.epsilon) - 40.0, math.log(whole.epsilon) + 1.0
-        for _ in range(STEPS):
-            middle = (low + high) / 2
-            fits = self.renyi_epsilon(math.exp(middle), left) <= whole.epsilon / (1 + SLACK)
-            low, high = (middle, high) if fits else (low, middle)
-        return math.exp(low)
+        start = math.log(whole.epsilon)
+
+        def fits(log_rho: float) -> bool:
+            return self.renyi_epsilon(math.exp(log_rho), left) <= whole.epsilon / (1 + SLACK)
+
+        return math.exp(bisect(fits, start - 40.0, start + 1.0, STEPS)[0])
 
     def renyi_epsilon(self, rho: float, delta: float) -> float:
         """Return the epsilon of the best run, for a given delta, if each run is rho-zero-concentrated."""
@@ -207,10 +204,7 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
     low, high = 0.0, 1.0
     while excess(high) < math.log(mean):
         low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) < math.log(mean) else (low, middle)
-    return high
+    return bisect(lambda length: excess(length) < math.log(mean), low, high, 100)[1]
 
 
 def concentration(certificate: Certificate) -> float:
@@ -223,9 +217,9 @@ def concentration(certificate: Certificate) -> float:
         its Rényi divergences are not.
     """
     sigma, settings = certificate.noise_scale, certificate.settings
-    if certificate.noise == "gaussian" and certificate.perturbed == "output" and "distance_of_answers" in settings:
+    if certificate.noise == "gaussian" and certificate.pays_for_distance and "distance_of_answers" in settings:
         rho = (settings["distance_of_answers"] / sigma) ** 2 / 2
-    elif certificate.noise == "gaussian" and certificate.perturbed == "gradients" and "steps" in settings:
+    elif certificate.noise == "gaussian" and not certificate.minimises and "steps" in settings:
         rho = settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
     else:
         raise NotPrivate(
@@ -236,6 +230,5 @@ def concentration(certificate: Certificate) -> float:
         )
     cover = certificate.cover
     if cover is not None:
-        rho += (cover.sensitivity / cover.scale) ** 2 / 2 if cover.noise == GAUSSIAN else cover.epsilon**2 / 2
-        rho += cover.counting**2 / 2
+        rho += cover.rho + cover.counting**2 / 2
     return rho * (1 + SLACK)

@@ -21,6 +21,7 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.record_domains import Box
+from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import split_absolute, weighted_sum
 from dpconvex.geometry.linear_maps import linear_parts
@@ -30,7 +31,6 @@ from dpconvex.language.record import Record
 __all__ = ["bend_of", "bends"]
 
 _PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
-_KNOWN: WeakKeyDictionary[LossForm, dict[float, Bend]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -44,10 +44,7 @@ def bend_of(form: LossForm, radius: float) -> Bend:
     """
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
-    known = _KNOWN.setdefault(form, {})
-    if radius not in known:
-        known[radius] = found(form, radius)
-    return known[radius]
+    return found(form, radius)
 
 
 def bends(form: LossForm) -> bool:
@@ -74,6 +71,7 @@ def parts(form: LossForm) -> tuple[float, Expression | None]:
     return _PARTS[form]
 
 
+@once
 def found(form: LossForm, radius: float) -> Bend:
     """Do the work of `bend_of`."""
     stiff, rest = parts(form)

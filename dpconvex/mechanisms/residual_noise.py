@@ -12,16 +12,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.stats import chi, gamma
-
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import TAIL, Certificate, CoverNoise, tail_of
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, largest_rho
+from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, largest_rho
 from dpconvex.mechanisms.regularizer_curvature import bend_of
 from dpconvex.mechanisms.rounding import (
     COUNTED,
@@ -33,6 +32,7 @@ from dpconvex.mechanisms.rounding import (
     margin,
     projection_error,
 )
+from dpconvex.noise.spherical import SPHERICAL
 
 __all__ = ["ABOVE_FLOOR", "ABOVE_RARE_FLOOR", "Cover", "calibrate_cover", "covering", "least_tolerance", "noise_cap"]
 
@@ -78,10 +78,10 @@ class Cover:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.share, int | float) and 0 < self.share < 1):
+        if not (is_real(self.share) and 0 < self.share < 1):
             raise TemplateError(f"Cover: share must be a number between 0 and 1, not {self.share!r}.")
         tolerance = self.tolerance
-        if tolerance is not None and not (isinstance(tolerance, int | float) and 0 < tolerance < math.inf):
+        if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < math.inf):
             raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
@@ -92,9 +92,8 @@ class Cover:
         rest, spent : Privacy
         """
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
-        delta = self.share * privacy.delta
-        rest = Privacy(left(privacy.epsilon, epsilon), left(privacy.delta, delta), privacy.adjacency)
-        return rest, Privacy(epsilon, delta, privacy.adjacency)
+        spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
+        return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Prove a mechanism private on what the cover leaves of a promise, and calibrate the cover.
@@ -123,7 +122,7 @@ class Cover:
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
         bare = mechanism.certify(analysis, rest, size)
         records = covered_count(privacy, size, counting)
-        if bare.perturbed == "gradients":  # the mechanism pays for rounding itself, and knew no share
+        if not bare.minimises:  # the mechanism pays for rounding itself, and knew no share
             records = min(records, covered_count(rest, size))
         cap = noise_cap(mechanism, bare)
         check_smoothness(analysis, bare, cap, records)
@@ -131,16 +130,18 @@ class Cover:
         spare = margin(counting) if counting else 0.0
         tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
         tail = tail_cost(privacy)
-        noise = covering(mechanism, analysis, replace(bare, tolerance=tolerance), own, cap, tail, records)
-        noise = replace(noise, counting=counting)
-        claims = {"epsilon": privacy.epsilon} | ({} if privacy.pure else {"delta": privacy.delta})
+        bare = replace(bare, tolerance=tolerance)
+        noise = covering(mechanism, analysis, bare, own, cap, tail, records, counting)
         return replace(
             bare,
             privacy=privacy,
-            tolerance=tolerance,
             cover=noise,
             derivation=Derivation(
-                "covered release", "", claims, SOURCE, (bare.derivation, *counting_steps(noise), covering_step(noise))
+                "covered release",
+                "",
+                privacy.claims,
+                SOURCE,
+                (bare.derivation, *covering_steps(noise)),
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
@@ -149,11 +150,10 @@ class Cover:
         self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, count: tuple[float, float]
     ) -> float:
         """Choose the distance that solvers must certify, from public numbers."""
-        if certificate.perturbed == "gradients":  # nothing is minimised: the mechanism knows how exact its answer is
+        if not certificate.minimises:  # the mechanism knows how exact its answer is
             return certificate.tolerance
-        paid = certificate.perturbed == "output"  # the mechanism's own noise hides what the solver leaves
-        least = least_tolerance(analysis, certificate, 0.0 if paid else cap, *count)
-        asked = certificate.tolerance if paid else self.tolerance
+        least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), *count)
+        asked = certificate.tolerance if certificate.pays_for_distance else self.tolerance
         if asked is None:
             unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
             negligible = RELATIVE_SIZE * certificate.expected_shift / unit
@@ -166,9 +166,9 @@ class Cover:
         return asked
 
 
-def left(total: float, part: float) -> float:
-    """Return what a part leaves of a total, rounded down."""
-    return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
+def linear_cap(certificate: Certificate, cap: float) -> float:
+    """Return the bound on the linear term in what is minimised: none if the noise is added afterwards."""
+    return 0.0 if certificate.pays_for_distance else cap
 
 
 def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
@@ -197,10 +197,10 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
     NotPrivate
         If nothing bounds the curvature of the regularizer's smooth part where answers can be.
     """
-    if certificate.perturbed == "gradients":
+    if not certificate.minimises:
         return
     form = analysis.form
-    radius = answer_radius(analysis, certificate, 0.0 if certificate.perturbed == "output" else cap, records)
+    radius = answer_radius(analysis, certificate, linear_cap(certificate, cap), records)
     bend = bend_of(form, radius * (1 + 1e-6))
     if not math.isfinite(bend.rest):
         raise NotPrivate(
@@ -226,15 +226,17 @@ def covering(
     cap: float,
     tail: float,
     records: float,
+    counting: float,
 ) -> CoverNoise:
     """Calibrate the cover for the tolerance of a certificate."""
-    left_behind = 0.0 if certificate.perturbed == "output" else certificate.tolerance
+    left_behind = linear_cap(certificate, certificate.tolerance)
     distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
-    return replace(calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail), records=records)
+    noise = calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail)
+    return replace(noise, records=records, counting=counting)
 
 
-def covering_step(noise: CoverNoise) -> Derivation:
-    """Return the step of a derivation that says what the cover costs, and what for."""
+def covering_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
+    """Return the steps that say what the residual noise costs and, if there is one, a noisy number of records."""
     values = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,
@@ -244,15 +246,11 @@ def covering_step(noise: CoverNoise) -> Derivation:
         "scale in steps": noise.scale,
         "cap on the noise": noise.noise_cap,
     }
-    return Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
-
-
-def counting_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
-    """Return the step that says what a noisy number of records costs, if there is one."""
+    covered = Derivation("cover of the residual", "", values, COVER_SOURCE[noise.noise])
     if not noise.counting:
-        return ()
-    values = {"epsilon": noise.counting, "tau holds for records": noise.records}
-    return (Derivation("noisy number of records", "", values, COVER_SOURCE[LAPLACE]),)
+        return (covered,)
+    counted = {"epsilon": noise.counting, "tau holds for records": noise.records}
+    return Derivation("noisy number of records", "", counted, COVER_SOURCE[LAPLACE]), covered
 
 
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
@@ -265,13 +263,10 @@ def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     p, scale = certificate.noise_dimension, certificate.noise_scale
     if callable(own):
         return float(own(certificate, TAIL))
-    if p == 0:
-        return 0.0
-    if certificate.noise == "gamma":
-        return float(gamma.isf(TAIL, p)) * scale * (1 + 1e-9)
-    if certificate.noise == "gaussian":
-        return float(chi.isf(TAIL, p)) * scale * (1 + 1e-9)
-    return LOG_CONCAVE * certificate.expected_noise
+    law = SPHERICAL.get(certificate.noise)
+    if law is not None:
+        return law.quantile(p, scale, TAIL)
+    return LOG_CONCAVE * certificate.expected_noise if p else 0.0
 
 
 def drawing_error(
@@ -287,7 +282,7 @@ def drawing_error(
     more = float(own(certificate, TAIL)) if callable(own) else 0.0
     if certificate.perturbed == "objective":
         return (relative * cap + more) / certificate.strong_convexity
-    if certificate.perturbed == "output":
+    if certificate.pays_for_distance:
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + projection_error(analysis.form, reach)
     return 0.0
@@ -357,7 +352,7 @@ def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tup
             "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, but for "
             "the same probability; that is covered."
         )
-    if certificate.perturbed == "gradients":
+    if not certificate.minimises:
         drawn = (
             "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
             "are the digits of the answer."

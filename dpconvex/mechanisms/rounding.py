@@ -20,6 +20,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.evaluate import subgradient
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
@@ -53,7 +54,6 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 COUNTED, MARGINS = 0.25, 1.1
 
 _DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
-_STARTS: WeakKeyDictionary[Analysis, tuple[Array, Array | None]] = WeakKeyDictionary()
 
 
 def largest_floor(
@@ -202,11 +202,10 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
     return start, norm if np.isfinite(norm) else 0.0
 
 
+@once
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
     """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
-    if analysis not in _STARTS:
-        _STARTS[analysis] = slope_at(analysis.form, nearest_to_zero(analysis.form))
-    return _STARTS[analysis]
+    return slope_at(analysis.form, nearest_to_zero(analysis.form))
 
 
 def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:

@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from randomgen import ChaCha
 
+from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
 
-__all__ = ["gamma_direction", "gaussian", "in_subspace", "seeded_generator", "system_generator"]
+__all__ = ["NoiseSource", "gamma_direction", "gaussian", "in_subspace", "seeded_generator", "system_generator"]
 
 Array = NDArray[np.float64]
 
@@ -74,9 +76,32 @@ def seeded_generator(seed: int) -> np.random.Generator:
     TemplateError
         If the seed is no such integer.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+    if not is_whole(seed, 0):
         raise TemplateError(f"seed must be an integer, 0 or above, not {seed!r}.")
     return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
+
+
+class NoiseSource:
+    """Where the noise of one release comes from: the operating system, or a seed, and then the outcome is not private."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+        self.rng = system_generator() if seed is None else seeded_generator(seed)
+
+    @property
+    def seeded(self) -> np.random.Generator | None:
+        """The generator of integer noise, for tests; without a seed that noise is drawn exactly by OpenDP."""
+        return None if self.seed is None else self.rng
+
+    def apart(self) -> np.random.Generator | None:
+        """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
+        return None if self.seed is None else seeded_generator(self.seed).spawn(1)[0]
+
+    def spending(self, privacy: Privacy) -> dict[str, Any]:
+        """Return what was spent, or why the outcome is not private."""
+        if self.seed is None:
+            return {"spent": privacy, "not_private_because": ""}
+        return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
 
 
 def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:
@@ -177,11 +202,10 @@ def in_subspace(basis: Any, b: Array) -> Array:
 
 def check(dimension: int, name: str, value: float, rng: np.random.Generator) -> None:
     """Raise unless the arguments of a draw make sense."""
-    if isinstance(dimension, bool) or not isinstance(dimension, int | np.integer) or dimension < 0:
+    if not is_whole(dimension, 0):
         raise TemplateError(f"noise: the dimension must be an integer, 0 or above, not {dimension!r}.")
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     # Below the smallest normal float, products lose their digits, and the noise its law.
-    if not real or not np.finfo(float).tiny <= value < math.inf:
+    if not (is_real(value) and np.finfo(float).tiny <= value < math.inf):
         raise TemplateError(f"noise: {name} must be a positive, finite number, not {value!r}.")
     if not isinstance(rng, np.random.Generator):
         raise TemplateError(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 from scipy.stats import chi2, norm
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
+from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import TAIL, Certificate, number
@@ -25,6 +25,7 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.noise.matrix_variate import best_structure
+from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.verify import analyse
 
 __all__ = ["RiskBound", "risk_bound"]
@@ -154,19 +155,15 @@ def risk_bound(
     feasible = analysis.form.feasible
     radius = minimiser_radius(analysis, certificate) if comparator_norm is None else comparator_norm
     radius = min(radius, feasible.norm_bound)
-    if not math.isfinite(radius) and (certificate.added or certificate.perturbed == "gradients"):
+    if not math.isfinite(radius) and (certificate.added or not certificate.minimises):
         raise TemplateError(
             "risk_bound: no bound on the norm of the minimiser is known, and the risk grows with it; give the norm of the "
             "parameters to compare with as `comparator_norm`."
         )
     covered = displacement(certificate, probability * COVER_SHARE)
     left = probability * (1 - COVER_SHARE) - TAIL
-    if certificate.perturbed == "objective":
-        found = objective_excess(analysis, certificate, left, radius, covered)
-    elif certificate.perturbed == "output":
-        found = output_excess(analysis, certificate, left, radius, covered)
-    else:
-        found = descent_excess(analysis, certificate, left, radius, covered)
+    excess = {"objective": objective_excess, "output": output_excess, "gradients": descent_excess}
+    found = excess[certificate.perturbed](analysis, certificate, left, radius, covered)
     parts = {name: value * SLACK / certificate.size for name, value in found.parts.items()}
     if not math.isfinite(sum(parts.values())):
         raise TemplateError(
@@ -195,10 +192,7 @@ def objective_excess(
     symmetric = certificate.noise == "matrix" and best_structure(analysis).share < 1
     length = norm_quantile(certificate, probability, symmetric)
     worst = (length + reach) ** 2
-    if added and certificate.noise in (
-        "gamma",
-        "gaussian",
-    ):  # no preferred direction: b is nearly orthogonal to theta_0
+    if added and certificate.noise in SPHERICAL:  # no preferred direction: b is nearly orthogonal to theta_0
         both = norm_quantile(certificate, probability / 2)
         turn = cosine_quantile(certificate.noise_dimension, probability / 2)
         worst = min(worst, both**2 + 2 * reach * both * turn + reach**2)
@@ -290,19 +284,12 @@ def rise(analysis: Analysis, size: int, radius: float, distance: float) -> float
 
 
 def displacement(certificate: Certificate, probability: float) -> Displacement:
-    """Return how far the cover moves an answer, what a solver left included.
-
-    Every coordinate k of the noise keeps ``|k| <= scale log(2 dim/probability)`` (discrete Laplace) or
-    ``scale sqrt(2 log(2 dim/probability))`` (discrete Gaussian, which is sub-Gaussian) but for ``probability / dim``.
-    """
+    """Return how far the residual noise moves an answer, what a solver left included."""
     cover = certificate.cover
     if cover is None:
         return Displacement(certificate.tolerance, certificate.tolerance)
-    logarithm = math.log(2 * cover.dimension / probability)
-    longest = logarithm if cover.noise == "discrete Laplace" else math.sqrt(2 * logarithm)
-    root = math.sqrt(cover.dimension) * cover.step
-    still = cover.distance + root / 2
-    return Displacement(still + root * cover.scale * longest, still + cover.size)
+    still = cover.distance + math.sqrt(cover.dimension) * cover.step / 2
+    return Displacement(still + cover.longest(probability), still + cover.size)
 
 
 def check(certificate: Certificate, probability: float, comparator_norm: float | None) -> None:
@@ -314,9 +301,7 @@ def check(certificate: Certificate, probability: float, comparator_norm: float |
             "risk_bound: the certificate is of the best of several runs, and which run that is depends on their noise; the "
             "bound is about a single fit. Verify one by itself."
         )
-    if not (isinstance(probability, int | float | np.floating) and 1e-20 <= probability < 1):
+    if not (is_real(probability) and 1e-20 <= probability < 1):
         raise TemplateError(f"risk_bound: probability must lie in [1e-20, 1), not {probability!r}.")
-    if comparator_norm is not None and not (
-        isinstance(comparator_norm, int | float | np.floating) and 0 <= comparator_norm < math.inf
-    ):
+    if comparator_norm is not None and not (is_real(comparator_norm) and 0 <= comparator_norm < math.inf):
         raise TemplateError(f"risk_bound: comparator_norm must be finite and not negative, not {comparator_norm!r}.")

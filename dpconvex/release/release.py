@@ -9,39 +9,31 @@ code.
 from __future__ import annotations
 
 import html
-import io
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.csv_tables import Table
 from dpconvex.language.entries import numbers, trusted_rows
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.file_format import pack, plain_value, unpack
 from dpconvex.release.outputs import replaceable, write_whole
-
-if TYPE_CHECKING:
-    from dpconvex.language.template import Template
 
 __all__ = ["Release"]
 
 Array = NDArray[np.float64]
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
-
-FORMAT = "dpconvex release"
-VERSION = 1
-HEADER = "header"
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the time stamp of every member, so that equal releases make equal files
-KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -264,8 +256,6 @@ class Release(Mapping[str, Array]):
 
     def _with(self, template: Template | Callable[..., Template]) -> Release:
         """Return the same release with the prediction function of a template that fits it."""
-        from dpconvex.language.template import Template
-
         if callable(template):
             if self.source is None:
                 raise TemplateError(f"Release: no shipped problem is known that declared it. {self._remedy()}")
@@ -290,10 +280,8 @@ class Release(Mapping[str, Array]):
         )
 
     def _archive(self) -> bytes:
-        """Return the bytes of the file: header and arrays, stored without compression."""
+        """Return the bytes of the file."""
         header = {
-            "format": FORMAT,
-            "version": VERSION,
             "names": list(self.parameters),
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
             "spent": None if self.spent is None else self.spent.to_dict(),
@@ -301,20 +289,7 @@ class Release(Mapping[str, Array]):
             "source": None if self.source is None else list(self.source),
             "table": None if self.table is None else self.table.to_dict(),
         }
-        members = {HEADER: np.array(json.dumps(header, default=number))}
-        members.update({member(index): value for index, value in enumerate(self.values())})
-        buffer = io.BytesIO()
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-            for name, value in members.items():
-                content = io.BytesIO()
-                np.lib.format.write_array(content, value, version=(1, 0), allow_pickle=False)
-                archive.writestr(zipfile.ZipInfo(f"{name}.npy", EPOCH), content.getvalue())
-        return buffer.getvalue()
-
-
-def member(index: int) -> str:
-    """Name an array in the archive; variable names can be anything, so they are in the header."""
-    return f"parameter_{index}"
+        return pack(header, list(self.values()))
 
 
 def freeze(name: object, value: ArrayLike) -> Array:
@@ -326,8 +301,8 @@ def freeze(name: object, value: ArrayLike) -> Array:
         raise TemplateError(f"Release: the parameter {name!r} is not an array of real numbers.")
     if not np.isfinite(array).all():
         raise TemplateError(f"Release: the parameter {name!r} has entries that are NaN or infinite.")
-    # Over bytes: a view would keep the whole of the array that it looks into, and that one might hold anything.
-    return np.frombuffer(array.astype(np.float64).tobytes(), dtype=np.float64).reshape(array.shape)
+    # Not a view: that would keep the whole of the array that it looks into, and that one might hold anything.
+    return frozen(array.astype(np.float64))
 
 
 def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, Any]] | None:
@@ -345,64 +320,7 @@ def plain(source: tuple[str, Mapping[str, Any]] | None) -> tuple[str, dict[str, 
     if not name.isidentifier():
         return None  # a path, for instance
     try:
-        values = json.loads(json.dumps(dict(options), default=number, allow_nan=False))
+        values = json.loads(json.dumps(dict(options), default=plain_value, allow_nan=False))
     except (TypeError, ValueError):
         return None
     return name, values
-
-
-def number(value: object) -> object:
-    """Return NumPy numbers and arrays, and ranges, as plain Python values."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, range):
-        return list(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Read the bytes of a saved release into the constructor's arguments."""
-    damaged = f"{path}: the file is damaged, or is not a release that was saved by this program"
-    try:
-        members = dict(read(content))
-        header = json.loads(str(members.pop(HEADER)))
-        if header["format"] != FORMAT:
-            raise ValueError(f"its format is {header['format']!r}")
-        version = header["version"]
-    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
-    except Exception as error:
-        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
-    if version != VERSION:
-        raise DPConvexError(
-            f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
-            "read it with the dpconvex that wrote it, or a later one."
-        )
-    try:
-        if set(header) != KEYS:
-            raise ValueError(f"its header has the entries {sorted(header)}")
-        names = header["names"]
-        if set(members) != {member(index) for index in range(len(names))} or len(set(names)) != len(names):
-            raise ValueError("names and arrays do not match")
-        fields = {
-            "certificate": None if header["certificate"] is None else Certificate.from_dict(header["certificate"]),
-            "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
-            "not_private_because": str(header["not_private_because"]),
-            "source": None if header["source"] is None else tuple(header["source"]),
-            "table": None if header["table"] is None else Table.from_dict(header["table"]),
-        }
-        return fields, {name: members[member(index)] for index, name in enumerate(names)}
-    except Exception as error:
-        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
-
-
-def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        for info in archive.infolist():
-            if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
-                raise ValueError(f"unexpected member {info.filename!r}")
-            stream = io.BytesIO(archive.read(info))
-            array = np.lib.format.read_array(stream, allow_pickle=False)
-            if stream.read(1):
-                raise ValueError(f"member {info.filename!r} is too long")
-            yield info.filename.removesuffix(".npy"), array

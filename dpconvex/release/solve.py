@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
+from dpconvex.core.arguments import is_real
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Batch, check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
@@ -32,7 +33,7 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
-from dpconvex.noise.samplers import seeded_generator, system_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.verify import analyse, check_solvable, verify
@@ -105,10 +106,10 @@ def solve(
     certificate = verify(template, privacy, public, chosen, cover)
     check_solvable(template)
     check_clip(clip)
-    rng = system_generator() if seed is None else seeded_generator(seed)
+    source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)
-    return run_certified(template, data, certificate, chosen, solver, rng, clip=clip, seed=seed)
+    return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
 
 def run_certified(
@@ -117,36 +118,11 @@ def run_certified(
     certificate: Certificate,
     mechanism: Mechanism,
     backend: Any,
-    rng: np.random.Generator,
+    source: NoiseSource,
     *,
     clip: bool = False,
-    seed: int | None = None,
 ) -> Release:
-    """Run a mechanism once, as its certificate says; the promise must have been paid for.
-
-    Parameters
-    ----------
-    template : Template
-    data : mapping of str to array_like
-    certificate : Certificate
-        Of the mechanism on the template, from `verify`.
-    mechanism : Mechanism
-    backend : str or object, optional
-    rng : numpy.random.Generator
-        Where the mechanism's noise comes from; that of the cover comes from the operating system.
-    clip : bool
-    seed : int, optional
-        The one that `rng` was made from, for tests: the cover is then drawn from `rng` too, and nothing is private.
-
-    Returns
-    -------
-    Release
-
-    Raises
-    ------
-    DomainError, NotConverged
-        As for `solve`.
-    """
+    """Run a mechanism once, as its certificate says; the promise must have been paid for."""
     assert certificate.cover is not None
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
@@ -157,19 +133,16 @@ def run_certified(
         )
     analysis = analyse(template)
     if certificate.cover.counting:
-        # From a stream of its own: what is drawn for tests does not depend on whether records were counted.
-        stream = None if seed is None else seeded_generator(seed).spawn(1)[0]
-        bound = bound_on_count(certificate.cover, batch.size, stream)
+        bound = bound_on_count(certificate.cover, batch.size, source.apart())
         certificate = for_count(mechanism, analysis, certificate, bound)
     assert certificate.cover is not None
     engine = DataEngine(analysis, batch, certificate.size, backend)
-    theta = mechanism.run(analysis, certificate, engine, rng)
-    theta = engine.project(perturb(theta, certificate.cover, None if seed is None else rng))
+    theta = mechanism.run(analysis, certificate, engine, source.rng)
+    theta = engine.project(perturb(theta, certificate.cover, source.seeded))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
-        spent=certificate.privacy if seed is None else None,
-        not_private_because="" if seed is None else f"the noise was drawn with the seed {seed}",
+        **source.spending(certificate.privacy),
         source=template.source,
         predictor=template.predict,
     )
@@ -208,8 +181,7 @@ def minimize(
     DomainError, NotConverged
         As for `solve`.
     """
-    real = isinstance(tolerance, int | float | np.number) and not isinstance(tolerance, bool)
-    if not real or not 0 < tolerance < 1e300:
+    if not (is_real(tolerance) and 0 < tolerance < 1e300):
         raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
     analysis = analyse(template)
     batch = template.record.validate(data, clip=clip)
@@ -334,8 +306,7 @@ def projector(form: LossForm) -> Projector | None:
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from data that protect it."""
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"solve: privacy must be a Privacy, not {type(privacy).__name__}.")
+    check_privacy("solve", privacy)
     if privacy.adjacency == "add-remove":
         if size is None:
             raise NotPrivate(

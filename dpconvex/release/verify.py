@@ -5,15 +5,13 @@ No data are needed, and none are touched.
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
-import numpy as np
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.arguments import is_whole
+from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
-from dpconvex.language.privacy import Privacy, computable
+from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
@@ -24,7 +22,6 @@ __all__ = ["analyse", "check_solvable", "is_private", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
-_ANALYSES: WeakKeyDictionary[Template, Analysis] = WeakKeyDictionary()
 
 
 def analyse(template: Template) -> Analysis:
@@ -37,13 +34,16 @@ def analyse(template: Template) -> Analysis:
     """
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
-    found = _ANALYSES.get(template)
-    if found is None:
-        form = LossForm(template)
-        obstacle = check_translation(form)
-        found = Analysis(form)
-        found.obstacle = obstacle
-        _ANALYSES[template] = found
+    return analysed(template)
+
+
+@once
+def analysed(template: Template) -> Analysis:
+    """Do the work of `analyse`."""
+    form = LossForm(template)
+    obstacle = check_translation(form)
+    found = Analysis(form)
+    found.obstacle = obstacle
     return found
 
 
@@ -77,9 +77,8 @@ def verify(
     TemplateError
         If an argument has the wrong type.
     """
-    if not isinstance(privacy, Privacy):
-        raise TemplateError(f"verify: privacy must be a Privacy, not {type(privacy).__name__}.")
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+    check_privacy("verify", privacy)
+    if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
     chosen = mechanism if mechanism is not None else Automatic()
     if isinstance(chosen, type) or not isinstance(chosen, Mechanism):

@@ -99,8 +99,7 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
 def own_backends() -> tuple[type[Any], ...]:
     """Return the backends that are part of the toolkit, which leave a problem as it is."""
     from dpconvex.solvers.conic import Conic
-    from dpconvex.solvers.first_order import FirstOrder
-    from dpconvex.solvers.warm_start import Warm
+    from dpconvex.solvers.first_order import FirstOrder, Warm
 
     return Conic, FirstOrder, Warm
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["FirstOrder"]
+__all__ = ["FirstOrder", "Warm"]
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,17 @@ class FirstOrder:
     def solve(self, problem: Problem, tolerance: float = 1e-6) -> Solution:
         """Return a solution certified to the tolerance, or raise `NotConverged`."""
         return certify(problem, np.zeros(problem.space.dim), tolerance, self.max_steps)
+
+
+class Warm:
+    """Solve from the last answer: for many fits of one batch."""
+
+    def __init__(self) -> None:
+        self.last: NDArray[np.float64] | None = None
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        """Return a solution certified to the tolerance, or raise `NotConverged`."""
+        start = self.last if self.last is not None else np.zeros(problem.space.dim)
+        solution = certify(problem, start, tolerance)
+        self.last = solution.theta
+        return solution

@@ -17,10 +17,10 @@ from dpconvex.mechanisms import (
     gradient_descent,
     noise_laws as laws,
     noisy_kmeans as clustering,
-    output_perturbation as output,
     private_selection as selection,
     residual_noise as cover,
 )
+from dpconvex.noise import spherical
 
 TENTH = 0.9
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -170,13 +170,13 @@ CASES = {
         mixture,
         dp.Privacy(3.0, 1e-4),
         GAMMA,
-        times(clustering, "gaussian_sigma", TENTH),
+        times(spherical, "gaussian_sigma", TENTH),
         "clustering",
         options=(("share", 0.5), ("effort", 0.02)),
     ),
     "cover of the computed answer": Case(logistic, PURE, OUTPUT, cover_scale, "cover of the computed answer"),
-    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(laws, "gamma_direction"), "noise as drawn", 0.9),
-    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(output, "gaussian"), "noise as drawn", 0.9),
+    "Gamma noise as drawn": Case(logistic, PURE, GAMMA, drawn(spherical, "gamma_direction"), "noise as drawn", 0.9),
+    "Gaussian noise as drawn": Case(logistic, BOTH, NORMAL, drawn(spherical, "gaussian"), "noise as drawn", 0.9),
 }
 
 

@@ -10,7 +10,7 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.from_cvxpy import read
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 

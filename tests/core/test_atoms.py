@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.core.atom_cases import CASES, Case
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.discipline import is_concave, is_convex
@@ -12,6 +11,7 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
+from tests.core.atom_cases import CASES, Case
 
 EVERY = pytest.mark.parametrize("name", CASES)
 

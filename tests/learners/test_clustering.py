@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Records
+from dpconvex.learners.clustering import Grouping, Records
 
 RECORD = dp.Record(x=dp.Ball(3, radius=2.0), y=dp.Choice(["a", "b", "none"]))
 PROMISE = dp.Privacy(4.0, 1e-5)
@@ -97,7 +97,9 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
     rows = []
     for last in ([0.0, 0.0, 0.0], [9.0, 0.0, 0.0]):
         batch = RECORD.validate({"x": form(np.vstack([x, last])), "y": y}, clip=True)
-        rows.append(np.concatenate([steps for steps, _ in Records(RECORD, batch, 2.0**-52, "x", "y").blocks()]))
+        rows.append(
+            np.concatenate([steps for steps, _ in Records(Grouping(RECORD, "x", "y"), batch, 2.0**-52).blocks()])
+        )
     np.testing.assert_array_equal(rows[0][:-1], rows[1][:-1])
     assert np.linalg.norm(rows[1][-1]) * 2.0**-52 == pytest.approx(2.0)
 
@@ -105,7 +107,7 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
 def test_statistics_are_exact_sums() -> None:
     x, y, _ = blobs(500)
     step = 2.0**-16
-    records = Records(RECORD, RECORD.validate({"x": x, "y": y}), step, "x", "y")
+    records = Records(Grouping(RECORD, "x", "y"), RECORD.validate({"x": x, "y": y}), step)
     centers = np.rint(np.random.default_rng(0).normal(size=(3, 2, 3)) / step)
     sums, counts = records.statistics(centers)
     steps = np.array([[int(abs(v) / step) * (1 if v > 0 else -1) for v in row] for row in x.tolist()], dtype=object)

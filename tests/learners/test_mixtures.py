@@ -13,7 +13,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.core.derivation import Derivation
-from dpconvex.learners.clustering import Records
+from dpconvex.learners.clustering import Grouping, Records
 from dpconvex.learners.mixtures import Plan
 from dpconvex.release.release import Release
 
@@ -209,15 +209,15 @@ def test_centres_that_were_paid_for_apart_are_not_counted_twice() -> None:
 def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
     places = dp.cluster(learner(), SMALL, PROMISE, seed=0)
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1]))
-    before = Records(record, record.validate(SMALL), places.step, "x", "y").assigned(places)
+    before = Records(Grouping(record, "x", "y"), record.validate(SMALL), places.step).assigned(places)
     rng = np.random.default_rng(0)
     for row, value in zip(rng.integers(0, 300, 20), dp.Ball(2).sample(20, rng), strict=True):
         x, y = SMALL["x"].copy(), SMALL["y"].copy()
         x[row], y[row] = value, 1 - y[row]
-        after = Records(record, record.validate({"x": x, "y": y}), places.step, "x", "y").assigned(places)
+        after = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), places.step).assigned(places)
         assert set(np.flatnonzero(before != after)) <= {row}
         fewer = {"x": np.delete(x, row, axis=0), "y": np.delete(y, row)}
-        without = Records(record, record.validate(fewer), places.step, "x", "y").assigned(places)
+        without = Records(Grouping(record, "x", "y"), record.validate(fewer), places.step).assigned(places)
         np.testing.assert_array_equal(without, np.delete(before, row))
     np.testing.assert_array_equal(before, places.assign(**SMALL))
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.learners.clustering import Records
+from dpconvex.learners.clustering import Grouping, Records
 from dpconvex.mechanisms import noisy_kmeans as clustering
 from dpconvex.mechanisms.noisy_kmeans import (
     GAMMA,
@@ -46,7 +46,7 @@ def moved(first: Array, second: Array, weight: float) -> tuple[float, float]:
 def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
-    records = Records(record, record.validate({"x": x, "y": y}), clustering.grid_step(radius), "x", "y")
+    records = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), clustering.grid_step(radius))
     sums, counts = records.statistics(np.rint(centers / records.step))
     return np.concatenate([sums * records.step, counts[..., None]], axis=-1)
 
@@ -183,7 +183,7 @@ def neighbours(adjacency: str, step: float) -> tuple[Records, Records]:
     changed[-1] = -1.0
     data = {"x": x, "y": y}
     near = {"x": x[:-1], "y": y[:-1]} if adjacency == "add-remove" else {"x": changed, "y": y}
-    first, second = (Records(record, record.validate(d), step, "x", "y") for d in (data, near))
+    first, second = (Records(Grouping(record, "x", "y"), record.validate(d), step) for d in (data, near))
     return first, second
 
 
@@ -255,7 +255,7 @@ def test_centres_are_whole_and_inside() -> None:
     method = NoisyKMeans(rounds=4)
     noise = method.calibrate(dp.Privacy(5.0, 1e-6), classes=1, components=3, features=2, radius=1.0)
     record = dp.Record(x=dp.Ball(2))
-    records = Records(record, record.sample(4000, np.random.default_rng(0)), noise.step, "x", None)
+    records = Records(Grouping(record, "x", None), record.sample(4000, np.random.default_rng(0)), noise.step)
     centers = method.run(noise, records.statistics, seeded_generator(1))
     assert centers.shape == (1, 3, 2)
     np.testing.assert_array_equal(centers, np.rint(centers))

@@ -20,8 +20,8 @@ from scipy.signal import lfilter
 
 import dpconvex as dp
 from dpconvex.language.datasets import breast_cancer, unit_ball
-from dpconvex.mechanisms.certificate import TAIL, CoverNoise
-from dpconvex.mechanisms.grid import measurement, perturb, smallest_delta
+from dpconvex.mechanisms.certificate import TAIL
+from dpconvex.mechanisms.grid import CoverNoise, measurement, perturb, smallest_delta
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, Cover, calibrate_cover, noise_cap
 from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop

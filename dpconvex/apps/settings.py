@@ -1,0 +1,122 @@
+"""What the command line's words and settings stand for: columns, options, learners, promises and budgets."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+import dpconvex as dp
+from dpconvex.errors import TemplateError
+from dpconvex.language.csv_tables import Table
+from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.template import Template
+from dpconvex.learners.problem_files import options as options_of
+
+__all__ = ["assignments", "columns", "declare", "labelling", "ledger", "named", "privacy", "words"]
+
+# Of a promise, for the components of a mixture.
+SHARE = 0.2
+
+
+def words(text: str) -> list[str]:
+    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
+
+    >>> words('age, "hours, weekly"')
+    ['age', 'hours, weekly']
+    """
+    return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Read options: numbers, TOML values such as ``[1, 2]`` and ``true``, and otherwise text.
+
+    >>> assignments(["features=9", "width=.5", "labels=['no', 'yes']", "name=w"])
+    {'features': 9, 'width': 0.5, 'labels': ['no', 'yes'], 'name': 'w'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise TemplateError(f"--set takes OPTION=VALUE, such as --set regularization=0.01, not {text!r}.")
+        if name.strip() in found:
+            raise TemplateError(f"--set gives the option {name.strip()!r} twice.")
+        found[name.strip()] = literal(value.strip())
+    return found
+
+
+def literal(text: str) -> Any:
+    """Return the value that a text denotes."""
+    for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
+        try:
+            return read(text)
+        except ValueError:  # a TOML error is one, too
+            continue
+    return text
+
+
+def columns(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the features with their bounds: each with its own, or a list of names and one pair for all of them."""
+    features, bounds = settings["features"], settings.get("bounds")
+    if isinstance(features, dict):
+        if bounds is not None:
+            raise TemplateError("give bounds once: with each feature, or one pair for all in a list of features.")
+        return features
+    if bounds is None:
+        raise TemplateError("declare bounds, the public lower and upper bound of every feature.")
+    if not isinstance(features, list) or not all(isinstance(name, str) for name in features):
+        raise TemplateError(f"features must be a list of column names, or a table of bounds, not {features!r}.")
+    if len(set(features)) != len(features):
+        raise TemplateError(f"a feature is declared twice: {', '.join(features)}.")
+    return dict.fromkeys(features, bounds)
+
+
+def declare(problem: str, table: Table, options: dict[str, Any]) -> tuple[Template, list[Any]]:
+    """Return the learner for a table, and the values of its field y that stand for the table's labels, in order."""
+    declared = {"features": len(table.features), "classes": len(table.labels), "labels": list(table.labels)}
+    learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
+    fields = learner.record.fields
+    values = getattr(fields.get("y"), "values", ())
+    needed = set(fields) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
+    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (len(table.features),) or not values:
+        raise TemplateError(
+            f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
+            f"{len(table.features)}, and a label y from declared values; it has {learner.record!r}."
+        )
+    if len(values) != len(table.labels):
+        raise TemplateError(f"{problem} has {len(values)} classes, but {len(table.labels)} labels are declared.")
+    return learner, list(values)
+
+
+def labelling(learner: Template, share: float | None) -> dict[str, Any]:
+    """Return what learning the components of a mixture takes, nothing if the problem is none."""
+    if "m" in learner.record.discrete:
+        return {"share": SHARE if share is None else share}
+    if share is not None:
+        raise TemplateError("share pays for the components of a mixture, and this problem has none.")
+    return {}
+
+
+def named(value: Any, codes: list[Any], table: Table) -> str:
+    """Return the label that a predicted value stands for."""
+    if value not in codes:
+        raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {codes!r}.")
+    return table.labels[codes.index(value)]
+
+
+def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:
+    """Return the promise."""
+    return dp.Privacy(epsilon, 0.0 if delta is None else delta, ADJACENCIES[0] if adjacency is None else adjacency)
+
+
+def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
+    """Open the budget that pays, or make it if a total is given."""
+    if chosen.ledger is None:
+        if chosen.budget is not None:
+            raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
+        return None
+    if chosen.budget is None:
+        return dp.Budget.open(chosen.ledger)
+    return dp.Budget(dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency), chosen.ledger)

@@ -1,0 +1,17 @@
+"""What kind of number an argument is; a truth value is none."""
+
+from __future__ import annotations
+
+import numpy as np
+
+__all__ = ["is_real", "is_whole"]
+
+
+def is_real(value: object) -> bool:
+    """Whether a value is a real number of Python or NumPy."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def is_whole(value: object, least: int) -> bool:
+    """Whether a value is a whole number of Python or NumPy, and large enough."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)

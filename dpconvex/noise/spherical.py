@@ -1,0 +1,114 @@
+"""Laws of noise without a preferred direction: what is known of its norm, how it is calibrated, composed and drawn."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi, gamma
+
+from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
+from dpconvex.noise.samplers import gamma_direction, gaussian
+
+__all__ = ["SPHERICAL", "Gamma", "Gaussian", "Spherical"]
+
+Array = NDArray[np.float64]
+
+# Quantiles are computed to many more digits than this.
+SLACK = 1 + 1e-9
+
+
+class Spherical(Protocol):
+    """A law of b in p dimensions with a scale."""
+
+    name: str
+    symbol: str
+
+    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """Return the scale that makes a sum (epsilon, delta)-private whose neighbours are so far apart."""
+        ...
+
+    def composed(self, sensitivity: float, rounds: int) -> float:
+        """Return the sensitivity of so many adaptive releases together."""
+        ...
+
+    def mean(self, p: int, scale: float) -> float:
+        """Return the mean norm."""
+        ...
+
+    def square(self, p: int, scale: float) -> float:
+        """Return the mean square of the norm."""
+        ...
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        """Return what the norm exceeds with at most the given probability."""
+        ...
+
+    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
+        """Draw b, shape (p,)."""
+        ...
+
+
+class Gamma:
+    """Density proportional to ``exp(-||b||/scale)``; rounds add up plainly."""
+
+    name, symbol = "Gamma", "1/beta"
+
+    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """The logarithm of the density is Lipschitz."""
+        return sensitivity / epsilon
+
+    def composed(self, sensitivity: float, rounds: int) -> float:
+        """Privacy losses add up."""
+        return sensitivity * rounds
+
+    def mean(self, p: int, scale: float) -> float:
+        """The norm has a Gamma law of shape p."""
+        return p * scale
+
+    def square(self, p: int, scale: float) -> float:
+        """The second moment of that law."""
+        return p * (p + 1) * scale**2
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        """Its quantile."""
+        return float(gamma.isf(probability, p)) * scale * SLACK if p else 0.0
+
+    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
+        """Uniform direction, Gamma norm."""
+        return gamma_direction(p, scale, rng)
+
+
+class Gaussian:
+    """Independent normal coordinates; rounds add up in squares."""
+
+    name, symbol = "Gaussian", "sigma"
+
+    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
+        """Invert the exact profile."""
+        return gaussian_sigma(epsilon, delta, sensitivity)
+
+    def composed(self, sensitivity: float, rounds: int) -> float:
+        """All rounds together are as private as one of this sensitivity (Dong, Roth & Su 2022, corollary 3.3)."""
+        return sensitivity * math.sqrt(rounds)
+
+    def mean(self, p: int, scale: float) -> float:
+        """The norm has a chi law."""
+        return mean_norm(p, scale)
+
+    def square(self, p: int, scale: float) -> float:
+        """The sum of p variances."""
+        return p * scale**2
+
+    def quantile(self, p: int, scale: float, probability: float) -> float:
+        """Quantile of the chi law."""
+        return float(chi.isf(probability, p)) * scale * SLACK if p else 0.0
+
+    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
+        """Normal coordinates."""
+        return gaussian(p, scale, rng)
+
+
+SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": Gaussian()}
