@@ -98,8 +98,12 @@ class Atom:
     @cached_property
     def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
         """The user's function with its derivative, compiled for few numbers of points."""
-        import jax
-
+        try:
+            import jax
+        except ImportError as error:
+            raise TemplateError(
+                f"Atom {self.name!r}: function is one of JAX: install dpconvex with the extra 'fast' (pip install dpconvex[fast])."
+            ) from error
         pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
         def evaluate(points: Array) -> tuple[Array, Array]:
