@@ -102,7 +102,7 @@ class Atom:
             import jax
         except ImportError as error:
             raise TemplateError(
-                f"Atom {self.name!r}: function is one of JAX: install dpconvex with the extra 'fast' (pip install dpconvex[fast])."
+                f"Atom {self.name!r}: function needs JAX: install the extra 'fast' (pip install dpconvex[fast])."
             ) from error
         pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
