@@ -79,8 +79,8 @@ class CvxpyValues:
 
 
 def numeric(node: Any, values: list[Any]) -> Any:
-    """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or not the atom's own."""
-    if is_another(node, values):
+    """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or is of a norm of nearly the same order."""
+    if hasattr(node, "original_p") and float(node.original_p) != float(node.p):
         return np.full(node.shape, np.nan)
     try:
         with np.errstate(all="ignore"):
@@ -89,11 +89,11 @@ def numeric(node: Any, values: list[Any]) -> Any:
         return np.full(node.shape, np.nan)
 
 
-def is_another(node: Any, values: list[Any]) -> bool:
-    """Whether CVXPY computes another function: a norm of a nearby order, eigenvalues of one triangle of a matrix."""
-    if hasattr(node, "original_p"):
-        return float(node.original_p) != float(node.p)
-    return type(node).__name__ in ("lambda_max", "log_det") and not np.allclose(values[0], np.transpose(values[0]))
+def is_symmetric_where_asked(read: Expression, values: list[Array]) -> bool:
+    """Whether arguments of functions of symmetric matrices are some; CVXPY has values for others, of no meaning."""
+    asked = read.atom.domain(read) if read.atom is not None else ()
+    pairs = zip(asked, values, strict=False)
+    return all(np.array_equal(value, value.T) for want, value in pairs if want in ("symmetric", "semidefinite"))
 
 
 def measured(original: Any, values: CvxpyValues) -> list[Valued]:

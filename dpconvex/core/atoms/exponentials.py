@@ -207,7 +207,7 @@ def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     """Compute log(1 + exp(a)) without overflow."""
     if xp is not np:
         return softplus()(a)
-    if not isinstance(a, np.ndarray):  # it carries a derivative (see `evaluation.dual_numbers`), and knows how to share
+    if not isinstance(a, np.ndarray):  # it carries a derivative (see `core.dual_numbers`), and knows how to share
         return np.logaddexp(a, 0.0)
     return np.maximum(a, 0.0) + np.log1p(np.exp(-np.abs(a)))  # four times as fast as `np.logaddexp`
 
