@@ -26,7 +26,7 @@ from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, perturb, smallest_delta
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, perturb, smallest_delta
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import NoiseSource
@@ -52,14 +52,14 @@ class Plan:
     ----------
     run : Certificate
         Of the fit alone.
-    score : CoverNoise
+    score : IntegerNoise
         Integer noise of the count of mistakes.
     certificate : Certificate
         Of the whole, if this candidate is released.
     """
 
     run: Certificate
-    score: CoverNoise
+    score: IntegerNoise
     certificate: Certificate
 
 
@@ -227,20 +227,20 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
     return Plan(bare, score, certificate)
 
 
-def laplace_score(epsilon: float) -> CoverNoise:
+def laplace_score(epsilon: float) -> IntegerNoise:
     """Return integer noise that makes a count epsilon-private."""
     return counting_noise(LAPLACE, epsilon, 0.0, math.nextafter(1 / epsilon, math.inf))
 
 
-def gaussian_score(rho: float, privacy: Privacy) -> CoverNoise:
+def gaussian_score(rho: float, privacy: Privacy) -> IntegerNoise:
     """Return integer noise that makes a count rho-zero-concentrated."""
     sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
     return counting_noise(GAUSSIAN, privacy.epsilon, smallest_delta(rho * (1 + 1e-9), privacy.epsilon), sigma)
 
 
-def counting_noise(law: str, epsilon: float, delta: float, scale: float) -> CoverNoise:
+def counting_noise(law: str, epsilon: float, delta: float, scale: float) -> IntegerNoise:
     """Describe integer noise for a count that one record moves by one."""
-    return CoverNoise(
+    return IntegerNoise(
         noise=law,
         epsilon=epsilon,
         delta=delta,

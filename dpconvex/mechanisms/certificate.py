@@ -10,7 +10,7 @@ from typing import Any
 
 from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.grid import CoverNoise
+from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 __all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
@@ -61,8 +61,8 @@ class Certificate:
     jacobian_epsilon : float
         J: the part of epsilon that pays for one record's curvature.
     noise_epsilon : float
-        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the cover and of a clustering it
-        makes up epsilon.
+        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the residual noise and
+        of a clustering it makes up epsilon.
     noise_dimension : int
         p: dimension of the sensitive subspace, in which the noise is drawn.
     noise_scale : float
@@ -86,7 +86,7 @@ class Certificate:
         Predicted excess risk in sum form, from public numbers; it serves to choose among mechanisms and proves nothing.
     settings : dict of str to float
         Further public numbers that the mechanism fixed.
-    cover : CoverNoise or None
+    cover : IntegerNoise or None
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
@@ -113,7 +113,7 @@ class Certificate:
     mean_noise: float | None = None
     predicted_risk: float | None = None
     settings: dict[str, float] = field(default_factory=dict)
-    cover: CoverNoise | None = None
+    cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
 
     @property
@@ -155,8 +155,8 @@ class Certificate:
     def proviso(self) -> str:
         """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release.
 
-        A promise without delta cannot pay for the probability with which noise exceeds the cap that the cover allows for.  And of
-        noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
+        A promise without delta cannot pay for the probability with which noise exceeds the cap that the residual noise
+        allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
         said = []
         if not self.minimises:
@@ -286,7 +286,7 @@ class Certificate:
         fields["advice"] = tuple(fields["advice"])
         fields["settings"] = dict(fields.get("settings", {}))
         cover = fields.get("cover")
-        fields["cover"] = None if cover is None else CoverNoise(**cover)
+        fields["cover"] = None if cover is None else IntegerNoise(**cover)
         clustering = fields.get("clustering")
         fields["clustering"] = None if clustering is None else ClusteringNoise(**clustering)
         return cls(**fields)

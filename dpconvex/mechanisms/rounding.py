@@ -47,7 +47,7 @@ Array = NDArray[np.float64]
 # Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate
 # that is made before the number is known holds for as many.
 SURPLUS = 2
-# The cover's usual share of epsilon, and how much it takes at most, however large the promise.
+# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
 # is rarely as long as the margin that bounds it.
@@ -171,7 +171,7 @@ def covered_count(privacy: Privacy, size: int, counting: float | None = None) ->
     privacy : Privacy
     size : int
     counting : float, optional
-        The epsilon of the noisy number; by default that of a cover with its usual share.
+        The epsilon of the noisy number; by default that of residual noise with its usual share.
     """
     if privacy.adjacency != "add-remove":
         return size

@@ -88,7 +88,7 @@ def solve(
     Returns
     -------
     Release
-        The answer on a fixed grid, with the noise of the cover, projected on K (docs/release.md).
+        The answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
 
     Raises
     ------

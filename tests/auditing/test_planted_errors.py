@@ -87,13 +87,13 @@ def run_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cover_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cover the computed answer with a tenth less."""
-    honest = residual_noise.calibrate_cover
+    honest = residual_noise.calibrate_residual_noise
 
     def calibrate(*arguments: Any) -> Any:
         found = honest(*arguments)
         return replace(found, scale=TENTH * found.scale)
 
-    monkeypatch.setattr(residual_noise, "calibrate_cover", calibrate)
+    monkeypatch.setattr(residual_noise, "calibrate_residual_noise", calibrate)
 
 
 def drawn(owner: Any, name: str) -> Plant:
