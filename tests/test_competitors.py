@@ -11,6 +11,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import Difference, differences
+from dpconvex.core.evaluate import evaluate
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.release.verify import analyse
 
@@ -183,6 +184,5 @@ def test_one_component_is_a_single_gaussian() -> None:
 def test_the_default_penalty_is_a_twentieth_of_what_zero_costs(classes: int) -> None:
     template = dp.load(SINGLE, features=2, classes=classes, trace=0.0)
     zero = 1 + math.log(classes - 1)
-    for variable in template.variables:
-        variable.value = 5 * zero * np.eye(3) / math.sqrt(3)
-    assert float(template.regularizer.value) == pytest.approx(zero / 20)
+    theta = {variable: 5 * zero * np.eye(3) / math.sqrt(3) for variable in template.variables}
+    assert float(evaluate(template.regularizer, theta)) == pytest.approx(zero / 20)

@@ -29,6 +29,9 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from dpconvex.core.evaluate import substituted
+from dpconvex.core.expression import constant
+from dpconvex.core.to_cvxpy import Writer
 
 Array = NDArray[np.float64]
 ADJACENCIES = ("replace-one", "add-remove")
@@ -400,21 +403,22 @@ def test_the_noise_that_a_release_needs_leads_to_it(problem: str) -> None:
     p = certificate.noise_dimension
     noise = certificate.noise_scale * 2.0 * rng.normal(size=(4, p))
     predicted = learner.release(noise, data, certificate)
-    variables = {v.name(): v for v in template.variables}
-    field = template.record.parameters["x"]
+    writer = Writer()
+    variables = {v.name: writer.expression(v) for v in template.variables}
     losses = []
     for x, y in zip(data.x, data.y, strict=True):
-        group = template.record.combinations.index({"y": int(y)})
-        losses.append(template.losses[group].tree_copy({id(field): cp.Constant([x])}))
+        loss = template.losses[template.record.combinations.index({"y": int(y)})]
+        losses.append(writer.expression(substituted(loss, {field: constant([x]) for field in loss.fields})))
     for b, expected in zip(noise, predicted, strict=True):
         if problem == "softmax":
             linear = cp.sum(cp.multiply((CENTRED @ b)[None, :], variables["W"]))
         else:
             linear = cp.trace(matrices(b[None])[0] @ (variables["Phi_0"] - variables["Phi_1"])) / np.sqrt(2)
-        everything = cp.hstack([cp.vec(v, order="F") for v in template.variables])
-        objective = sum(losses) + learner.size * template.regularizer + linear
+        everything = cp.hstack([cp.vec(v, order="F") for v in variables.values()])
+        objective = sum(losses) + learner.size * writer.expression(template.regularizer) + linear
         objective += certificate.added / 2 * cp.sum_squares(everything)
-        cp.Problem(cp.Minimize(objective), list(template.constraints)).solve(solver=cp.CLARABEL)
+        constraints = [writer.constraint(constraint) for constraint in template.constraints]
+        cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
         if problem == "softmax":
             u = variables["W"].value[0] @ CENTRED
         else:

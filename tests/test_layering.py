@@ -263,6 +263,35 @@ def test_heavy_imports_wait_until_they_are_used(file: Path) -> None:
     assert not heavy
 
 
+# Files that speak CVXPY: where users write it, the one that reads it, and the bridge to conic solvers.
+SPEAK_CVXPY = {
+    "dpconvex.language.record",
+    "dpconvex.language.template",
+    "dpconvex.language.huber_hinge",
+    "dpconvex.core.declared_atoms",
+    "dpconvex.core.from_cvxpy",
+    "dpconvex.core.to_cvxpy",
+    "dpconvex.solvers.conic",
+    "dpconvex.solvers.conic_batch",
+}
+# Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.
+LOOK_AT_ATOMS = {"dpconvex.core.from_cvxpy", "dpconvex.core.to_cvxpy"}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=module_name)
+def test_only_the_reader_and_the_bridge_interpret_cvxpy(file: Path) -> None:
+    name = module_name(file)
+    used = [t for _, t in imported(ast.parse(file.read_text(encoding="utf-8")), package_of(file))]
+    speaks = [target for target in used if target.split(".")[0] == "cvxpy"]
+    assert not speaks or name in SPEAK_CVXPY, f"{name} imports {speaks[0]}: ask core expressions instead"
+    atoms = [
+        target for target in speaks if target.startswith(("cvxpy.atoms", "cvxpy.constraints", "cvxpy.expressions"))
+    ]
+    if name not in LOOK_AT_ATOMS | {"dpconvex.core.declared_atoms"}:  # a user's atom is a class of CVXPY's
+        assert not atoms, f"{name} imports {atoms[0]}"
+    assert "__mro__" not in file.read_text(encoding="utf-8"), f"{name}: a class stands for itself"
+
+
 # The package's own namespace
 
 

@@ -62,7 +62,7 @@ def test_it_learns_from_records_of_its_own_domain(problem: str) -> None:
     data = drawn(template, 60)
     release = dp.solve(template, data, PROMISE)
     assert release.private
-    assert {name: value.shape for name, value in release.items()} == {v.name(): v.shape for v in template.variables}
+    assert {name: value.shape for name, value in release.items()} == {v.name: v.shape for v in template.variables}
     if template.predict is not None:
         features = np.random.default_rng(3).uniform(-0.5, 0.5, size=(60, 3))
         assert len(release.predict(features)) == 60

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.arrangement import vec
+from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.atoms.sums import add
+from dpconvex.core.expression import Field, constant
 from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.to_cvxpy import ConicProgram
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import Spectrum, clip_spectra
 
@@ -76,32 +80,24 @@ def explore(form: LossForm, rng: np.random.Generator) -> Array:
     NotConverged
         If no solver finds any.
     """
-    blocks = form.space.blocks.values()
-    goals = [cp.Parameter(block.dim) for block in blocks]
+    space = form.space
+    goals = {name: Field.of((block.dim,), f"goal for {name}") for name, block in space.blocks.items()}
     distances = [
-        cp.sum_squares(block.lift.T @ cp.vec(block.variable, order="F") - goal)
-        for block, goal in zip(blocks, goals, strict=True)
+        sum_squares(constant(block.lift.T) @ vec(block.variable) - goals[name]) for name, block in space.blocks.items()
     ]
-    problem = cp.Problem(cp.Minimize(sum(distances)), list(form.template.constraints))
+    program = ConicProgram(add(*distances), form.constraints)
     points = []
     for k in range(EXPLORED):
-        aim = (
-            10.0 ** rng.uniform(-1, 3) * unit(rng.normal(size=(1, form.space.dim)))[0]
-            if k
-            else np.zeros(form.space.dim)
-        )
-        for block, goal in zip(blocks, goals, strict=True):
-            goal.value = aim[block.slice]
-        try:
-            problem.solve(solver=cp.CLARABEL)
-        except cp.SolverError:
-            continue
-        if problem.status == cp.OPTIMAL:
-            points.append(form.space.pack({block.name: block.variable.value for block in blocks}))
+        aim = np.zeros(space.dim)
+        if k:
+            aim = 10.0 ** rng.uniform(-1, 3) * unit(rng.normal(size=(1, space.dim)))[0]
+        found = program.solve({goal: aim[space.blocks[name].slice] for name, goal in goals.items()})
+        if found is not None:
+            points.append(space.pack(found))
     if not points:
         raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
-    found = np.stack(points)
-    return np.asarray(found + INSIDE * (found.mean(axis=0) - found))
+    table = np.stack(points)
+    return np.asarray(table + INSIDE * (table.mean(axis=0) - table))
 
 
 def unit(vectors: Array) -> Array:

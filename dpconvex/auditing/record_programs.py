@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.arrangement import hstack, vec
+from dpconvex.core.expression import Field
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.compiled import Lowered, entries_matrix, single
-from dpconvex.evaluation.tape import Tape
+from dpconvex.evaluation.compiled import single
+from dpconvex.evaluation.programs import Lowered, Program, entries_matrix
 
 __all__ = ["QUANTITIES", "Code", "Kind", "Programs", "programs_of"]
 
@@ -35,9 +36,9 @@ WEIGHTS = "weights of the leaves"
 
 @dataclass(frozen=True, eq=False)
 class Code:
-    """A tape and, for each combination of discrete fields that shares it, what stands in its slots."""
+    """A program and, for each combination of discrete fields that shares it, what stands in its slots."""
 
-    tape: Tape
+    program: Program
     fields: tuple[str, ...]
     index: NDArray[np.int64]
     weight: Array
@@ -45,12 +46,12 @@ class Code:
 
     @classmethod
     def build(cls, lowered: Sequence[Lowered], space: Space) -> Code:
-        """Stack the slots of losses with equal tapes."""
+        """Stack the slots of losses with equal programs."""
         lift = entries_matrix(space)  # every entry is a multiple of one coordinate
         index, weight = lift.indices.astype(np.int64), np.asarray(lift.data, dtype=float)
         place = np.stack([one.place for one in lowered])
         constants = tuple(np.stack(numbers) for numbers in zip(*(one.constants for one in lowered), strict=True))
-        return cls(lowered[0].tape, lowered[0].fields, index[place], weight[place], constants)
+        return cls(lowered[0].program, lowered[0].fields, index[place], weight[place], constants)
 
     def __call__(self, theta: Any, group: Any, values: Mapping[str, Any]) -> Any:
         """Evaluate at coordinates, one combination and the continuous fields, under JAX."""
@@ -58,7 +59,7 @@ class Code:
 
         entries = xp.asarray(self.weight)[group] * theta[xp.asarray(self.index)[group]]
         constants = tuple(xp.asarray(numbers)[group] for numbers in self.constants)
-        return single(self.tape)(entries, tuple(values[name] for name in self.fields), constants)
+        return single(self.program)(entries, tuple(values[name] for name in self.fields), constants)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +106,14 @@ class Kind:
 
 def kinds_of(form: LossForm) -> list[Kind]:
     """Sort the combinations of discrete fields by the programs of their losses."""
-    fields = tuple(form.template.record.parameters.values())
     found: dict[Any, list[tuple[int, Lowered, Lowered | None]]] = {}
     for k, (loss, leaves) in enumerate(zip(form.template.losses, form.leaves, strict=True)):
-        lowered, probe = Lowered.build(loss, form.space, fields), None
+        lowered, probe = Lowered.build(loss, form.space), None
         sizes = tuple(leaf.size for leaf in leaves)
         if sizes:
-            weights = cp.Parameter(sum(sizes), name=WEIGHTS)
-            flat = cp.hstack([cp.vec(leaf, order="F") for leaf in leaves])
-            probe = Lowered.build(cp.sum(cp.multiply(weights, flat)), form.space, (*fields, weights))
-        key = (lowered.tape, lowered.fields, probe and (probe.tape, probe.fields), sizes or (1,))
+            weights = Field.of((sum(sizes),), WEIGHTS)
+            probe = Lowered.build(weights @ hstack(*(vec(leaf) for leaf in leaves)), form.space)
+        key = (lowered.program, lowered.fields, probe and (probe.program, probe.fields), sizes or (1,))
         found.setdefault(key, []).append((k, lowered, probe))
     kinds = []
     for (_, _, _, sizes), members in found.items():

@@ -14,9 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus import declared, elementwise, reductions  # noqa: F401  (importing them registers their rules)
-from dpconvex.calculus.abstract_values import Kink, Scalar
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
@@ -27,7 +24,9 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
+from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 
@@ -117,7 +116,7 @@ class Analysis:
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
-        rows = {id(leaf): row for leaf, row in zip(everything, self.gram.rows, strict=True)}
+        rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))

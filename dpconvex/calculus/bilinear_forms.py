@@ -7,148 +7,23 @@ bounded over the record's domain, for one record (z = z') and for two records th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.intervals import EPSILON, Interval
 from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
 from dpconvex.core.record_scalars import Bases
 
-__all__ = ["Interval", "form_range"]
+__all__ = ["form_range"]
 
 Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 
 LARGEST_DENSE = 1500
-# Products that are smaller have fewer digits.
-SMALLEST = 1e-290
-# Rounding of a computed eigenvalue, relative to the largest one and to the side of the matrix.
-EPSILON = 2.0**-52
 # Diagonal entries that agree to this fraction may be taken together.
 ALIKE = 1e-12
-# Bounds of one number may miss each other by this fraction of the size of its terms, for rounding: there may be millions of them.
-APART = 1e-9
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A closed interval; sums, products and powers are rounded outward, unless they are exact.
-
-    Examples
-    --------
-    >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
-    Interval(low=1e+16, high=1.0000000000000002e+16)
-    >>> Interval(-1.0, 2.0) * Interval(3.0, 3.0)
-    Interval(low=-3.0, high=6.0)
-    """
-
-    low: float
-    high: float
-
-    @property
-    def size(self) -> float:
-        """Largest absolute value."""
-        return max(abs(self.low), abs(self.high))
-
-    def __add__(self, other: Interval) -> Interval:
-        return Interval(plus(self.low, other.low)[0], plus(self.high, other.high)[1])
-
-    def __mul__(self, other: Interval) -> Interval:
-        corners = [times(a, b) for a in (self.low, self.high) for b in (other.low, other.high)]
-        return Interval(min(low for low, _ in corners), max(high for _, high in corners))
-
-    def rounded(self, magnitude: float = 0.0, count: int = 8) -> Interval:
-        """Move the ends outward by a few roundings of themselves, or of the size of what they are sums of.
-
-        >>> Interval(0.0, 1.0).rounded().low
-        0.0
-        """
-        low, high = (count * EPSILON * max(abs(end), magnitude) for end in (self.low, self.high))
-        return Interval(
-            self.low - low if math.isfinite(self.low) else self.low,
-            self.high + high if math.isfinite(self.high) else self.high,
-        )
-
-    def __and__(self, other: Interval) -> Interval:
-        """Intersect two intervals that contain one number; see `meet`."""
-        return self.meet(other)
-
-    def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
-        """Intersect two intervals that contain one number, both computed with rounding.
-
-        Parameters
-        ----------
-        other : Interval
-        magnitude : float
-            Size of the terms that the number is a sum of, if it is larger than the intervals: rounding is relative to it.
-
-        Returns
-        -------
-        Interval
-            Where they miss each other by rounding, what lies between them.
-
-        Raises
-        ------
-        AssertionError
-            If they lie farther apart.  Then one of the bounds is wrong, and nothing may be concluded from either.
-        """
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        if low <= high:
-            return Interval(low, high)
-        ends = (self.low, self.high, other.low, other.high)
-        if any(map(math.isnan, ends)):  # an overflow: nothing is known
-            return Interval(-math.inf, math.inf)
-        if low - high > APART * max(magnitude, *(abs(end) for end in ends if math.isfinite(end))):
-            raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
-        return Interval(high, low)
-
-    def power(self, exponent: int) -> Interval:
-        """Raise to a whole power."""
-        if exponent == 0:
-            return Interval(1.0, 1.0)
-        even = exponent % 2 == 0 and self.low < 0
-        base = Interval(0.0 if self.high > 0 else -self.high, max(-self.low, self.high)) if even else self
-        result = base
-        for _ in range(exponent - 1):
-            result = result * base
-        return result
-
-
-def plus(a: float, b: float) -> tuple[float, float]:
-    """Bound a sum from below and above; the same number twice if it is exact."""
-    total = a + b
-    if not math.isfinite(total):
-        return total, total
-    other = total - a
-    error = (a - (total - other)) + (b - other)  # Knuth's: exact
-    return math.nextafter(total, -math.inf) if error < 0 else total, (
-        math.nextafter(total, math.inf) if error > 0 else total
-    )
-
-
-def times(a: float, b: float) -> tuple[float, float]:
-    """Bound a product from below and above, where zero times an infinite end is zero; the same number twice if it is exact."""
-    if a == 0 or b == 0:
-        return 0.0, 0.0
-    product = a * b
-    if abs(a) == 1 or abs(b) == 1 or not math.isfinite(product):
-        return product, product
-    if abs(product) > SMALLEST and max(abs(a), abs(b)) < 1 / SMALLEST:
-        (a1, a0), (b1, b0) = halves(a), halves(b)
-        error = ((a1 * b1 - product) + a1 * b0 + a0 * b1) + a0 * b0  # Dekker's: exact
-        if error == 0:
-            return product, product
-    low, high = math.nextafter(product, -math.inf), math.nextafter(product, math.inf)
-    return (max(low, 0.0), high) if (a > 0) == (b > 0) else (low, min(high, 0.0))
-
-
-def halves(number: float) -> tuple[float, float]:
-    """Split a number into two of half as many digits."""
-    large = 134217729.0 * number
-    top = large - (large - number)
-    return top, number - top
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:

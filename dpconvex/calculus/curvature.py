@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.abstract_values import Piece
 from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed, log_dets
+from dpconvex.core.abstract_values import Piece
 from dpconvex.core.ranks import numerical_rank
 
 __all__ = ["Curvature", "LogDeterminants", "curvature_bound"]

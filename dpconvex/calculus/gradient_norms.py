@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.abstract_values import Term
 from dpconvex.calculus.gram import Gram
+from dpconvex.core.abstract_values import Term
 
 __all__ = ["Gradients", "gradient_bound", "replacement_bound"]
 

@@ -21,8 +21,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus.abstract_values import Term
-from dpconvex.calculus.bilinear_forms import Interval, form_range
+from dpconvex.calculus.bilinear_forms import form_range
+from dpconvex.core.abstract_values import Term
+from dpconvex.core.intervals import Interval
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, significant
 from dpconvex.core.record_scalars import Bases

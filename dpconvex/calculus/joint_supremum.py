@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from dpconvex.calculus.abstract_values import Piece, Scalar, Term, covariance_of_gradient
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.curvature import mixed_piece, trace_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed
+from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
+from dpconvex.core.intervals import Interval
 
 __all__ = ["Joint", "joint_form"]
 

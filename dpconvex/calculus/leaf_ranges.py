@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.gram import Gram
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.feasible_set import FeasibleSet

@@ -8,23 +8,22 @@ What cannot be split this way, or depends on data where it must not, is refused 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.wraps import nonneg_wrap, nonpos_wrap, nsd_wrap, psd_wrap
-from cvxpy.atoms.quad_form import QuadForm
 
 from dpconvex.calculus.sensitive_subspace import sensitive_basis
+from dpconvex.core.atoms.arrangement import BROADCAST
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.discipline import is_concave, is_convex, obstacle
 from dpconvex.core.expansion import Expander
-from dpconvex.core.mentions import Mentions
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
+from dpconvex.geometry.constraints import states_convex_set
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.implicit_domains import implicit_constraints
 from dpconvex.geometry.quadratics import quadratic
@@ -36,17 +35,14 @@ __all__ = ["LossForm", "affine_leaves"]
 class LossForm:
     """A template, split.
 
-    Parameters
-    ----------
-    template : Template
-
     Attributes
     ----------
+    template : Template
     space : Space
         Coordinates of the parameters.
     feasible : FeasibleSet
         The set K: the template's constraints, and where its regularizer is defined.
-    constraints : tuple of cvxpy.Constraint
+    constraints : tuple of Constraint
         Both.
     bases : Bases
         The record's scalars and their bounds.
@@ -69,9 +65,9 @@ class LossForm:
         self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
         self.bases = Bases(template.record)
         self.expander = Expander(self.space, self.bases)
-        self.leaves: tuple[list[cp.Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
+        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
-        self.constraints = (*template.constraints, *domains)
+        self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = feasible_set(self.space, self.constraints)
         for group in self.leaves:
@@ -84,7 +80,7 @@ class LossForm:
                 "write the loss in the CVXPY variables that the learner estimates",
             )
 
-    def polynomial(self, leaf: cp.Expression) -> Polynomial:
+    def polynomial(self, leaf: Expression) -> Polynomial:
         """Return a leaf as a polynomial in the record."""
         return self.expander.expand(leaf)
 
@@ -116,42 +112,48 @@ class LossForm:
         return Lengths(self.bases.count, entries, row, projected)
 
 
-def affine_leaves(expression: cp.Expression) -> list[cp.Expression]:
-    """Return the maximal subexpressions that are affine in the variables and contain some, each once."""
-    found: dict[int, cp.Expression] = {}
-    mentions = Mentions()
+def affine_leaves(expression: Expression) -> list[Expression]:
+    """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
+    found: dict[Expression, None] = {}
+    seen: set[Expression] = set()
 
-    def visit(node: cp.Expression) -> None:
-        if not mentions.variables(node):
+    def visit(node: Expression) -> None:
+        if node in seen or not node.variables:
             return
-        if node.is_affine():
-            found.setdefault(id(node), node)
+        seen.add(node)
+        if node.is_affine and node.atom is not BROADCAST:
+            found[node] = None
             return
         for argument in node.args:
             visit(argument)
 
     visit(expression)
-    return list(found.values())
+    return list(found)
 
 
 def check_public(template: Template) -> None:
     """Refuse a regularizer or a constraint that mentions a field of the record, or is not known to be convex."""
-    for public in (template.regularizer, *template.constraints):
-        check_assertions(public)
-    if template.regularizer.parameters():
+    regularizer = template.regularizer
+    if regularizer.fields:
         raise NotPrivate(
             "the regularizer mentions a field of the record; it must be public",
-            template.regularizer,
+            regularizer,
             "move the term into the loss, or use a constant",
         )
+    if not is_convex(regularizer):
+        raise NotPrivate(
+            "the regularizer is not convex by CVXPY's rules",
+            obstacle(regularizer),
+            "use a convex regularizer",
+        )
     for constraint in template.constraints:
-        if constraint.parameters():
+        if constraint.fields:
             raise NotPrivate(
                 "a constraint mentions a field of the record, so the feasible set would depend on data",
                 constraint,
                 "state the constraint with public constants, or penalise its violation in the loss",
             )
-        if not constraint.is_dcp():
+        if not states_convex_set(constraint):
             raise NotPrivate(
                 "a constraint is not convex by CVXPY's rules",
                 constraint,
@@ -159,30 +161,15 @@ def check_public(template: Template) -> None:
             )
 
 
-def check_assertions(expression: Any) -> None:
-    """Refuse signs and definiteness that the user asserts of variables, where convexity rests on them and nothing checks them.
-
-    In a loss they are checked against proved ranges by the rules.
-    """
-    if isinstance(expression, nonneg_wrap | nonpos_wrap | psd_wrap | nsd_wrap):
-        raise NotPrivate(
-            f"{type(expression).__name__} asserts what is not known of a public expression",
-            expression,
-            "declare the variable with its sign, or write the term so that CVXPY sees that it is convex",
-        )
-    for argument in expression.args:
-        check_assertions(argument)
-
-
 def check_loss(template: Template) -> None:
     """Refuse a loss that is not convex, or does not depend on a variable."""
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
-        where = f" for {values}" if values else ""
-        if not loss.is_convex():
-            place = culprit(loss)
+        if not is_convex(loss):
+            where = f" for {values}" if values else ""
+            place = obstacle(loss)
             why, remedy = why_not_convex(place)
             raise NotPrivate(f"the loss{where} is not convex: {why}", place, remedy)
-    if not any(loss.variables() for loss in template.losses):
+    if not any(loss.variables for loss in template.losses):
         raise NotPrivate(
             "the loss mentions no variable, so nothing would be learnt from the data",
             template.losses[0],
@@ -190,21 +177,15 @@ def check_loss(template: Template) -> None:
         )
 
 
-def why_not_convex(place: cp.Expression) -> tuple[str, str]:
+def why_not_convex(place: Expression) -> tuple[str, str]:
     """Say what keeps a subexpression from being convex, and what to do about it."""
-    if place.is_concave():
+    if is_concave(place):
         return (
             "it has a concave term",
             "drop the term, change its sign, or replace it by its tangent; a loss must be convex",
         )
-    if isinstance(place, QuadForm):
-        return (
-            "the matrix of a quadratic form has a negative eigenvalue",
-            "use a positive semidefinite matrix, so that the form is convex",
-        )
-    if isinstance(place, multiply | MulExpression | DivExpression):
-        left, right = place.args
-        if left.variables() and right.variables():
+    if place.atom is not None and place.atom.affine in ("bilinear", "quotient"):
+        if all(argument.variables for argument in place.args):
             return (
                 "it multiplies variables with each other",
                 "write one of the factors as a constant or a field, or use a convex function of both",
@@ -217,16 +198,3 @@ def why_not_convex(place: cp.Expression) -> tuple[str, str]:
         "CVXPY's rules do not prove it",
         "compose as the rules ask: a convex non-decreasing function of a convex one, or a convex function of an affine one",
     )
-
-
-def culprit(expression: cp.Expression) -> cp.Expression:
-    """Return the smallest subexpression that makes an expression fail to be convex."""
-    if isinstance(expression, cp.Expression) and expression.args:
-        for argument in expression.args:
-            if not (argument.is_convex() or argument.is_concave()):
-                return culprit(argument)
-        if type(expression).__name__ in ("AddExpression", "Sum", "Promote", "broadcast_to", "DivExpression"):
-            for argument in expression.args:
-                if not argument.is_convex():
-                    return culprit(argument)
-    return expression

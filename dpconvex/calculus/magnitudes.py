@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import cvxpy as cp
 import numpy as np
 
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.expression import Expression
 from dpconvex.errors import NotPrivate
 
 __all__ = ["check_magnitudes", "check_steepness"]
@@ -42,7 +42,7 @@ def check_magnitudes(form: LossForm) -> None:
                 REMEDY,
             )
     extent = np.maximum(np.abs(form.bases.lower), np.abs(form.bases.upper))
-    for leaf in {id(leaf): leaf for group in form.leaves for leaf in group}.values():
+    for leaf in {leaf: None for group in form.leaves for leaf in group}:
         polynomial = form.polynomial(leaf)
         coefficients = np.abs(polynomial.coefficient)
         monomials = np.append(extent, 1.0)[polynomial.monomial].prod(axis=1)
@@ -68,7 +68,7 @@ def check_magnitudes(form: LossForm) -> None:
         )
 
 
-def check_steepness(sizes: Sequence[float], loss: cp.Expression) -> None:
+def check_steepness(sizes: Sequence[float], loss: Expression) -> None:
     """Refuse slopes and curvatures whose squares overflow; what is no number is refused too."""
     if not all(size <= STEEPEST for size in sizes):
         raise NotPrivate("the loss is so steep that its constants overflow", loss, "scale the loss or the fields down")

@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.abstract_values import Piece, Term
 from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.curvature import rank_bound, trace_bound
 from dpconvex.calculus.gradient_norms import Gradients
@@ -22,6 +21,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
 from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
 from dpconvex.calculus.symmetry import Symmetry
+from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.ranks import numerical_rank
 
 __all__ = ["Difference", "Hull", "Ray", "differences", "row_dimension"]

@@ -125,7 +125,8 @@ class Segment(Opposed):
             steepest = min(max(0.5, self.least), self.high)
             return float(np.log1p(gain * steepest * (1 - steepest))) * SLACK
         lean, top = self.low + self.high - 1, 1 / gain + 0.25
-        roots = np.roots([1.0, -lean / 2, 1 / loss - top, lean * top / 2]).real + 0.5
+        cubic = np.array([[lean / 2, top - 1 / loss, -lean * top / 2], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+        roots = np.linalg.eigvals(cubic).real + 0.5
         s = np.append(roots[(roots > self.least) & (roots < self.high)], [self.least, self.high])
         up, down = gain * s * (1 - s), loss * (s - self.low) * (self.high - s)
         free = up <= down

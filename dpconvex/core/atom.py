@@ -10,9 +10,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpconvex.core.expression import Expression, Shape, constant, node
 
-__all__ = ["ATOMS", "Atom"]
+__all__ = ["ATOMS", "Atom", "LeastCurvature", "Reach"]
 
 ATOMS: dict[str, Atom] = {}
 
@@ -20,6 +23,37 @@ ATOMS: dict[str, Atom] = {}
 def no_domain(expression: Expression) -> tuple[str | None, ...]:
     """Say that arguments may be anything."""
     return (None,) * len(expression.args)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    norm: float
+
+
+@dataclass(frozen=True)
+class LeastCurvature:
+    """How curved an atom is at least, as a function of its first argument, which is affine.
+
+    Attributes
+    ----------
+    name, statement : str
+        What it is called in derivations, and the Hessian that it claims, or a matrix below it.
+    bend : callable
+        ``bend(expression, weights, reach)`` returns h, one number for each entry of the argument, such that the sum of `weights`
+        times the entries of the atom has a Hessian of at least diag(h); None if nothing is claimed.  All in column order; the
+        weights of convex atoms are not negative, of concave ones not positive.
+    exact : callable
+        Whether the atom is quadratic, so that diag(h) is its Hessian.
+    """
+
+    name: str
+    statement: str
+    bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
+    exact: Callable[[Expression], bool] = lambda expression: False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,13 +96,15 @@ class Atom:
         ``text(expression, write)`` returns its text and how tightly that binds (see `core.text`); ``write(argument, level)``
         writes an argument, in parentheses if it binds less tightly.  None writes ``name(arguments, option=...)``.
     expand : callable or None
-        For affine atoms: ``expand(expander, expression)`` returns a `Polynomial`.
+        ``expand(expander, expression)`` returns a `Polynomial`, or None where the atom makes none of polynomials.  Affine atoms
+        have one, and whole powers.
     bounds : callable or None
-        Range of a function of the record: ``bounds(expression, expander)`` returns lower and upper bounds of its entries.
+        Range of a function of the record that is not a polynomial: ``bounds(expression, expander)`` returns lower and upper
+        bounds of its entries in column order; ``expander.bounds(argument)`` are an argument's.
     rule : callable or None
         Gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the result's.
-    strong : callable or None
-        Least curvature of a regularizer; see `calculus.strong_convexity`.
+    strong : LeastCurvature or None
+        Least curvature of a term of a regularizer.
     smooth : callable or None
         ``smooth(expression, args, width)`` returns an expression without the kink.
     """
@@ -90,7 +126,7 @@ class Atom:
     expand: Callable[..., Any] | None = None
     bounds: Callable[..., Any] | None = None
     rule: Callable[..., Any] | None = None
-    strong: Callable[..., Any] | None = None
+    strong: LeastCurvature | None = None
     smooth: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:

@@ -13,59 +13,54 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine import binary_operators as binary
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.affine.trace import Trace
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.affine.wraps import Wrap
-from cvxpy.atoms.elementwise.power import Power
 from numpy.typing import NDArray
 
-from dpconvex.core.expansion import AFFINE_RULES, Expander, dense, option_key, rearrange
-from dpconvex.core.reader import WHOLE_LINE
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.arrangement import entry_at, hstack
+from dpconvex.core.atoms.declared import DECLARED
+from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
+from dpconvex.core.atoms.exponentials import ENTR, EXP, LOG, LOG_SUM_EXP, LOGISTIC, XEXP
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS, HUBER, POWER, QUAD_OVER_LIN
+from dpconvex.core.atoms.products import MATMUL, MULTIPLY
+from dpconvex.core.atoms.sums import add
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression, constant
 
-__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "number"]
+__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number"]
 
 Entries = NDArray[np.object_]
 # Coefficients of monomials in the record, times a coordinate of theta or (at -1) times nothing.
 Terms = dict[tuple[int, ...], Fraction]
 
-# What CVXPY makes of powers and of norms depends on its version.
-POWER, NORM = type(cp.square(cp.Variable())), type(cp.norm(cp.Variable(2), 2))
-# Atoms that their type, their options and their arguments determine; of one scalar or, entry by entry, of one array.
-OF_ENTRIES: tuple[type, ...] = (cp.logistic, cp.huber, cp.abs, cp.exp, cp.log, cp.entr, cp.maximum, cp.minimum)
-OF_ENTRIES += (POWER, Power, cp.kl_div, cp.rel_entr, binary.multiply)
+# Atoms that are applied entry by entry.
+OF_ENTRIES = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, ENTR, MAXIMUM, MINIMUM, POWER, KL_DIV, REL_ENTR, MULTIPLY, DECLARED)
 # Atoms of all entries of an array, in any order.
-SYMMETRIC: tuple[type, ...] = (cp.log_sum_exp, cp.max, cp.min, cp.norm1, cp.norm_inf, cp.quad_over_lin)
-SYMMETRIC += (NORM, cp.Pnorm)
-EXTREMES: tuple[type, ...] = (cp.maximum, cp.minimum)
-# Functions that do not change with the sign of an entry; so are the powers of `WHOLE_LINE`, and p-norms with p >= 1.
-EVEN: tuple[type, ...] = (cp.abs, cp.huber, cp.norm1, cp.norm_inf, cp.quad_over_lin)
+SYMMETRIC = (LOG_SUM_EXP, MAX, MIN, NORM, QUAD_OVER_LIN, SUM_LARGEST)
+# Of these the arguments may change places.
+EXTREMES = (MAXIMUM, MINIMUM)
+# Functions that do not change with the sign of an entry; so are the powers that are defined on the whole line.
+EVEN = (ABS, HUBER, NORM, QUAD_OVER_LIN)
 
 
 class Unreadable(Exception):
     """A loss that stays as it was written: it contains a number that is not finite, or that rounds to zero."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Entry:
     """One entry of an expression, in column order."""
 
-    source: cp.Expression
+    source: Expression
     index: int = 0
 
-    @cached_property
-    def expression(self) -> cp.Expression:
+    @property
+    def expression(self) -> Expression:
         """The entry as a scalar expression."""
         shape = self.source.shape
-        if not shape:
-            return self.source
-        place = tuple(int(k) for k in np.unravel_index(self.index, shape, order="F"))
-        return self.source[place if len(place) > 1 else place[0]]
+        return entry_at(self.source, np.unravel_index(self.index, shape, order="F")) if shape else self.source
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,38 +71,44 @@ class Curved:
     ----------
     entry : Entry
         Where it was written.
-    arguments : tuple of array of Combination, or None
-        What it is applied to; None for atoms that are not taken apart.
+    atom : Atom or None
+        What it is; None for atoms that are not taken apart.
+    arguments : tuple of array of Combination
+        What it is applied to.
     changed : bool
         Whether the arguments are not those that were written.
     """
 
     entry: Entry
-    arguments: tuple[Entries, ...] | None = None
+    atom: Atom | None = None
+    arguments: tuple[Entries, ...] = ()
     changed: bool = False
 
-    @property
-    def kind(self) -> type | None:
-        """Class of the atom; None for atoms that are not taken apart."""
-        return None if self.arguments is None else type(self.entry.source)
-
     @cached_property
-    def options(self) -> Hashable:
+    def key(self) -> Hashable:
         """What else determines the atom; only an atom itself has the same if it is not taken apart."""
-        if self.arguments is None:
-            return (id(self.entry.source), self.entry.index)
-        return (type(self.entry.source), option_key(self.entry.source.get_data()))
+        if self.atom is None:
+            return self.entry
+        own = self.entry.source.options if self.entry.source.atom is self.atom else ()
+        return self.atom, tuple(option for option in own if option[0] not in ("axis", "keepdims"))
+
+    def option(self, name: str) -> Any:
+        """Return an option of the atom."""
+        return self.entry.source.option(name)
 
     @cached_property
-    def expression(self) -> cp.Expression:
+    def expression(self) -> Expression:
         """The atom of its arguments."""
-        if self.arguments is None or (not self.changed and self.entry.source.is_scalar()):
+        if self.atom is None or (not self.changed and self.entry.source.is_scalar):
             return self.entry.expression
-        parts: list[Any] = []
+        parts: list[Expression] = []
         for argument in self.arguments:
             built = [build(one) for one in argument.ravel(order="F")]
-            parts.append(built[0] if len(built) == 1 else cp.hstack(built))
-        return self.entry.source.copy(parts)
+            parts.append(built[0] if len(built) == 1 else hstack(*built))
+        options = dict(self.entry.source.options) if self.entry.source.atom is self.atom else {}
+        if "axis" in options:
+            options.update(axis=tuple(range(parts[0].ndim)), keepdims=False)
+        return self.atom(*parts, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +127,16 @@ class Combination:
     affine: tuple[tuple[Fraction, Entry], ...] = ()
     turned: bool = False
 
-    def __add__(self, other: Combination) -> Combination:
+    def __add__(self, other: Combination | int) -> Combination:
+        if not isinstance(other, Combination):
+            return self  # the number 0, where an atom fills in zeros
         return Combination(self.curved + other.curved, self.affine + other.affine, self.turned or other.turned)
+
+    def __neg__(self) -> Combination:
+        return self * Fraction(-1)
+
+    def __truediv__(self, divisor: Fraction) -> Combination:
+        return self * (1 / divisor)
 
     def __mul__(self, factor: Fraction) -> Combination:
         return Combination(
@@ -136,7 +145,7 @@ class Combination:
             self.turned or (factor < 0 and bool(self.curved)),
         )
 
-    __rmul__ = __mul__
+    __radd__, __rmul__ = __add__, __mul__
 
     @property
     def only(self) -> Curved | None:
@@ -144,14 +153,14 @@ class Combination:
         return self.curved[0][1] if len(self.curved) == 1 and not self.affine and self.curved[0][0] == 1 else None
 
 
-def build(combination: Combination) -> cp.Expression:
-    """Write a combination as a CVXPY expression."""
+def build(combination: Combination) -> Expression:
+    """Write a combination as an expression."""
     parts = [scaled(c, term.expression) for c, term in combination.curved]
     parts += [scaled(c, entry.expression) for c, entry in combination.affine]
-    return sum(parts[1:], parts[0]) if parts else cp.Constant(0.0)
+    return add(*parts) if parts else constant(0.0)
 
 
-def scaled(factor: Fraction, expression: cp.Expression) -> cp.Expression:
+def scaled(factor: Fraction, expression: Expression) -> Expression:
     """Multiply an expression by a number."""
     if factor in (1, -1):
         return expression if factor == 1 else -expression
@@ -179,63 +188,67 @@ class TermReader:
 
     def __init__(self, expander: Expander) -> None:
         self.expander = expander
-        self._memory: dict[int, tuple[cp.Expression, Entries]] = {}
-        self._plain: dict[int, tuple[cp.Expression, bool]] = {}
-        self._terms: dict[int, tuple[cp.Expression, list[Terms]]] = {}
-        self._probes: dict[int, tuple[cp.Expression, list[float]]] = {}
+        self._memory: dict[Expression, Entries] = {}
+        self._terms: dict[Expression, list[Terms]] = {}
+        self._probes: dict[Expression, list[float]] = {}
 
-    def read(self, expression: cp.Expression) -> Entries:
+    def read(self, expression: Expression) -> Entries:
         """Return the entries of an expression as combinations, in an array of its shape."""
-        known = self._memory.get(id(expression))
+        known = self._memory.get(expression)
         if known is None:
-            known = self._memory[id(expression)] = (expression, self._read(expression))
-        return known[1]
+            known = self._memory[expression] = self._read(expression)
+        return known
 
-    def _read(self, expression: Any) -> Entries:
-        if self.is_affine(expression):
-            return self._array(expression, [Combination((), ((Fraction(1), e),)) for e in entries_of(expression)])
-        rule = SUMS.get(type(expression))
-        if rule is None and AFFINE_RULES.get(type(expression)) is rearrange and not isinstance(expression, Wrap):
-            rule = rearranged
-        found = None if rule is None else rule(self, expression)
-        if found is not None and found.shape == expression.shape:
+    def one(self, expression: Expression) -> Combination:
+        """Return a scalar expression as a combination."""
+        (found,) = self.read(expression).ravel()
+        assert isinstance(found, Combination)
+        return found
+
+    def _read(self, expression: Expression) -> Entries:
+        if expression.is_affine:
+            return as_array(expression, [Combination((), ((Fraction(1), e),)) for e in entries_of(expression)])
+        found = self._linear(expression)
+        if found is not None:
             return found
-        return self._array(expression, [Combination(((Fraction(1), term),)) for term in self._atoms(expression)])
+        return as_array(expression, [Combination(((Fraction(1), term),)) for term in self._atoms(expression)])
 
-    @staticmethod
-    def _array(expression: Any, found: list[Combination]) -> Entries:
-        flat = np.empty(len(found), dtype=object)
-        flat[:] = found
-        return flat.reshape(expression.shape, order="F")
+    def _linear(self, expression: Expression) -> Entries | None:
+        """Apply a linear atom to arrays of combinations and of exact numbers; None for other atoms, and for products."""
+        atom = expression.atom
+        assert atom is not None
+        if atom.affine == "curved":
+            return None
+        arguments: list[Entries] = []
+        for place, argument in enumerate(expression.args):
+            constant_factor = atom.affine != "linear" and argument.is_constant
+            if atom.affine == "quotient" and place == 1 and (not constant_factor or not argument.number.all()):
+                return None
+            arguments.append(fractions(argument) if constant_factor else self.read(argument))
+        if atom.affine == "bilinear" and not any(argument.is_constant for argument in expression.args):
+            return None
+        value = atom.value(np, expression, *(argument[..., None] for argument in arguments))
+        found = np.broadcast_to(value[..., 0], expression.shape)
+        # Where an atom fills in zeros, or adds up nothing, stands the number 0.
+        return as_array(
+            expression, [c if isinstance(c, Combination) else Combination() for c in found.ravel(order="F")]
+        )
 
-    def _atoms(self, expression: Any) -> list[Curved]:
+    def _atoms(self, expression: Expression) -> list[Curved]:
         """Return the entries of an atom, with their arguments."""
-        kind = type(expression)
-        if kind in SYMMETRIC and getattr(expression, "axis", None) is None and expression.is_scalar():
-            return [Curved(Entry(expression), tuple(self.read(a) for a in expression.args))]
-        if kind in OF_ENTRIES or (kind is binary.MulExpression and any(a.is_scalar() for a in expression.args)):
-            spread = [np.broadcast_to(self.read(a), expression.shape) for a in expression.args]
-            flat = [argument.ravel(order="F") for argument in spread]
-            return [Curved(e, tuple(a[k : k + 1] for a in flat)) for k, e in enumerate(entries_of(expression))]
-        return [Curved(entry) for entry in entries_of(expression)]
-
-    def is_affine(self, expression: cp.Expression) -> bool:
-        """Whether an expression is affine, and all that it is made of: CVXPY says so of zero times anything."""
-        return self._made_of_affine(expression) and expression.is_affine()
-
-    def _made_of_affine(self, expression: cp.Expression) -> bool:
-        known = self._plain.get(id(expression))
-        if known is None:
-            answer = not self.expander.mentions.variables(expression) or (
-                isinstance(expression, cp.Variable | AffAtom)
-                and all(self._made_of_affine(argument) for argument in expression.args)
-            )
-            known = self._plain[id(expression)] = (expression, answer)
-        return known[1]
+        atom, entries = expression.atom, entries_of(expression)
+        if atom in SYMMETRIC and expression.is_scalar and over_everything(expression):
+            return [Curved(entries[0], atom, tuple(self.read(a) for a in expression.args))]
+        product = atom is MATMUL and any(a.is_scalar for a in expression.args)
+        if atom in OF_ENTRIES or product:
+            flat = [np.resize(self.read(a).ravel(order="F"), len(entries)) for a in expression.args]
+            kind = MULTIPLY if product else atom
+            return [Curved(e, kind, tuple(a[k : k + 1] for a in flat)) for k, e in enumerate(entries)]
+        return [Curved(entry) for entry in entries]
 
     def terms(self, entry: Entry) -> Terms:
         """Return an affine entry as exact coefficients."""
-        known = self._terms.get(id(entry.source))
+        known = self._terms.get(entry.source)
         if known is None:
             polynomial = self.expander.expand_leaf(entry.source)
             found: list[Terms] = [{} for _ in range(entry.source.size)]
@@ -251,8 +264,8 @@ class TermReader:
                     raise Unreadable
                 key = (coordinate, *(k for k in monomial if k >= 0))
                 found[place][key] = found[place].get(key, Fraction(0)) + Fraction(coefficient)
-            known = self._terms[id(entry.source)] = (entry.source, found)
-        return known[1][entry.index]
+            known = self._terms[entry.source] = found
+        return known[entry.index]
 
     def affine_terms(self, combination: Combination) -> Terms:
         """Return the affine part of a combination as exact coefficients, without zeros."""
@@ -269,19 +282,19 @@ class TermReader:
 
     def curved_probe(self, term: Curved) -> float:
         """Return a number as `probe` does; it knows neither the order nor the signs of arguments."""
-        if term.arguments is None:
-            return float(id(term.entry.source) + term.entry.index)
+        if term.atom is None:
+            return float(hash(term.entry) % 2**32)
         return sum(self.probe(one) ** 2 for argument in term.arguments for one in argument.ravel())
 
     def _probed(self, entry: Entry) -> float:
         """Evaluate an affine entry at a fixed record and a fixed theta of no pattern."""
-        known = self._probes.get(id(entry.source))
+        known = self._probes.get(entry.source)
         if known is None:
             found = self.expander.expand_leaf(entry.source)
             record, theta = np.arange(self.expander.bases.count), np.arange(self.expander.space.dim)
             values = found.evaluate(np.cos(record**2 + 1.0), np.sin(theta**2 + 1.0))
-            known = self._probes[id(entry.source)] = (entry.source, values.ravel(order="F").tolist())
-        return known[1][entry.index]
+            known = self._probes[entry.source] = values.ravel(order="F").tolist()
+        return known[entry.index]
 
     def key(self, combination: Combination) -> Hashable:
         """Return what two combinations share only if they are the same function."""
@@ -292,8 +305,8 @@ class TermReader:
 
     def curved_key(self, term: Curved) -> Hashable:
         """Return what two curved terms share only if they are the same function."""
-        if term.arguments is None:
-            return term.options
+        if term.atom is None:
+            return term.key
         # Only what an even function is applied to may change its sign, and not the divisor of a square.
         even = [k == 0 and is_even(term) for k in range(len(term.arguments))]
         keys = [
@@ -301,105 +314,38 @@ class TermReader:
             for argument, signs in zip(term.arguments, even, strict=True)
         ]
         # In maxima the order of the arguments does not matter either.
-        return term.options, frozenset(Counter(keys).items()) if term.kind in EXTREMES else tuple(keys)
+        return term.key, frozenset(Counter(keys).items()) if term.atom in EXTREMES else tuple(keys)
 
     def signed_key(self, combination: Combination, signs: bool) -> Hashable:
         """Return a key that a combination shares with its negative, if `signs` says so."""
         key = self.key(combination)
-        return frozenset((key, self.key(combination * Fraction(-1)))) if signs else key
+        return frozenset((key, self.key(-combination))) if signs else key
 
 
 def is_even(term: Curved) -> bool:
     """Whether an atom does not change with the sign of an entry."""
-    source = term.entry.source
-    if term.kind is not None and isinstance(source, Power):
-        return source.p.value in WHOLE_LINE
-    if term.kind is not None and isinstance(source, cp.Pnorm):
-        return float(source.original_p) >= 1
-    return term.kind in EVEN
+    return term.atom in EVEN or (term.atom is POWER and POWER.domain(term.entry.source) == (None,))
 
 
-def entries_of(expression: cp.Expression) -> list[Entry]:
+def over_everything(expression: Expression) -> bool:
+    """Whether a reduction is over all axes of its argument; one without axes is."""
+    return len(dict(expression.options).get("axis", expression.args[0].shape)) == expression.args[0].ndim
+
+
+def entries_of(expression: Expression) -> list[Entry]:
     """Return the entries of an expression in column order."""
     return [Entry(expression, k) for k in range(expression.size)]
 
 
-def numbers(reader: TermReader, expression: cp.Expression) -> Entries | None:
-    """Return a constant's entries as fractions, or None if it depends on anything."""
-    mentions = reader.expander.mentions
-    if mentions.variables(expression) or mentions.parameters(expression):
-        return None
-    value = dense(expression.value)
-    if np.iscomplexobj(value) or not np.isfinite(value).all():
+def as_array(expression: Expression, found: list[Combination]) -> Entries:
+    """Return combinations, in column order, in an array of an expression's shape."""
+    flat = np.empty(len(found), dtype=object)
+    flat[:] = found
+    return flat.reshape(expression.shape, order="F")
+
+
+def fractions(expression: Expression) -> Entries:
+    """Return a constant's entries as exact numbers."""
+    if not np.isfinite(expression.number).all():
         raise Unreadable
-    return np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(value)
-
-
-def added(reader: TermReader, expression: Any) -> Entries:
-    """Add the arguments."""
-    total = reader.read(expression.args[0])
-    for argument in expression.args[1:]:
-        total = np.asarray(total + reader.read(argument), dtype=object)
-    return total
-
-
-def negated(reader: TermReader, expression: Any) -> Entries:
-    """Change signs."""
-    return np.asarray(reader.read(expression.args[0]) * Fraction(-1), dtype=object)
-
-
-def summed(reader: TermReader, expression: Any) -> Entries:
-    """Sum over an axis, or everything."""
-    found = reader.read(expression.args[0])
-    return np.asarray(found.sum(axis=expression.axis, keepdims=bool(expression.keepdims)), dtype=object)
-
-
-def traced(reader: TermReader, expression: Any) -> Entries:
-    """Sum the diagonal."""
-    return np.asarray(np.add.reduce(np.diagonal(reader.read(expression.args[0]))), dtype=object)
-
-
-def multiplied(reader: TermReader, expression: Any) -> Entries | None:
-    """Multiply with numbers, entry by entry or as matrices."""
-    left, right = (numbers(reader, argument) for argument in expression.args)
-    if (left is None) == (right is None):
-        return None
-    one = reader.read(expression.args[0]) if left is None else left
-    two = reader.read(expression.args[1]) if right is None else right
-    if type(expression) is not binary.MulExpression or not one.ndim or not two.ndim:
-        return np.asarray(one * two, dtype=object)
-    return np.asarray(one @ two, dtype=object) if max(one.ndim, two.ndim) <= 2 else None
-
-
-def divided(reader: TermReader, expression: Any) -> Entries | None:
-    """Divide by numbers."""
-    divisor = numbers(reader, expression.args[1])
-    if divisor is None or (divisor == 0).any():
-        return None
-    return np.asarray(reader.read(expression.args[0]) * (Fraction(1) / divisor), dtype=object)
-
-
-def rearranged(reader: TermReader, expression: Any) -> Entries:
-    """Index, stack, reshape or repeat entries."""
-    parts = [reader.read(argument) for argument in expression.args]
-    offsets = np.cumsum([0] + [part.size for part in parts])
-    places = [
-        np.arange(part.size).reshape(part.shape, order="F") + 1 + offset
-        for part, offset in zip(parts, offsets, strict=False)
-    ]
-    everything = [Combination(), *(one for part in parts for one in part.ravel(order="F"))]
-    index = dense(expression.numeric(places)).astype(int).reshape(-1, order="F")
-    found = np.empty(len(index), dtype=object)
-    found[:] = [everything[k] for k in index]
-    return found.reshape(expression.shape, order="F")
-
-
-SUMS: dict[type, Any] = {
-    AddExpression: added,
-    NegExpression: negated,
-    Sum: summed,
-    Trace: traced,
-    binary.multiply: multiplied,
-    binary.MulExpression: multiplied,
-    binary.DivExpression: divided,
-}
+    return np.vectorize(lambda v: Fraction(float(v)), otypes=[object])(expression.number)

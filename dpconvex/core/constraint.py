@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Expression, Field, Variable
 
 __all__ = ["Constraint"]
 
@@ -31,6 +31,11 @@ class Constraint:
     def variables(self) -> frozenset[Variable]:
         """The variables that occur in it."""
         return frozenset().union(*(argument.variables for argument in self.args))
+
+    @property
+    def fields(self) -> frozenset[Field]:
+        """The fields of the record that occur in it."""
+        return frozenset().union(*(argument.fields for argument in self.args))
 
     def __str__(self) -> str:
         parts = [str(argument) for argument in self.args]

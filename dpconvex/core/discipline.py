@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 
-__all__ = ["is_concave", "is_convex", "sign"]
+__all__ = ["is_concave", "is_convex", "obstacle", "sign"]
 
 
 def sign(expression: Expression) -> int:
@@ -75,3 +75,17 @@ def _composes(expression: Expression, curve: int, signs: Sequence[int]) -> bool:
         if not argument.is_affine and curve * expression.atom.slope(expression, k, signs) not in curvatures(argument):
             return False
     return True
+
+
+def obstacle(expression: Expression) -> Expression:
+    """Return the smallest subexpression that keeps an expression from being convex: the one to show the user."""
+    for argument in expression.args:
+        if not curvatures(argument):
+            return obstacle(argument)
+    atom = expression.atom
+    if atom is not None and atom.affine != "curved":
+        signs = [sign(argument) for argument in expression.args]
+        for k, argument in enumerate(expression.args):
+            if atom.slope(expression, k, signs) == 1 and not is_convex(argument):
+                return obstacle(argument)
+    return expression

@@ -7,6 +7,7 @@ remember what they found about a node by the node itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
@@ -16,6 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+
+from dpconvex.core.read_only import frozen
 
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
@@ -75,7 +78,7 @@ class Expression:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
@@ -105,7 +108,7 @@ class Expression:
             raise ValueError(f"{self} has no value of its own")
         with np.errstate(all="ignore"):
             found = self.atom.value(np, self, *(argument.number[..., None] for argument in self.args))
-        return np.asarray(np.broadcast_to(np.asarray(found)[..., 0], self.shape))
+        return frozen(np.broadcast_to(np.asarray(found, dtype=float)[..., 0], self.shape))
 
     @cached_property
     def digest(self) -> str:
@@ -182,9 +185,7 @@ class Constant(Expression):
     @cached_property
     def dense(self) -> Array:
         """The numbers as an array."""
-        array = np.asarray(self.value.toarray() if sp.issparse(self.value) else self.value)
-        array.setflags(write=False)
-        return array
+        return frozen(np.asarray(self.value.toarray() if sp.issparse(self.value) else self.value))
 
 
 class Variable(Expression):
@@ -292,23 +293,19 @@ def constant(value: Any) -> Expression:
     """
     if isinstance(value, Expression):
         return value
+    kept: Any
     if sp.issparse(value):
         matrix = sp.csc_array(value, dtype=float, copy=True)
         matrix.sum_duplicates()
-        parts: tuple[Any, ...] = (matrix.data, matrix.indices, matrix.indptr)
-        numbers: Any = matrix.data
-        shape: Any = matrix.shape
-        kept: Any = matrix
+        parts = tuple(frozen(part) for part in (matrix.data, matrix.indices, matrix.indptr))
+        kept, numbers = sp.csc_array(parts, shape=matrix.shape), parts[0]
     else:
         if np.iscomplexobj(value):
             raise ValueError("a constant is not real")
-        numbers = np.array(value, dtype=float)
-        parts, shape, kept = (numbers,), numbers.shape, numbers
+        kept = numbers = frozen(np.asarray(value, dtype=float))
     if not np.isfinite(numbers).all():
         raise ValueError("a constant is not finite")
-    for part in parts:
-        part.setflags(write=False)
-    return _interned(("constant", number_key(kept)), lambda: Constant(**_leaf(shape), value=kept))
+    return _interned(("constant", number_key(kept)), lambda: Constant(**_leaf(kept.shape), value=kept))
 
 
 def number_key(value: Any) -> Hashable:

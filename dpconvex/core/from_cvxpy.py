@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
-from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.powers import sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Field, Variable, constant
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
 __all__ = ["Reader", "read", "variable_of"]
@@ -76,6 +76,10 @@ class Reader:
         self._what = what
         return self._known(root)
 
+    def read_already(self, node: Any) -> Expression:
+        """Return what a tree that was read became."""
+        return self._memory[id(node)][1]
+
     def _known(self, node: Any) -> Expression:
         known = self._memory.get(id(node))
         if known is None:
@@ -106,8 +110,6 @@ class Reader:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
                 return quadratic_form(node, *arguments)
-            if type(node).__name__ == "DeclaredAtom":  # TODO exact type, once core.declared_atoms is here
-                return DECLARED(arguments[0], declaration=node.declaration)
             if kind in READERS:
                 return READERS[kind](node, arguments)
         except NotPrivate:
@@ -231,9 +233,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
     value = bound.value if isinstance(bound, cp.Expression) else bound
     if value is None:
         raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")
-    array = np.array(value, dtype=float)
-    array.setflags(write=False)
-    return array
+    return frozen(np.asarray(value, dtype=float))
 
 
 def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expression:

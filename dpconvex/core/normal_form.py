@@ -22,13 +22,16 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine import binary_operators as binary
-from cvxpy.atoms.elementwise.power import Power
 
+from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.arrangement import hstack
+from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, log_sum_exp, logistic
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, largest_entry, maximum
+from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS, POWER, sum_squares
+from dpconvex.core.atoms.products import MULTIPLY
 from dpconvex.core.combinations import (
-    NORM,
     Combination,
     Curved,
     Entries,
@@ -39,7 +42,10 @@ from dpconvex.core.combinations import (
     build,
     is_even,
 )
+from dpconvex.core.discipline import is_convex
+from dpconvex.core.evaluate import substituted
 from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Fields
 from dpconvex.core.record_scalars import Bases
@@ -50,23 +56,10 @@ __all__ = ["normal_form", "normal_forms"]
 ONE = Fraction(1)
 # Values of one function agree to this fraction; others are compared exactly.
 SAME = 1e-6
-# What is equal to the Euclidean norm of its arguments, or is if there is one.
-LENGTHS: tuple[type, ...] = (NORM, cp.Pnorm)
-ABSOLUTE: tuple[type, ...] = (cp.abs, cp.norm1, cp.norm_inf, NORM, cp.Pnorm)
 
 
-def normal_forms(
-    losses: Sequence[cp.Expression], variables: Sequence[cp.Variable], record: Fields
-) -> tuple[cp.Expression, ...]:
-    """Return the normal form of each loss.
-
-    Parameters
-    ----------
-    losses : sequence of cvxpy.Expression
-        Scalars, in the variables and the record's parameters.
-    variables : sequence of cvxpy.Variable
-    record : Fields
-    """
+def normal_forms(losses: Sequence[Expression], variables: Sequence[Variable], record: Fields) -> tuple[Expression, ...]:
+    """Return the normal form of each loss, in the variables and the fields of one record."""
     try:
         expander = Expander(Space(variables), Bases(record))
     except TemplateError:
@@ -74,48 +67,35 @@ def normal_forms(
     return tuple(normal_form(loss, expander) for loss in losses)
 
 
-def normal_form(loss: cp.Expression, expander: Expander) -> cp.Expression:
+def normal_form(loss: Expression, expander: Expander) -> Expression:
     """Return the normal form of a scalar expression: the expression itself, if no identity changes it.
 
-    Parameters
-    ----------
-    loss : cvxpy.Expression
-    expander : Expander
-        Of the variables and the record that it mentions.
-
-    Examples
-    --------
+    >>> from dpconvex.core.expression import Field
     >>> from dpconvex.core.record_domains import Ball
     >>> from dpconvex.language.record import Record
-    >>> W, record = cp.Variable((2, 3), name="W"), Record(x=Ball(2))
-    >>> expander, x = Expander(Space([W]), Bases(record)), record.parameters["x"]
-    >>> print(normal_form(cp.log_sum_exp(x @ W) / 2 + cp.log_sum_exp(x @ W) / 2 - x @ W[:, 0], expander))
-    log_sum_exp(x @ W + Promote(-(x @ W[0:2, 0]), (3,)), None, False)
+    >>> W, x = Variable.of((2, 3), "W", 1), Field.of((2,), "x")
+    >>> written = log_sum_exp(x @ W) / 2 + log_sum_exp(x @ W) / 2 - x @ W[:, 0]
+    >>> print(normal_form(written, Expander(Space([W]), Bases(Record(x=Ball(2))))))
+    log_sum_exp(x @ W - x @ W[:, 0])
     """
     reader = TermReader(expander)
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
-            (written,) = reader.read(loss).ravel()
-            settled, changed = Normaliser(reader).settle(written)
-        if not changed or not loss.is_convex():
+            settled, changed = Normaliser(reader).settle(reader.one(loss))
+        if not changed or not is_convex(loss):
             return loss
         result = build(settled)
-    except (NotPrivate, Unreadable, OverflowError):
+    except (NotPrivate, Unreadable, OverflowError, ValueError):
         return loss
-    return result if result.is_convex() else loss
+    return result if is_convex(result) else loss
 
 
 class Normaliser:
-    """Applies the identities, from the inside out.
-
-    Parameters
-    ----------
-    reader : TermReader
-    """
+    """Applies the identities, from the inside out."""
 
     def __init__(self, reader: TermReader) -> None:
         self.reader = reader
-        self._settled: dict[tuple[int, bool], tuple[Curved, Combination, bool]] = {}
+        self._settled: dict[tuple[Curved, bool], tuple[Combination, bool]] = {}
 
     def settle(self, written: Combination) -> tuple[Combination, bool]:
         """Return the normal form of a combination, and whether it differs from what was written."""
@@ -136,13 +116,13 @@ class Normaliser:
 
     def term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
         """Return the normal form of a curved term, and whether it differs; `negative` is the sign of its factor."""
-        known = self._settled.get((id(term), negative))
+        known = self._settled.get((term, negative))
         if known is None:
-            known = self._settled[id(term), negative] = (term, *self._term(term, negative))
-        return known[1:]
+            known = self._settled[term, negative] = self._term(term, negative)
+        return known
 
     def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
-        if term.arguments is None:
+        if term.atom is None:
             return Combination(((ONE, term),)), False
         pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in term.arguments]
         if any(changed for part in pairs for _, changed in part):
@@ -156,34 +136,31 @@ class Normaliser:
 
     def smallest(self, term: Curved) -> Combination | None:
         """Write a minimum as minus a maximum."""
-        if term.kind not in (cp.minimum, cp.min) or term.arguments is None:
+        if term.atom not in (MINIMUM, MIN):
             return None
-        negatives = [build(one * Fraction(-1)) for part in term.arguments for one in part.ravel(order="F")]
-        largest = cp.maximum(*negatives) if len(negatives) > 1 else negatives[0]
-        (found,) = self.reader.read(largest).ravel()
+        found = self.reader.one(maximum(*(build(-one) for part in term.arguments for one in part.ravel(order="F"))))
         return Combination(((Fraction(-1), found.curved[0][1]),)) if found.only else None
 
     def even(self, term: Curved) -> Combination | None:
         """Write an even function of an absolute value as one of what is behind it, and a squared length as a sum of squares."""
-        if not is_even(term) or term.arguments is None or len(term.arguments[0].ravel()) != 1:
+        if not is_even(term) or len(term.arguments[0].ravel()) != 1:
             return None
         inner = term.arguments[0].ravel()[0].only
-        if inner is None or inner.arguments is None or inner.kind not in ABSOLUTE or not is_even(inner):
+        if inner is None or inner.atom not in (ABS, NORM):
             return None
         behind = list(inner.arguments[0].ravel(order="F"))
         if len(behind) == 1:
             return Combination(((ONE, replace(term, arguments=(table(behind), *term.arguments[1:]), changed=True)),))
-        source = inner.entry.source
-        square = isinstance(term.entry.source, Power) and term.entry.source.p.value == 2
-        if not square or inner.kind not in LENGTHS or float(source.original_p) != 2:
+        square = term.atom is POWER and term.option("p") == 2
+        if not square or inner.atom is not NORM or inner.option("p") != 2:
             return None
-        squares = cp.sum_squares(cp.hstack([build(one) for one in behind]) if inner.changed else source.args[0])
-        (found,) = self.reader.read(squares).ravel()
+        same = hstack(*(build(one) for one in behind)) if inner.changed else inner.entry.source.args[0]
+        found = self.reader.one(sum_squares(same))
         return Combination(found.curved, found.affine)
 
     def product(self, term: Curved) -> Combination | None:
         """Take a number out of the product of a function of the record with a curved term."""
-        if term.kind not in (binary.multiply, binary.MulExpression) or term.arguments is None:
+        if term.atom is not MULTIPLY:
             return None
         for place, argument in enumerate(term.arguments):
             (inner,) = argument.ravel()
@@ -212,7 +189,7 @@ class Normaliser:
         """Say of each term whether it may be the same function as another one."""
         groups: dict[Any, list[int]] = {}
         for k, term in enumerate(terms):
-            groups.setdefault((term.kind, term.options), []).append(k)
+            groups.setdefault(term.key, []).append(k)
         result = [False] * len(terms)
         for group in groups.values():
             if len(group) > 1:
@@ -224,7 +201,7 @@ class Normaliser:
 
     def logistics(self, total: Combination) -> tuple[Combination, bool]:
         """Collect logistic functions of m and of -m: ``c logistic(m) + d logistic(-m) = (c + d) logistic(m) - d m``."""
-        margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.kind is cp.logistic}
+        margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.atom is LOGISTIC}
         places = [(k, found[1]) for k, found in margins.items() if found is not None]
         curved, affine, changed = list(total.curved), total.affine, False
         for (first, one), (second, two) in itertools.combinations(places, 2):
@@ -236,7 +213,7 @@ class Normaliser:
 
     def placed(self, total: Combination) -> tuple[Combination, bool]:
         """Move affine terms into the log-sum-exp or the maximum that they belong to, and find logistic functions."""
-        parts = [(c, e) for c, e in total.affine if self.reader.expander.mentions.variables(e.source)]
+        parts = [(c, e) for c, e in total.affine if e.source.variables]
         public = tuple(pair for pair in total.affine if pair not in parts)
         curved, changed = list(total.curved), False
         if curved and parts and not self.moving(Combination((), tuple(parts))):
@@ -267,58 +244,55 @@ class Normaliser:
         if not self.reader.affine_terms(combination):
             return Combination()
         expression = build(combination)
-        zeros: dict[int, Any] = {id(v): cp.Constant(np.zeros(v.shape)) for v in expression.variables()}
-        return Combination((), ((ONE, Entry(expression.tree_copy(id_objects=zeros))),))
+        zeros = {variable: constant(np.zeros(variable.shape)) for variable in expression.variables}
+        return Combination((), ((ONE, Entry(substituted(expression, zeros))),))
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
         """Write a curved term with a factor, plus affine ones, as one term; None if that is what it is."""
         entries = points(term)
         assert entries is not None
-        two_points = term.kind is cp.logistic or (term.kind is cp.log_sum_exp and len(entries) == 2)
-        if two_points and (own.affine or term.kind is not cp.logistic):
+        two_points = term.atom is LOGISTIC or (term.atom is LOG_SUM_EXP and len(entries) == 2)
+        if two_points and (own.affine or term.atom is not LOGISTIC):
             for base, other in (entries, entries[::-1]):
                 rest = own + base * factor
                 if not self.moving(rest):
                     inner = Combination((), other.affine + (base * Fraction(-1)).affine)
-                    return Combination(((factor, atom(cp.logistic, [inner])),)) + self.at_zero(rest)
+                    return Combination(((factor, applied(LOGISTIC, [inner])),)) + self.at_zero(rest)
         if not own.affine:
             return None
         moved = [entry + own * (1 / factor) for entry in entries]
         still = [not self.moving(entry) for entry in moved]
-        hinge = term.kind is cp.maximum and len(entries) == 2 and not all(self.moving(entry) for entry in entries)
+        hinge = term.atom is MAXIMUM and len(entries) == 2 and not all(self.moving(entry) for entry in entries)
         if hinge and not any(still):
             return None  # what rounds off kinks knows a hinge
         moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
-        kind = cp.log_sum_exp if two_points else term.kind
-        source = term.entry.source
-        if kind in (cp.log_sum_exp, cp.max) and not two_points and not term.changed:
-            shift = build(own * (1 / factor))
-            moved_source = source.copy([source.args[0] + shift])
-            (found,) = self.reader.read(moved_source).ravel()
-            return found * factor
-        return Combination(((factor, atom(kind, moved)),))
+        atom = LOG_SUM_EXP if two_points else term.atom
+        assert atom is not None
+        if atom in (LOG_SUM_EXP, MAX) and not two_points and not term.changed:
+            source = term.entry.source
+            shifted = source.args[0] + build(own * (1 / factor))
+            return self.reader.one(atom(shifted, **dict(source.options))) * factor
+        return Combination(((factor, applied(atom, moved)),))
 
 
 def points(term: Curved) -> tuple[Combination, ...] | None:
     """Return the entries of a logistic function (0 and m), a log-sum-exp or a maximum, if they are affine; else None."""
-    if term.arguments is None or term.kind not in (cp.logistic, cp.log_sum_exp, cp.max, cp.maximum):
+    if term.atom not in (LOGISTIC, LOG_SUM_EXP, MAX, MAXIMUM):
         return None
     entries = tuple(one for part in term.arguments for one in part.ravel(order="F"))
     if any(one.curved for one in entries):
         return None
-    return (Combination(), *entries) if term.kind is cp.logistic else entries
+    return (Combination(), *entries) if term.atom is LOGISTIC else entries
 
 
-def atom(kind: Any, entries: Sequence[Combination]) -> Curved:
+def applied(atom: Atom, entries: Sequence[Combination]) -> Curved:
     """Return an atom of affine combinations."""
     built = [build(one) for one in entries]
-    if kind in (cp.log_sum_exp, cp.max):
-        arguments: tuple[Entries, ...] = (table(entries),)
-        expression = kind(cp.hstack(built))
-    else:
-        arguments = tuple(table([one]) for one in entries)
-        expression = kind(*built)
-    return Curved(Entry(expression), arguments)
+    if atom in (LOG_SUM_EXP, MAX):
+        expression = (log_sum_exp if atom is LOG_SUM_EXP else largest_entry)(hstack(*built))
+        return Curved(Entry(expression), atom, (table(entries),))
+    expression = maximum(*built) if atom is MAXIMUM else logistic(built[0])
+    return Curved(Entry(expression), atom, tuple(table([one]) for one in entries))
 
 
 def table(found: Sequence[Combination]) -> Entries:

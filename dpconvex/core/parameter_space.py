@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.expression import Variable
 from dpconvex.errors import TemplateError
 
 __all__ = ["Block", "Space"]
@@ -29,20 +29,9 @@ UNSUPPORTED = ("diag", "hermitian", "complex", "imag", "integer", "boolean", "sp
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """One variable's place in the vector of coordinates.
+    """One variable's `dim` coordinates from `start`; a symmetric matrix has those of its svec."""
 
-    Attributes
-    ----------
-    variable : cvxpy.Variable
-    start : int
-        First coordinate.
-    dim : int
-        Number of coordinates.
-    symmetric : bool
-        Whether the coordinates are the svec of a symmetric matrix.
-    """
-
-    variable: cp.Variable
+    variable: Variable
     start: int
     dim: int
     symmetric: bool
@@ -50,7 +39,7 @@ class Block:
     @property
     def name(self) -> str:
         """Name of the variable."""
-        return str(self.variable.name())
+        return self.variable.name
 
     @property
     def slice(self) -> slice:
@@ -75,11 +64,11 @@ class Block:
 
 
 class Space:
-    """Coordinates for a list of CVXPY variables.
+    """Coordinates for a list of variables.
 
     Parameters
     ----------
-    variables : sequence of cvxpy.Variable
+    variables : sequence of Variable
 
     Attributes
     ----------
@@ -94,7 +83,7 @@ class Space:
 
     Examples
     --------
-    >>> Phi = cp.Variable((2, 2), PSD=True, name="Phi")
+    >>> Phi = Variable.of((2, 2), "Phi", 1, {"PSD": True})
     >>> space = Space([Phi])
     >>> theta = space.pack({"Phi": np.array([[1.0, 2.0], [2.0, 3.0]])})
     >>> float(np.round(theta @ theta, 12))
@@ -104,20 +93,19 @@ class Space:
            [2., 3.]])
     """
 
-    def __init__(self, variables: Sequence[cp.Variable]) -> None:
+    def __init__(self, variables: Sequence[Variable]) -> None:
         self.blocks: dict[str, Block] = {}
         start = 0
         for variable in variables:
             for attribute in UNSUPPORTED:
-                value = variable.attributes.get(attribute)
-                if value is not None and value is not False and np.size(value):
+                if np.size(variable.attributes.get(attribute, ())):
                     raise TemplateError(
-                        f"variable {variable.name()!r} is declared {attribute}; use a real variable that is plain, "
+                        f"variable {variable.name!r} is declared {attribute}; use a real variable that is plain, "
                         "symmetric, PSD, NSD, nonneg, nonpos or bounded."
                     )
             if len(variable.shape) > 2:
-                raise TemplateError(f"variable {variable.name()!r} has {len(variable.shape)} axes; use at most two.")
-            symmetric = any(variable.attributes[name] for name in SYMMETRIC) and variable.size > 1
+                raise TemplateError(f"variable {variable.name!r} has {len(variable.shape)} axes; use at most two.")
+            symmetric = any(name in variable.attributes for name in SYMMETRIC) and variable.size > 1
             side = variable.shape[0] if symmetric else 0
             dim = side * (side + 1) // 2 if symmetric else int(variable.size)
             block = Block(variable, start, dim, symmetric)
@@ -125,9 +113,9 @@ class Space:
             start += dim
         self.dim = start
 
-    def block_of(self, variable: cp.Variable) -> Block:
+    def block_of(self, variable: Variable) -> Block:
         """Return the block of a variable."""
-        return self.blocks[str(variable.name())]
+        return self.blocks[variable.name]
 
     def pack(self, values: Mapping[str, Any]) -> Array:
         """Turn values by name into coordinates, shape (dim,).  Symmetric variables are symmetrised."""

@@ -11,7 +11,7 @@ record's domain and the subspace that its rows span are then read off the coeffi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ Index = NDArray[np.int64]
 EPSILON = float(np.finfo(float).eps)
 # Half of the digits of a number, and the smallest number that has them all.
 HALF, SMALLEST = 26, 1e-290
+# Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
+SYMMETRIC = 1e-12
 # Numbers with so many binary digits after the point are added up exactly, if they are not large.
 FRACTION = 20
 # A sum that is smaller than its terms by this factor is added up again, exactly.
@@ -67,7 +69,7 @@ class Polynomial:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def is_record_only(self) -> bool:
@@ -82,10 +84,22 @@ class Polynomial:
     @classmethod
     def constant(cls, value: Any) -> Polynomial:
         """Return a numeric array as a polynomial."""
-        array = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
-        flat = array.reshape(-1, order="F")
-        entry = np.flatnonzero(flat)
-        return cls(array.shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), flat[entry])
+        if sp.issparse(value):
+            row, column, numbers = sp.find(value)
+            entry, shape = row + value.shape[0] * column.astype(np.int64), value.shape
+        else:
+            array = np.asarray(value, dtype=float)
+            flat, shape = array.reshape(-1, order="F"), array.shape
+            entry = np.flatnonzero(flat)
+            numbers = flat[entry]
+        return cls(shape, entry, np.full(len(entry), -1), np.empty((len(entry), 0), dtype=np.int64), numbers)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Polynomial]) -> Polynomial:
+        """Return a vector of the entries of all parts, one after another."""
+        offsets = np.cumsum([0] + [part.size for part in parts])
+        entries = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+        return concatenate(parts, (int(offsets[-1]),), entries)
 
     @classmethod
     def scalars(cls, shape: tuple[int, ...], first: int) -> Polynomial:
@@ -179,6 +193,13 @@ class Polynomial:
         pairs = join(self.entry, other.entry)
         return self.product(other, pairs, self.entry[pairs[0]], self.shape)
 
+    def power(self, exponent: int) -> Polynomial:
+        """Raise every entry to a positive whole power."""
+        result = self
+        for _ in range(exponent - 1):
+            result = result.times(self)
+        return result
+
     def matmul(self, other: Polynomial, shape: tuple[int, ...]) -> Polynomial:
         """Matrix product ``self @ other`` of one- or two-dimensional arrays, with the result's shape given."""
         rows = 1 if len(self.shape) == 1 else self.shape[0]
@@ -229,6 +250,12 @@ class Polynomial:
             self.error[keep],
         )
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a matrix is symmetric for all parameters and records, but for the rounding of its coefficients."""
+        difference = self + self.gathered(self.numbers().T).scaled(-1.0)
+        return bool((np.abs(difference.coefficient) <= SYMMETRIC * np.abs(self.coefficient).max(initial=0.0)).all())
+
     def evaluate(self, scalars: Array, theta: Array) -> Array:
         """Evaluate at record scalars, shape (scalars,), and coordinates, shape (dim,); for tests and attacks."""
         padded = np.append(scalars, 1.0)
@@ -240,12 +267,16 @@ class Polynomial:
 def concatenate(parts: Sequence[Polynomial], shape: tuple[int, ...], entries: Sequence[Index]) -> Polynomial:
     """Put the terms of several arrays into one, each with the entry numbers given for it."""
     degree = max((part.monomial.shape[1] for part in parts), default=0)
-    pad: Callable[[Index], Index] = lambda m: np.pad(m, ((0, 0), (degree - m.shape[1], 0)), constant_values=-1)  # noqa: E731
+
+    def padded(monomial: Index) -> Index:
+        missing = degree - monomial.shape[1]
+        return np.pad(monomial, ((0, 0), (missing, 0)), constant_values=-1) if missing else monomial
+
     return Polynomial(
         shape,
         np.concatenate(entries),
         np.concatenate([part.coordinate for part in parts]),
-        np.concatenate([pad(part.monomial) for part in parts]),
+        np.concatenate([padded(part.monomial) for part in parts]),
         np.concatenate([part.coefficient for part in parts]),
         np.concatenate([part.error for part in parts]),
     )

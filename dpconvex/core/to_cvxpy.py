@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.errors import MissingRule
 
-__all__ = ["Writer"]
+__all__ = ["ConicProgram", "Writer", "variable_like"]
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Writer:
         if node in self.leaves:
             return self.leaves[node]
         if isinstance(node, Variable):
-            self.leaves[node] = cp.Variable(node.shape, name=node.name, **attributes_of(node))
+            self.leaves[node] = variable_like(node)
             return self.leaves[node]
         if isinstance(node, Field):
             self.leaves[node] = cp.Parameter(node.shape, name=node.name)
@@ -87,6 +87,29 @@ class Writer:
         return cp.PowCone3D(*parts, np.array(constraint.options))
 
 
-def attributes_of(variable: Variable) -> Mapping[str, Any]:
-    """Return a variable's attributes as CVXPY takes them."""
-    return {k: [*v] if k == "bounds" else v for k, v in variable.attributes.items()}
+def variable_like(variable: Variable) -> cp.Variable:
+    """Return a fresh CVXPY variable with the name, the shape and the attributes of one of the core's."""
+    attributes: dict[str, Any] = {k: [*v] if k == "bounds" else v for k, v in variable.attributes.items()}
+    return cp.Variable(variable.shape, name=variable.name, **attributes)
+
+
+class ConicProgram:
+    """A small convex program without data; what the solver says of its answer is not believed by anybody."""
+
+    def __init__(self, goal: Expression, constraints: Sequence[Constraint]) -> None:
+        self._writer = Writer()
+        smallest = cp.Minimize(self._writer.expression(goal))
+        self._problem = cp.Problem(smallest, [self._writer.constraint(constraint) for constraint in constraints])
+
+    def solve(self, fields: Mapping[Expression, Any]) -> dict[str, Any] | None:
+        """Return the variables where the goal is least, by name, for some values of its fields; None if there is no answer."""
+        leaves = self._writer.leaves
+        for leaf, value in fields.items():
+            leaves[leaf].value = value
+        try:
+            self._problem.solve(solver=cp.CLARABEL)
+        except cp.SolverError:
+            return None
+        if self._problem.status != cp.OPTIMAL:
+            return None
+        return {leaf.name: leaves[leaf].value for leaf in leaves if isinstance(leaf, Variable)}

@@ -1,8 +1,8 @@
 """The losses of a whole batch, summed: values, gradients and Hessian products as functions of the coordinates.
 
-Two engines do the work.  Where the leaves are polynomials of the record (`leaves`), records are read block by block, wherever
-they lie, and multiplied with plain matrix products.  Otherwise, and on an accelerator, records lie on the device, grouped by
-their discrete fields, each group with the compiled functions of its whole loss.
+Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
+multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
+loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
-from dpconvex.evaluation.compiled import compiled, double_precision, lower_template
+from dpconvex.evaluation.compiled import installed
+from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
+from dpconvex.evaluation.lowered_template import lower_template
+from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
+from dpconvex.evaluation.whole_losses import WholeLosses
 from dpconvex.geometry.absolute_values import AbsoluteValues
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.record import Batch
@@ -27,6 +32,10 @@ from dpconvex.language.template import Template
 __all__ = ["BatchedLoss", "batched_loss"]
 
 Array = NDArray[np.float64]
+
+# Records times coordinates from which whole losses are compiled: a hundred passes pay for it.  And numbers in the records from
+# which an accelerator is looked for.
+PAYS, LARGE = 1e6, 2**17
 
 
 class BatchedLoss:
@@ -39,13 +48,13 @@ class BatchedLoss:
         Coordinates of the template's variables.
     batch : Batch
         Validated records.
-    engine : {"blocks", "device"}, optional
+    engine : {"blocks", "whole", "device"}, optional
         How the records are gone through; by default, whatever is fast.
 
     Raises
     ------
     MissingRule, TemplateError
-        See `record_tape`.
+        See `Lowered.build`.
 
     Examples
     --------
@@ -66,15 +75,22 @@ class BatchedLoss:
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
-        # Without records there are no blocks; the device has no groups then, and adds up nothing.
-        device = engine == "device" or batch.size == 0 or (engine is None and on_accelerator(batch))
-        form = None if device else leaf_form(template, space)
-        self.engine = "device" if form is None else "blocks"
-        self._engine: BlockEngine | DeviceEngine = self._device if form is None else BlockEngine(form, batch)
+        if engine is None:
+            engine = "device" if on_accelerator(batch) else "blocks"
+        # Without records there are no blocks; whole losses have no groups then, and add up nothing.
+        form = leaf_form(template, space) if engine == "blocks" and batch.size else None
+        if form is None and engine == "blocks":
+            engine = "device" if batch.size * space.dim >= PAYS and installed() else "whole"
+        self.engine = engine
+        self._engine: BlockEngine | WholeLosses | DeviceEngine
+        if form is not None:
+            self._engine = BlockEngine(form, batch)
+        else:
+            self._engine = DeviceEngine(self._lowered, space, batch) if engine == "device" else self._whole
 
     @cached_property
-    def _device(self) -> DeviceEngine:
-        return DeviceEngine(self._lowered, self.space, self.batch)
+    def _whole(self) -> WholeLosses:
+        return WholeLosses(self._lowered, self.space, self.batch)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
@@ -98,7 +114,7 @@ class BatchedLoss:
 
     def record_gradients(self, theta: Array) -> Array:
         """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return self._device.record_gradients(np.asarray(theta, dtype=float))
+        return self._whole.record_gradients(np.asarray(theta, dtype=float))
 
     @property
     def absolute(self) -> AbsoluteValues | None:
@@ -118,44 +134,35 @@ class BatchedLoss:
         lowered = self._lowered.smooth if smooth else self._lowered.regularizer
         if isinstance(lowered, Quadratic):
             return lowered.value_and_gradient(np.asarray(theta, dtype=float))
-        entries = self._entries(theta)
-        slope = np.zeros(len(entries))
-        with double_precision():
-            function = compiled(lowered.tape).value_and_gradient
-            value, part = function(entries[lowered.place], *self._public, lowered.constants)
-            slope[lowered.place] = np.asarray(part)
-            return float(value), np.asarray(self._lowered.lift.T @ slope)
+        value, slope = gradient(lowered.program, self._leaves(lowered, theta), 1)
+        return float(value[0]), self._coordinates(lowered, slope)
 
     def regularizer_hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the regularizer times a direction, shape (dim,)."""
         lowered = self._lowered.regularizer
         if isinstance(lowered, Quadratic):
             return lowered.hessian_product(np.asarray(direction, dtype=float))
-        entries, along = self._entries(theta)[lowered.place], self._entries(direction)[lowered.place]
-        total = np.zeros(self._lowered.lift.shape[0])
-        with double_precision():
-            function = compiled(lowered.tape).hessian_product
-            total[lowered.place] = np.asarray(function(entries, along, *self._public, lowered.constants))
-        return np.asarray(self._lowered.lift.T @ total)
+        along = lowered.program.cut(self._entries(lowered, direction))
+        return self._coordinates(lowered, hessian_product(lowered.program, self._leaves(lowered, theta), along, 1))
 
-    @cached_property
-    def _public(self) -> tuple[Any, Any]:
-        """Arguments of the regularizer besides its constants: no fields, one record of weight 1."""
-        import jax
+    def _entries(self, lowered: Lowered, theta: Array) -> Array:
+        return np.asarray(self._lowered.lift @ np.asarray(theta, dtype=float))[lowered.place, None]
 
-        with double_precision():
-            return (), jax.device_put(np.ones(1))
+    def _leaves(self, lowered: Lowered, theta: Array) -> dict[Expression, Any]:
+        return lowered.leaves(self._entries(lowered, theta), {})
 
-    def _entries(self, theta: Array) -> Array:
-        return np.asarray(self._lowered.lift @ np.asarray(theta, dtype=float))
+    def _coordinates(self, lowered: Lowered, slope: Array) -> Array:
+        whole = np.zeros(self._lowered.lift.shape[0])
+        whole[lowered.place] = slope[:, 0]
+        return np.asarray(self._lowered.lift.T @ whole)
 
 
-_KNOWN: WeakKeyDictionary[Batch, dict[tuple[int, ...], BatchedLoss]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Batch, dict[tuple[Any, ...], BatchedLoss]] = WeakKeyDictionary()
 
 
 def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
     """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
-    key = (id(lower_template(template, space)), *(block.variable.id for block in space.blocks.values()))
+    key = (id(lower_template(template, space)), *(block.variable for block in space.blocks.values()))
     known = _KNOWN.setdefault(batch, {})
     if key not in known:
         known[key] = BatchedLoss(template, space, batch)
@@ -164,6 +171,11 @@ def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
 
 def on_accelerator(batch: Batch) -> bool:
     """Whether the records should lie on a device other than the processor: there is one, and they are dense arrays."""
+    columns = batch.fields.values()
+    if not all(isinstance(column, np.ndarray) for column in columns) or sum(c.size for c in columns) < LARGE:
+        return False
+    if not installed():
+        return False
     import jax
 
-    return jax.default_backend() != "cpu" and all(isinstance(column, np.ndarray) for column in batch.fields.values())
+    return bool(jax.default_backend() != "cpu")

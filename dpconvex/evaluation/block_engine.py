@@ -12,9 +12,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import Pairwise, SparseRows
-from dpconvex.evaluation.compiled import double_precision
+from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
-from dpconvex.evaluation.dual_numbers import value_and_slope
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, one_blas_thread
@@ -34,6 +33,9 @@ BLOCK_BYTES, BLOCK_WORK = 2**23, 2**25
 FEWEST, MOST = 4096, 2**18
 # With so many numbers, or more, to read, several threads are worth while.
 LARGE = 2**17
+# Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
+# import JAX and to compile takes about a second.
+PAYS = 1e8
 
 
 def padded_size(count: int) -> int:
@@ -63,7 +65,7 @@ class BlockEngine:
         self.large = self._size() >= LARGE
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
-        self._known_weights: dict[tuple[int, int], Any] = {}
+        self.work = 0.0
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
             name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
@@ -99,10 +101,10 @@ class BlockEngine:
         for kind in self.kinds:
             affine = kind.affine(group) if len(self.kinds) == 1 else None
             if affine is not None:
-                found.append(Share(kind, None, (len(group),), self.step, None, affine))
+                found.append(Share(kind, None, (len(group),), self.step, affine))
                 continue
             if kind.scale is not None and len(self.kinds) == 1:
-                found.append(Share(kind, None, (len(group),), self.step, self._label(kind, group)))
+                found.append(Share(kind, None, (len(group),), self.step))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
             ends = tuple(np.cumsum([len(rows) for rows in chosen]).tolist())
@@ -110,16 +112,6 @@ class BlockEngine:
             if ends[-1]:
                 found.append(Share(kind, np.concatenate(chosen), ends, size))
         return found
-
-    def _label(self, kind: Kind, group: Indices) -> Any:
-        """Return numbers of labels within a kind for the records of a block, padded, on the device; None if all are equal."""
-        import jax
-
-        assert kind.scale is not None
-        assert kind.shift is not None
-        if all((table == table[:, :1]).all() for table in (kind.scale, kind.shift)):
-            return None
-        return jax.device_put(np.pad(kind.place[group], (0, self.step - len(group))))
 
     def _blocks(self) -> Iterator[tuple[Callable[[], Block], Indices, list[Share]]]:
         """Yield functions that read a block of records, their labels, and who handles which."""
@@ -155,63 +147,44 @@ class BlockEngine:
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
+    def _pass(self) -> bool:
+        """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
+        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        return self.work > PAYS and installed()
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
-        coefficients = self._coefficients(theta)
+        coefficients, fast = self._coefficients(theta), self._pass()
 
         def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
             forms = self.design.forward(block, coefficients, len(group))
-            # Compiled functions run on threads of their own: all are started before the first one is waited for.
-            results = [(share, self._started(share, forms, block, group)) for share in shares]
-            return self._finished(block, group, results)
+            total, gradient = 0.0, np.zeros_like(forms)
+            for share in shares:
+                if share.scalar:
+                    values, part = self._scalar(share, forms, block, group)
+                else:
+                    leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
+                    values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
+                total += float(values.sum())
+                if share.scalar and share.rows is None:
+                    gradient = part[None]
+                else:
+                    gradient = self._collect(share, np.atleast_2d(part), gradient, group)
+            return total, self.design.backward(block, gradient)
 
         return self._sums(one)
 
-    def _started(self, share: Share, forms: Array, block: Block, group: Indices) -> Any:
-        """Start to compute the value of a share, and its gradient with respect to the forms or the leaves."""
-        kind = share.kind
-        if share.scalar:
-            values, slopes = self._scalar(share, forms, block, group)
-            return values.sum(), slopes
-        with double_precision():
-            arguments = self._arguments(share, block, group)
-            if share.rows is not None:
-                return kind.functions.value_and_gradient(self._leaves(share, forms, block, group), *arguments)
-            assert kind.scale is not None
-            assert kind.shift is not None
-            width = None if share.label is not None else 1
-            tables = kind.scale[:, :width], kind.shift[:, :width]
-            return kind.functions.of_forms(padded(forms, share.size), share.label, *tables, *arguments)
-
     def _scalar(self, share: Share, forms: Array, block: Block, group: Indices) -> tuple[Array, Array]:
-        """Losses of a share's records, and their derivatives by the form or the leaf, shape (1, records)."""
-        kind = share.kind
-        fields = [dense(block[name]) for name in kind.fields]
+        """Losses of a share's records, and their derivatives by the form or the leaf."""
+        kind, fields = share.kind, self._fields(share, block)
         if share.affine is not None:
-            given = list(
-                zip(self._affine(share.affine, kind, forms, block), [a.scale for a in share.affine], strict=True)
-            )
-        else:
-            given = [(self._leaves(share, forms, block, group)[0, : share.ends[-1]], 1.0)]
-            fields = [values[share.rows] for values in fields]
-        values, slopes = value_and_slope(kind.labels[0].lowered.tape, given, fields, kind.constants)
-        return values, slopes[None]
-
-    def _finished(self, block: Block, group: Indices, results: list[tuple[Share, Any]]) -> tuple[float, Array]:
-        """Return a block's value, and its gradient with respect to the coefficients."""
-        total = 0.0
-        gradient = np.zeros((self.form.forms, len(group)))
-        for share, (value, part) in results:
-            total += float(value)
-            if share.rows is None:  # then it is the only one
-                gradient = np.asarray(part)[:, : len(group)]
-            else:
-                self._collect(share, np.asarray(part), gradient)
-        return total, self.design.backward(block, gradient)
+            values = self._affine(share.affine, kind, forms, block)
+            return kind.outer.along_one([(v, a.scale) for v, a in zip(values, share.affine, strict=True)], fields)
+        return kind.outer.along_one([(self._leaves(share, forms, block, group)[0], 1.0)], fields)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
-        coefficients, along = self._coefficients(theta), self._coefficients(direction)
+        coefficients, along, fast = self._coefficients(theta), self._coefficients(direction), self._pass()
 
         def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
             both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
@@ -220,25 +193,16 @@ class BlockEngine:
             for share in shares:
                 leaves = self._leaves(share, forms, block, group)
                 change = self._leaves(share, moves, block, group, offset=False)
-                with double_precision():
-                    arguments = self._arguments(share, block, group)
-                    part = share.kind.functions.hessian_product(leaves, change, *arguments)
-                if share.affine is not None:
-                    parts = zip(share.affine, np.asarray(part)[:, : len(group)], strict=True)
-                    product = sum(a.scale * row for a, row in parts)[None]
-                elif share.rows is None:
-                    scale = share.kind.scale
-                    assert scale is not None
-                    product = np.asarray(part)[:, : len(group)] * self._table(share.kind, scale, group)
-                else:
-                    self._collect(share, np.asarray(part), product)
+                fields = self._fields(share, block)
+                part = share.kind.outer.hessian_product(leaves, change, fields, fast * share.size)
+                product = self._collect(share, part, product, group)
             return 0.0, self.design.backward(block, product)
 
         return self._sums(one)[1]
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
-        coefficients, values, start = self._coefficients(theta), np.empty(self.batch.size), 0
+        coefficients, values, start, fast = self._coefficients(theta), np.empty(self.batch.size), 0, self._pass()
         for read, group, shares in self._blocks():
             block = read()
             forms = self.design.forward(block, coefficients, len(group))
@@ -246,28 +210,26 @@ class BlockEngine:
                 if share.scalar:
                     found = self._scalar(share, forms, block, group)[0]
                 else:
-                    leaves = self._leaves(share, forms, block, group)
-                    with double_precision():
-                        arguments = self._arguments(share, block, group)
-                        found = np.asarray(share.kind.functions.record_values(leaves, *arguments))
+                    leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
+                    found = share.kind.outer.values(leaves, fields, fast * share.size)
                 rows = np.arange(len(group)) if share.rows is None else share.rows
-                values[start + rows] = found[: share.ends[-1]]
+                values[start + rows] = found
             start += len(group)
         return values
 
     def _leaves(self, share: Share, forms: Array, block: Block, group: Indices, offset: bool = True) -> Array:
-        """Leaves of a share's records from the forms of the block, padded, shape (entries, share.size)."""
-        kind, count = share.kind, share.ends[-1]
+        """Leaves of a share's records from the forms of the block, shape (entries, records)."""
+        kind = share.kind
         if share.affine is not None:
-            return padded(np.stack(self._affine(share.affine, kind, forms, block, offset)), share.size)
+            return np.stack(self._affine(share.affine, kind, forms, block, offset))
         if share.rows is None:
             assert kind.scale is not None
             assert kind.shift is not None
             leaves = forms * self._table(kind, kind.scale, group)
             if offset and kind.shift.any():
                 leaves += self._table(kind, kind.shift, group)
-            return padded(leaves, share.size)
-        leaves = np.empty((len(kind.labels[0].combine), share.size))
+            return leaves
+        leaves = np.empty((kind.outer.entries, share.ends[-1]))
         start = 0
         for label, end in zip(kind.labels, share.ends, strict=True):
             if end > start:
@@ -278,9 +240,10 @@ class BlockEngine:
                     if constant is not None:
                         leaves[:, start:end] += constant[:, None]
                     else:
-                        leaves[:, start:end] += self.design.forward(block, label.offset.toarray(), len(group))[:, rows]
+                        leaves[:, start:end] += self.design.forward(block, label.offset.toarray(), forms.shape[1])[
+                            :, rows
+                        ]
             start = end
-        leaves[:, count:] = leaves[:, :1]
         return leaves
 
     def _affine(
@@ -301,36 +264,22 @@ class BlockEngine:
             return table[:, :1]
         return np.asarray(np.take(table, kind.place[group], axis=1))
 
-    @staticmethod
-    def _collect(share: Share, part: Array, gradient: Array) -> None:
-        """Set the gradient with respect to the forms of a share's records from that with respect to the leaves."""
-        assert share.rows is not None
+    def _collect(self, share: Share, part: Array, gradient: Array, group: Indices) -> Array:
+        """Return the gradient by the forms of a block, with a share's set from its gradient by the leaves."""
+        if share.affine is not None:
+            return np.asarray(sum(a.scale * row for a, row in zip(share.affine, part, strict=True)))[None]
+        if share.rows is None:
+            assert share.kind.scale is not None
+            return part * self._table(share.kind, share.kind.scale, group)
         start = 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
                 gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
             start = end
+        return gradient
 
-    def _arguments(self, share: Share, block: Block, group: Indices) -> tuple[Any, Any, Any]:
-        """Fields, weights and constants for the outer function of a share."""
-        count = share.ends[-1]
-        fields = []
-        for name in share.kind.fields:
-            values = dense(block[name])
-            chosen = values if share.rows is None else values[share.rows]
-            fields.append(np.concatenate([chosen, np.repeat(chosen[:1], share.size - count, axis=0)]))
-        return tuple(fields), self._weights(count, share.size), share.kind.constants
-
-    def _weights(self, count: int, size: int) -> Any:
-        """Weights of records and padding, on the device; few different ones occur."""
-        if (count, size) not in self._known_weights:
-            import jax
-
-            self._known_weights[count, size] = jax.device_put(np.repeat([1.0, 0.0], [count, size - count]))
-        return self._known_weights[count, size]
-
-
-def padded(leaves: Array, size: int) -> Array:
-    """Repeat the first column until there are `size`: a value that occurs keeps every function finite."""
-    missing = size - leaves.shape[1]
-    return leaves if missing == 0 else np.concatenate([leaves, np.repeat(leaves[:, :1], missing, axis=1)], axis=1)
+    @staticmethod
+    def _fields(share: Share, block: Block) -> list[Array]:
+        """Fields for the outer function of a share, records first."""
+        found = [dense(block[name]) for name in share.kind.fields]
+        return found if share.rows is None else [values[share.rows] for values in found]

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Pairwise
 from dpconvex.evaluation.block_engine import padded_size
-from dpconvex.evaluation.compiled import Compiled, Lowered, LoweredTemplate, compiled, double_precision
+from dpconvex.evaluation.compiled import Compiled, compiled, double_precision
+from dpconvex.evaluation.lowered_template import LoweredTemplate
+from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.record import Batch
 
 __all__ = ["DeviceEngine"]
@@ -61,7 +63,7 @@ class DeviceEngine:
         dense = tuple(f[filled].toarray() if sp.issparse(f) else f[filled] for f in fields)
         with double_precision():
             arguments = jax.device_put((dense, weights, lowered.constants))
-        return Group(rows, lowered, compiled(lowered.tape), arguments)
+        return Group(rows, lowered, compiled(lowered.program), arguments)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""

@@ -1,248 +1,236 @@
-"""Functions of one number for each record, with their derivative, in NumPy: pairs of a value and a slope (dual numbers).
+"""Arrays with a derivative along one direction (dual numbers), which run wherever NumPy's arrays run.
 
-NumPy's exponentials and logarithms are several times as fast as those that JAX compiles for a processor in double precision, and
-need no compilation, but NumPy has no derivatives.  For losses of one margin per record forward differentiation is all that it
-takes: the rules of `lowering_rules` run on this module as they run on NumPy and on JAX.
+Carried through an atom's value they give its slope; carried through its `pull`, the change of a gradient, which is a Hessian
+times a direction.  No atom knows of them: they take part in NumPy's functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from dpconvex.evaluation.tape import Tape
-
-__all__ = ["runs_on_duals", "value_and_slope"]
+__all__ = ["Dual", "plain", "tangent"]
 
 Array = NDArray[np.float64]
 
-# Atoms whose rules need no more than this module has, if all that they read are scalars.
-AFFINE = (
-    "AddExpression",
-    "NegExpression",
-    "multiply",
-    "DivExpression",
-    "MulExpression",
-    "Sum",
-    "Promote",
-    "conj",
-    "real",
-)
-SMOOTH = (
-    "exp",
-    "log",
-    "log1p",
-    "logistic",
-    "huber",
-    "Power",
-    "PowerApprox",
-    "entr",
-    "rel_entr",
-    "kl_div",
-    "quad_over_lin",
-)
-ATOMS = frozenset((*AFFINE, *SMOOTH, "abs", "maximum", "minimum"))
 
+class Dual(NDArrayOperatorsMixin):
+    """An array, and its derivative: of the same shape, or one that is repeated to it.
 
-class Dual:
-    """Values, and their derivatives with respect to one number for each record.
-
-    Parameters
+    Attributes
     ----------
-    value, slope : ndarray or float
+    value : ndarray
+    tangent : ndarray or float
     """
 
-    __array_ufunc__ = None  # NumPy's arrays leave arithmetic with these to them
-
-    def __init__(self, value: Any, slope: Any) -> None:
+    def __init__(self, value: Any, tangent: Any) -> None:
         self.value = value
-        self.slope = slope
+        self.tangent = tangent
 
-    def __add__(self, other: Any) -> Dual:
-        if isinstance(other, Dual):
-            return Dual(self.value + other.value, self.slope + other.slope)
-        return Dual(self.value + other, self.slope)
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return tuple(np.shape(self.value))
 
-    __radd__ = __add__
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
 
-    def __neg__(self) -> Dual:
-        return Dual(-self.value, -self.slope)
+    @property
+    def whole(self) -> Array:
+        """The derivative in the array's shape."""
+        return np.broadcast_to(self.tangent, self.shape)
 
-    def __sub__(self, other: Any) -> Dual:
-        return self + (-other)
+    def reshape(self, shape: tuple[int, ...]) -> Dual:
+        """Reshape in row order."""
+        return Dual(self.value.reshape(shape), self.whole.reshape(shape))
 
-    def __rsub__(self, other: Any) -> Dual:
-        return -self + other
+    def __getitem__(self, key: Any) -> Dual:
+        return Dual(self.value[key], self.whole[key])
 
-    def __mul__(self, other: Any) -> Dual:
-        if isinstance(other, Dual):
-            return Dual(self.value * other.value, self.slope * other.value + self.value * other.slope)
-        return Dual(self.value * other, self.slope * other)
+    def __len__(self) -> int:
+        return len(self.value)
 
-    __rmul__ = __mul__
+    def composed(self, value: Array, slope: Array) -> Dual:
+        """Return a function of this, from its values and slopes."""
+        return Dual(value, slope * self.tangent)
 
-    def __truediv__(self, other: Any) -> Dual:
-        return self * other**-1.0 if isinstance(other, Dual) else Dual(self.value / other, self.slope / other)
+    def __array_ufunc__(self, ufunc: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            return NotImplemented
+        if ufunc in FLAT:  # the same all around a point
+            return ufunc(*(plain(argument) for argument in arguments))
+        rule = UFUNCS.get(ufunc)
+        return NotImplemented if rule is None else rule(*arguments)
 
-    def __rtruediv__(self, other: Any) -> Dual:
-        return other * self**-1.0
-
-    def __pow__(self, power: float) -> Dual:
-        if power == 0:
-            return Dual(np.ones_like(self.value), np.zeros_like(self.value))
-        if power < 0:
-            value = self.value**power
-            return Dual(value, power * value / self.value * self.slope)
-        below = powered(self.value, power - 1)
-        return Dual(below * self.value, power * below * self.slope)
-
-    def __eq__(self, other: object) -> Any:
-        return self.value == plain(other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.value > plain(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def powered(base: Array, power: float) -> Array:
-    """Power; whole ones by repeated multiplication, which NumPy leaves to a slow function from the third on."""
-    if not float(power).is_integer():
-        return np.asarray(base**power)
-    result, square, left = np.ones_like(base), base, int(power)
-    while left:
-        if left & 1:
-            result = result * square
-        left >>= 1
-        if left:
-            square = square * square
-    return result
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        if function in LINEAR:
+            return linear(function, *arguments, **options)
+        rule = FUNCTIONS.get(function)
+        return NotImplemented if rule is None else rule(*arguments, **options)
 
 
 def plain(number: Any) -> Any:
-    """Value of a dual or plain number."""
+    """The value of what may be a dual array, or a list of them."""
+    if isinstance(number, list | tuple):
+        return type(number)(plain(part) for part in number)
     return number.value if isinstance(number, Dual) else number
 
 
-def slope_of(number: Any) -> Any:
-    """Slope of a dual number; 0 for a plain one."""
-    return number.slope if isinstance(number, Dual) else 0.0
+def tangent(number: Any) -> Any:
+    """The derivative of what may be a dual array, or a list of them."""
+    if isinstance(number, list | tuple):
+        return type(number)(tangent(part) for part in number)
+    return number.whole if isinstance(number, Dual) else np.zeros(np.shape(number))
 
 
-class Functions:
-    """What the rules ask of an array module, for scalars."""
-
-    @staticmethod
-    def exp(a: Any) -> Dual:
-        """Exponential."""
-        value = np.exp(a.value)
-        return Dual(value, value * a.slope)
-
-    @staticmethod
-    def log(a: Any) -> Dual:
-        """Logarithm."""
-        return Dual(np.log(a.value), a.slope / a.value)
-
-    @staticmethod
-    def log1p(a: Any) -> Dual:
-        """Logarithm of 1 + a."""
-        return Dual(np.log1p(a.value), a.slope / (1 + a.value))
-
-    @staticmethod
-    def sqrt(a: Any) -> Dual:
-        """Square root."""
-        value = np.sqrt(a.value)
-        return Dual(value, a.slope / (2 * value))
-
-    @staticmethod
-    def softplus(a: Any) -> Dual:
-        """Compute log(1 + exp(a)) without overflow."""
-        tail = np.exp(-np.abs(a.value))
-        value = np.maximum(a.value, 0.0) + np.log1p(tail)
-        return Dual(value, np.where(a.value >= 0, 1.0, tail) / (1.0 + tail) * a.slope)
-
-    @staticmethod
-    def maximum(a: Any, b: Any) -> Dual:
-        """Larger number; where they are equal, the mean of their slopes."""
-        weight = 0.5 * np.sign(plain(a) - plain(b)) + 0.5
-        low = slope_of(b)
-        return Dual(np.maximum(plain(a), plain(b)), low + weight * (slope_of(a) - low))
-
-    @classmethod
-    def minimum(cls, a: Any, b: Any) -> Dual:
-        """Smaller number; where they are equal, the mean of their slopes."""
-        return -cls.maximum(-a, -b)
-
-    @staticmethod
-    def clip(a: Any, low: float, high: float) -> Dual:
-        """Nearest number in an interval; at its ends the slope is that inside."""
-        inside = (a.value >= low) & (a.value <= high)
-        return Dual(np.clip(a.value, low, high), inside * a.slope)
-
-    @staticmethod
-    def where(condition: Any, a: Any, b: Any) -> Dual:
-        """Choose."""
-        return Dual(np.where(condition, plain(a), plain(b)), np.where(condition, slope_of(a), slope_of(b)))
-
-    @staticmethod
-    def ndim(a: Any) -> int:
-        """Every record's number is a scalar."""
-        return 0
-
-    @staticmethod
-    def sum(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        """Sum of one number."""
-        return a
-
-    @staticmethod
-    def reshape(a: Any, shape: tuple[int, ...]) -> Any:
-        """A scalar stays one."""
-        return a
-
-    @staticmethod
-    def broadcast_to(a: Any, shape: tuple[int, ...]) -> Any:
-        """A scalar stays one."""
-        return a
+def rate(number: Any) -> Any:
+    """The derivative, not repeated; 0 for a plain array."""
+    return number.tangent if isinstance(number, Dual) else 0.0
 
 
-def runs_on_duals(tape: Tape) -> bool:
-    """Whether a tape makes nothing but scalars of scalars, by known rules."""
-    if any(shape != () or kind == "variable" for kind, _, _, shape in tape.steps):
-        return False
-    return all(f is None or kind in ATOMS for (kind, _, _, _), f in zip(tape.steps, tape.functions, strict=True))
+def linear(function: Callable[..., Any], argument: Any, *rest: Any, **options: Any) -> Dual:
+    """Apply a function that is linear in its first argument."""
+    return Dual(function(plain(argument), *rest, **options), function(tangent(argument), *rest, **options))
 
 
-def value_and_slope(
-    tape: Tape, given: Sequence[tuple[Array, Any]], fields: Sequence[Array] = (), constants: Sequence[Array] = ()
-) -> tuple[Array, Array]:
-    """Evaluate a tape, and its derivative with respect to a number that what is given depends on.
+def add(a: Any, b: Any) -> Dual:
+    """Sum."""
+    if not isinstance(b, Dual):
+        return Dual(a.value + b, a.tangent)
+    return Dual(plain(a) + b.value, a.tangent + b.tangent if isinstance(a, Dual) else b.tangent)
 
-    Parameters
-    ----------
-    tape : Tape
-        For which `runs_on_duals` holds.
-    given : sequence of (ndarray, ndarray or float), at least one
-        Values of the subexpressions that are given, in order of their slots, shape (records,), and their slopes.
-    fields : sequence of ndarray, shape (records,)
-        In order of their slots.
-    constants : sequence of ndarray, shape ()
-        In order of their slots.
 
-    Returns
-    -------
-    value, slope : ndarray, shape (records,)
-    """
-    supply: dict[str, Iterator[Any]] = {
-        "affine": (Dual(*pair) for pair in given),
-        "field": (Dual(values, 0.0) for values in fields),
-        "constant": map(float, constants),
-    }
-    slots = [kind for (kind, _, _, _), f in zip(tape.steps, tape.functions, strict=True) if f is None]
-    # What leaves a function's domain becomes infinite or NaN, as in JAX; solvers refuse it.
-    with np.errstate(all="ignore"):
-        found = tape.run([next(supply[kind]) for kind in slots], Functions)
-    shape = np.shape(given[0][0])
-    return np.broadcast_to(plain(found), shape), np.broadcast_to(slope_of(found), shape)
+def subtract(a: Any, b: Any) -> Dual:
+    """Difference."""
+    if not isinstance(b, Dual):
+        return Dual(a.value - b, a.tangent)
+    return Dual(plain(a) - b.value, a.tangent - b.tangent if isinstance(a, Dual) else -b.tangent)
+
+
+def multiply(a: Any, b: Any) -> Dual:
+    """Product."""
+    if not isinstance(b, Dual):
+        return Dual(a.value * b, a.tangent * b)
+    if not isinstance(a, Dual):
+        return Dual(a * b.value, a * b.tangent)
+    return Dual(a.value * b.value, a.tangent * b.value + a.value * b.tangent)
+
+
+def divide(a: Any, b: Any) -> Dual:
+    """Quotient."""
+    if not isinstance(b, Dual):
+        return Dual(a.value / b, a.tangent / b)
+    value = plain(a) / b.value
+    return Dual(value, (rate(a) - value * b.tangent) / b.value)
+
+
+def power(a: Any, p: Any) -> Dual:
+    """Power with a plain exponent."""
+    value = a.value**p
+    if p == 0:
+        return Dual(value, 0.0)
+    below = a.value ** (p - 1)
+    return Dual(value, p * below * a.tangent)
+
+
+def log_add_exp(a: Any, b: Any) -> Dual:
+    """log(exp(a) + exp(b)), for b = 0: value and slope share an exponential."""
+    assert np.ndim(b) == 0
+    assert b == 0
+    tail = np.exp(-np.abs(a.value))
+    value = np.maximum(a.value, 0.0) + np.log1p(tail)
+    return Dual(value, np.where(a.value >= 0, 1.0, tail) / (1.0 + tail) * a.tangent)
+
+
+def maximum(a: Any, b: Any) -> Dual:
+    """Larger number; where they are equal, the mean of their slopes."""
+    weight = 0.5 * np.sign(plain(a) - plain(b)) + 0.5
+    low = rate(b)
+    return Dual(np.maximum(plain(a), plain(b)), low + weight * (rate(a) - low))
+
+
+def clip(a: Any, low: float, high: float) -> Dual:
+    """Nearest number in an interval; at its ends the slope is that inside."""
+    inside = (a.value >= low) & (a.value <= high)
+    return Dual(np.clip(a.value, low, high), inside * a.tangent)
+
+
+def where(condition: Any, a: Any, b: Any) -> Dual:
+    """Choose."""
+    return Dual(np.where(condition, plain(a), plain(b)), np.where(condition, rate(a), rate(b)))
+
+
+def extreme(function: Callable[..., Any]) -> Callable[..., Dual]:
+    """Return the largest or smallest entry's rule: the mean of the slopes of those that attain it."""
+
+    def rule(a: Any, axis: Any = None, keepdims: bool = False) -> Dual:
+        value = function(a.value, axis=axis, keepdims=True)
+        attained = a.value == value
+        slope = np.sum(attained * a.tangent, axis=axis, keepdims=True) / np.sum(attained, axis=axis, keepdims=True)
+        return Dual(value, slope) if keepdims else Dual(np.squeeze(value, axis), np.squeeze(slope, axis))
+
+    return rule
+
+
+def ordered(a: Any, axis: int) -> Dual:
+    """Sort."""
+    rows = np.argsort(a.value, axis=axis, kind="stable")
+    return Dual(np.take_along_axis(a.value, rows, axis), np.take_along_axis(a.whole, rows, axis))
+
+
+def product(a: Any, b: Any) -> Dual:
+    """Products of stacks of matrices."""
+    return Dual(np.matmul(plain(a), plain(b)), np.matmul(tangent(a), plain(b)) + np.matmul(plain(a), tangent(b)))
+
+
+def decomposed(a: Any) -> tuple[Dual, Dual]:
+    """Eigenvalues and eigenvectors of symmetric matrices; those of equal eigenvalues are held fixed among each other."""
+    values, vectors = np.linalg.eigh(a.value)
+    turned = np.swapaxes(vectors, -1, -2) @ a.whole @ vectors
+    gap = values[..., None, :] - values[..., :, None]
+    weight = np.where(np.abs(gap) > 1e-12 * np.abs(values).max(axis=-1)[..., None, None], 1.0 / gap, 0.0)
+    slopes = np.diagonal(turned, axis1=-2, axis2=-1)
+    return Dual(values, slopes), Dual(vectors, vectors @ (weight * turned))
+
+
+def singular_values(a: Any, compute_uv: bool) -> Dual:
+    """Singular values."""
+    left, values, right = np.linalg.svd(a.value, full_matrices=False)
+    return Dual(values, np.einsum("...ik,...ij,...kj->...k", left, a.whole, right))
+
+
+FLAT = {np.equal, np.greater, np.greater_equal, np.less, np.less_equal, np.sign}
+UFUNCS: dict[Any, Callable[..., Dual]] = {
+    np.add: add,
+    np.subtract: subtract,
+    np.multiply: multiply,
+    np.divide: divide,
+    np.power: power,
+    np.negative: lambda a: Dual(-a.value, -a.tangent),
+    np.absolute: lambda a: Dual(np.abs(a.value), np.sign(a.value) * a.tangent),
+    np.exp: lambda a: a.composed(value := np.exp(a.value), value),
+    np.log: lambda a: Dual(np.log(a.value), a.tangent / a.value),
+    np.sqrt: lambda a: Dual(value := np.sqrt(a.value), a.tangent / (2 * value)),
+    np.logaddexp: log_add_exp,
+    np.maximum: maximum,
+    np.minimum: lambda a, b: -maximum(-a, -b),
+    np.matmul: product,
+}
+LINEAR = {np.sum, np.broadcast_to, np.moveaxis, np.swapaxes, np.concatenate, np.reshape}
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.where: where,
+    np.clip: clip,
+    np.max: extreme(np.max),
+    np.min: extreme(np.min),
+    np.sort: ordered,
+    np.argsort: lambda a, **options: np.argsort(a.value, **options),
+    np.linalg.eigh: decomposed,
+    np.linalg.eigvalsh: lambda a: decomposed(a)[0],
+    np.linalg.svd: singular_values,
+}

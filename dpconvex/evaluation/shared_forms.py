@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
-from dpconvex.evaluation.compiled import Lowered
+from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.template import Template
 
 __all__ = ["Label", "LeafForm", "leaf_form"]
@@ -105,7 +106,7 @@ class LeafForm:
         return self.labels[0].combine.shape[1]
 
 
-_FORMS: WeakKeyDictionary[Template, tuple[tuple[int, ...], LeafForm | None]] = WeakKeyDictionary()
+_FORMS: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LeafForm | None]] = WeakKeyDictionary()
 
 
 def leaf_form(template: Template, space: Space) -> LeafForm | None:
@@ -117,7 +118,7 @@ def leaf_form(template: Template, space: Space) -> LeafForm | None:
     space : Space
         Coordinates of its variables.
     """
-    order = tuple(block.variable.id for block in space.blocks.values())
+    order = tuple(block.variable for block in space.blocks.values())
     known = _FORMS.get(template)
     if known is None or known[0] != order:
         known = (order, split(template, space))
@@ -154,12 +155,11 @@ def split(template: Template, space: Space) -> LeafForm | None:
     offsets = entries_matrix(terms, place, ~moving, count)
     offsets.eliminate_zeros()
     forms, combine = basis
-    symbols = tuple(template.record.parameters.values())
     labels, row = [], 0
     for loss, group in zip(template.losses, leaves, strict=True):
         size = sum(leaf.size for leaf in group)
         offset = sp.csr_array(offsets[row : row + size])
-        lowered = Lowered.build(loss, space, symbols, {id(leaf): k for k, leaf in enumerate(group)})
+        lowered = Lowered.build(loss, space, {leaf: k for k, leaf in enumerate(group)})
         # In order of the slots of the outer function.
         ends = np.cumsum([0, *(leaf.size for leaf in group)])
         slots = [np.arange(ends[k], ends[k + 1]) for k in lowered.given]

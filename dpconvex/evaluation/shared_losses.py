@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.evaluation.compiled import Outer, compiled_outer
-from dpconvex.evaluation.dual_numbers import runs_on_duals
+from dpconvex.evaluation.outer_functions import OuterFunction
 from dpconvex.evaluation.shared_forms import Label, LeafForm
 
 __all__ = ["Affine", "Kind", "Share", "kinds_of"]
@@ -36,15 +35,10 @@ class Kind:
     scale: Array | None
     shift: Array | None
 
-    @property
-    def functions(self) -> Outer:
-        """The outer function, compiled."""
-        return compiled_outer(self.labels[0].lowered.tape)
-
     @cached_property
-    def scalar(self) -> bool:
-        """Whether the outer function is one of numbers, which need not be compiled where these depend on one of them."""
-        return runs_on_duals(self.labels[0].lowered.tape) and len(self.labels[0].combine) > 0
+    def outer(self) -> OuterFunction:
+        """The outer function."""
+        return OuterFunction(self.labels[0].lowered.program, self.labels[0].lowered.constants)
 
     @cached_property
     def place(self) -> Indices:
@@ -57,7 +51,11 @@ class Kind:
         """Return the leaves of records with these labels, if numbers do, and the leaves depend on a single form."""
         shifts = [label.constant for label in self.labels]
         known = [shift for shift in shifts if shift is not None]
-        if not self.scalar or self.labels[0].combine.shape[1] != 1 or (len(known) < len(shifts) and len(shifts) > 1):
+        if (
+            not self.outer.is_scalar
+            or self.labels[0].combine.shape[1] != 1
+            or (len(known) < len(shifts) and len(shifts) > 1)
+        ):
             return None
         found = []
         for entry in range(len(self.labels[0].combine)):
@@ -71,11 +69,6 @@ class Kind:
         """Fields that the outer function reads."""
         return self.labels[0].lowered.fields
 
-    @property
-    def constants(self) -> tuple[Array, ...]:
-        """Numbers that the outer function reads."""
-        return self.labels[0].lowered.constants
-
 
 def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
     """Group the labels that occur in the data."""
@@ -83,7 +76,7 @@ def kinds_of(form: LeafForm, present: Indices) -> list[Kind]:
     for number in present.tolist():
         lowered = form.labels[number].lowered
         numbers = tuple((c.shape, c.tobytes()) for c in lowered.constants)
-        found.setdefault((lowered.tape, lowered.fields, numbers), []).append(number)
+        found.setdefault((lowered.program, lowered.fields, numbers), []).append(number)
     return [kind_of([form.labels[m] for m in members], np.array(members)) for members in found.values()]
 
 
@@ -118,10 +111,9 @@ class Share:
     rows: Indices | None
     ends: tuple[int, ...]
     size: int
-    label: Any = None  # where `rows` is None: the number of each record's label among the kind's, None for only one
     affine: tuple[Affine, ...] | None = None  # where `rows` is None, the leaves if a single form has them all
 
     @property
     def scalar(self) -> bool:
-        """Whether the outer function need not be compiled."""
-        return self.kind.scalar and (self.affine is not None or len(self.kind.labels[0].combine) == 1)
+        """Whether the outer function is one of numbers that depend on one of them."""
+        return self.kind.outer.is_scalar and (self.affine is not None or self.kind.outer.entries == 1)

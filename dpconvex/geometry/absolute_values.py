@@ -7,33 +7,28 @@ The latter have a proximal map in closed form, also together with bounds on the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.elementwise.abs import abs as absolute
-from cvxpy.atoms.norm1 import norm1
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS
+from dpconvex.core.atoms.sums import add, total
+from dpconvex.core.discipline import is_convex
+from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.geometry.constraints import affine_map, split
+from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 
-__all__ = ["AbsoluteValues", "split_absolute"]
+__all__ = ["AbsoluteValues", "split_absolute", "weighted_sum"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class AbsoluteValues:
-    """The function ``sum_i weights_i |theta_i - centers_i|``.
-
-    Attributes
-    ----------
-    weights : ndarray, shape (dim,)
-        Non-negative.
-    centers : ndarray, shape (dim,)
-    """
+    """The function ``sum_i weights_i |theta_i - centers_i|``; neither weight is negative."""
 
     weights: Array
     centers: Array
@@ -49,35 +44,39 @@ class AbsoluteValues:
         return np.where(self.weights > 0, shrunk, theta)
 
 
-def split_absolute(regularizer: cp.Expression, space: Space) -> tuple[cp.Expression, AbsoluteValues | None]:
-    """Split a regularizer into the rest and absolute values of single coordinates.
+def split_absolute(regularizer: Expression, space: Space) -> tuple[Expression, AbsoluteValues | None]:
+    """Split a regularizer into the rest and weighted absolute values of single coordinates; None if there are no such terms.
 
-    Terms ``c * norm1(e)``, ``c * sum(abs(e))`` and ``c * abs(e)`` are taken if every entry of the affine expression e depends on
-    one coordinate, and no coordinate is measured from two different centers.
-
-    Returns
-    -------
-    rest : cvxpy.Expression
-    absolute : AbsoluteValues or None
-        None if there are no such terms.
+    They are written as ``abs`` or ``norm1`` of affine expressions; no coordinate is measured from two different centers.
     """
-    if not regularizer.is_dcp() or not regularizer.is_convex():
+    if not is_convex(regularizer):
         return regularizer, None
-    terms, constant = split(regularizer)
     weights, centers = np.zeros(space.dim), np.full(space.dim, np.nan)
-    rest: list[Any] = []
-    for factor, atom in terms:
-        found = coordinates_of(atom, space) if factor > 0 else None
+    rest: dict[Expression, sp.csr_array] = {}
+    for part, row in linear_parts(regularizer).items():
+        found = coordinates_of(part, row.toarray()[0], space)
         if found is None or not compatible(centers, *found[:2]):
-            rest.append(factor * atom)
+            rest[part] = row
             continue
         index, center, slope = found
-        np.add.at(weights, index, factor * slope)
+        np.add.at(weights, index, slope)
         centers[index] = center
     if not weights.any():
         return regularizer, None
-    total = sum(rest, start=cp.Constant(float(constant)))
-    return cp.Expression.cast_to_const(total), AbsoluteValues(weights, np.where(np.isnan(centers), 0.0, centers))
+    return weighted_sum(rest), AbsoluteValues(weights, np.where(np.isnan(centers), 0.0, centers))
+
+
+def weighted_sum(parts: dict[Expression, sp.csr_array]) -> Expression:
+    """Return the expression that `linear_parts` took apart, for a scalar."""
+    terms = []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if (weights == weights[0]).all():
+            whole = reshape(total(part), ())
+            terms.append(whole if weights[0] == 1 else float(weights[0]) * whole)
+        else:
+            terms.append(total(reshape(weights, part.shape) * part))
+    return add(*terms) if terms else constant(0.0)
 
 
 def compatible(centers: Array, index: NDArray[np.int64], center: Array) -> bool:
@@ -88,19 +87,19 @@ def compatible(centers: Array, index: NDArray[np.int64], center: Array) -> bool:
     return bool((np.isnan(known) | (known == center)).all() and (together[index] == center).all())
 
 
-def coordinates_of(atom: cp.Expression, space: Space) -> tuple[NDArray[np.int64], Array, Array] | None:
-    """Coordinates, centers and slopes of a sum of absolute values, or None if it is none of single coordinates."""
-    inner: Any = None
-    if isinstance(atom, norm1) and atom.axis is None:
-        inner = atom.args[0]
-    elif isinstance(atom, Sum) and atom.axis is None and isinstance(atom.args[0], absolute):
-        inner = atom.args[0].args[0]
-    elif isinstance(atom, absolute) and atom.is_scalar():
-        inner = atom.args[0]
-    if inner is None or not inner.is_affine() or inner.parameters():
+def coordinates_of(part: Expression, weights: Array, space: Space) -> tuple[NDArray[np.int64], Array, Array] | None:
+    """Coordinates, centers and slopes of weighted absolute values; None if they are not of single coordinates."""
+    if part.atom is NORM and part.option("p") == 1:
+        weights = weights[groups(part)]
+    elif part.atom is not ABS:
+        return None
+    inner = part.args[0]
+    if not inner.is_affine or (weights < 0).any():
         return None
     matrix, offset = affine_map(inner, space)
+    asked = weights > 0
+    matrix, offset = sp.csr_array(matrix[asked]), offset[asked]
     matrix.eliminate_zeros()
     if not (np.diff(matrix.indptr) == 1).all():
         return None
-    return matrix.indices.astype(np.int64), -offset / matrix.data, np.abs(matrix.data)
+    return matrix.indices.astype(np.int64), -offset / matrix.data, weights[asked] * np.abs(matrix.data)

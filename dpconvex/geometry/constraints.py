@@ -1,126 +1,67 @@
-"""Reading CVXPY constraints and attributes as sets in coordinates.
+"""Constraints and attributes as sets in coordinates.
 
 An affine expression of the variables becomes a sparse matrix and an offset in the coordinates of `space`; a constraint
-becomes the pieces of `sets` that it states, or an `Unrecognised` piece if it states none of them.
+becomes the pieces of `convex_sets` that it states, or an `Unrecognised` piece, with what bounds it, if it states none of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from cvxpy.atoms.affine.add_expr import AddExpression
-from cvxpy.atoms.affine.binary_operators import DivExpression, MulExpression, multiply
-from cvxpy.atoms.affine.promote import Promote
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.affine.unary_operators import NegExpression
-from cvxpy.atoms.elementwise.abs import abs as absolute
-from cvxpy.atoms.elementwise.maximum import maximum
-from cvxpy.atoms.elementwise.minimum import minimum
-from cvxpy.atoms.elementwise.power import Power
-from cvxpy.atoms.max import max as max_entries
-from cvxpy.atoms.min import min as min_entries
-from cvxpy.atoms.norm1 import norm1
-from cvxpy.atoms.norm_inf import norm_inf
-from cvxpy.atoms.pnorm import Pnorm
-from cvxpy.atoms.quad_over_lin import quad_over_lin
-from cvxpy.constraints.nonpos import Inequality, NonNeg, NonPos
-from cvxpy.constraints.psd import PSD
-from cvxpy.constraints.zero import Equality, Zero
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM
+from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
+from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS, POWER, QUAD_OVER_LIN
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.discipline import is_concave, is_convex, sign
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block, Space
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.geometry.convex_sets import AffineSubspace, Interval, NormBall, Piece, Slab, Spectrum, close
+from dpconvex.geometry.convex_sets import Interval, Piece, Spectrum, Unrecognised
+from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_counts
+from dpconvex.geometry.quadratics import squares
+from dpconvex.geometry.stated_sets import (
+    contained,
+    linear,
+    norm_ball,
+    semidefinite,
+    spectral_ball,
+    two_sided,
+    unsatisfiable,
+)
 
-__all__ = ["Unrecognised", "affine_map", "read_attributes", "read_constraint"]
+__all__ = ["read_attributes", "read_constraint"]
 
 Array = NDArray[np.float64]
-
-
-class Unrecognised(Piece):
-    """A constraint that no projection is known for."""
-
-
-def affine_map(expression: cp.Expression, space: Space) -> tuple[sp.csr_array, Array]:
-    """Return the matrix and offset of an affine expression of the variables.
-
-    Parameters
-    ----------
-    expression : cvxpy.Expression
-        Affine, without parameters.
-    space : Space
-
-    Returns
-    -------
-    matrix : sparse array, shape (expression.size, space.dim)
-    offset : ndarray, shape (expression.size,)
-        So that the entries of the expression, in column order, are ``matrix @ theta + offset``.
-    """
-    # The derivative is taken on a copy with plain variables: values of the user's own variables are not ours to set.
-    stand_in: dict[int, cp.Variable] = {}
-    for variable in expression.variables():
-        copy = cp.Variable(variable.shape)
-        copy.value = np.zeros(variable.shape)
-        stand_in[id(variable)] = copy
-    if not stand_in:
-        return sp.csr_array((expression.size, space.dim)), flat(expression.value)
-    plain = expression.tree_copy(id_objects=stand_in)
-    gradient = plain.grad
-    matrix = sp.csr_array((expression.size, space.dim))
-    for variable in expression.variables():
-        block = space.block_of(variable)
-        slope = gradient[stand_in[id(variable)]]
-        part = sp.csr_array(slope if sp.issparse(slope) else np.reshape(slope, (variable.size, expression.size)))
-        place = sp.csr_array(
-            (np.ones(block.dim), (np.arange(block.dim), np.arange(block.start, block.start + block.dim))),
-            shape=(block.dim, space.dim),
-        )
-        matrix = matrix + part.T @ block.lift @ place
-    return sp.csr_array(matrix), flat(plain.value)
-
-
-def flat(value: Any) -> Array:
-    """Entries of a CVXPY value in column order, as a vector."""
-    dense = value.toarray() if sp.issparse(value) else np.asarray(value, dtype=float)
-    return np.asarray(dense, dtype=float).reshape(-1, order="F")
+Pieces = list[Piece] | None
 
 
 def read_attributes(block: Block) -> list[Piece]:
-    """Turn the attributes of a variable into pieces.
-
-    Raises
-    ------
-    TemplateError
-        If its bounds are not numbers.
-    """
-    attributes, name = block.variable.attributes, block.name
+    """Turn the attributes of a variable into pieces."""
+    has, name, shape = block.variable.attributes, block.name, block.variable.shape
     coordinates = np.arange(block.start, block.start + block.dim)
-    side = int(np.sqrt(block.variable.size))
+    side = math.isqrt(block.variable.size)
     pieces: list[Piece] = []
     for attribute, lower, upper in (("PSD", 0.0, np.inf), ("NSD", -np.inf, 0.0)):
-        if attributes[attribute]:
+        if attribute in has:
             text = f"{name} is {attribute}"
             if block.symmetric:
                 pieces.append(Spectrum(coordinates, text, np.zeros((side, side)), lower, upper))
             else:
                 pieces.append(Interval(coordinates, text, np.array([lower]), np.array([upper])))
-    below, above = np.full(block.variable.shape, -np.inf), np.full(block.variable.shape, np.inf)
+    below, above = np.full(shape, -np.inf), np.full(shape, np.inf)
     texts = []
-    if attributes["nonneg"] or attributes["pos"]:
-        below, texts = np.zeros(block.variable.shape), [f"{name} >= 0"]
-    if attributes["nonpos"] or attributes["neg"]:
-        above, texts = np.zeros(block.variable.shape), [*texts, f"{name} <= 0"]
-    if attributes["bounds"] is not None:
-        numbers = []
-        for bound in list(attributes["bounds"]):
-            constant = cp.Expression.cast_to_const(bound)
-            if constant.parameters() or not constant.is_constant():
-                raise TemplateError(f"variable {name!r}: its bounds must be numbers, not {bound}.")
-            numbers.append(np.broadcast_to(np.asarray(constant.value, dtype=float), block.variable.shape))
-        below, above = np.maximum(below, numbers[0]), np.minimum(above, numbers[1])
+    if "nonneg" in has or "pos" in has:
+        below, texts = np.zeros(shape), [f"{name} >= 0"]
+    if "nonpos" in has or "neg" in has:
+        above, texts = np.zeros(shape), [*texts, f"{name} <= 0"]
+    if "bounds" in has:
+        low, high = has["bounds"]
+        below, above = np.maximum(below, low), np.minimum(above, high)
         texts.append(f"{name} within its bounds")
     if texts:
         entries = sp.csr_array(block.lift)
@@ -128,219 +69,177 @@ def read_attributes(block: Block) -> list[Piece]:
             (entries.data, entries.indices + block.start, entries.indptr),
             shape=(entries.shape[0], block.start + block.dim),
         )
-        pieces.extend(linear(shifted, -flat(below), flat(above), " and ".join(texts)))
+        limits = below.reshape(-1, order="F"), above.reshape(-1, order="F")
+        pieces.extend(linear(shifted, *limits, " and ".join(texts)))
     return pieces
 
 
-def read_constraint(constraint: cp.Constraint, space: Space) -> list[Piece]:
+def read_constraint(constraint: Constraint, space: Space) -> list[Piece]:
     """Turn a constraint into pieces.
 
     Raises
     ------
     TemplateError
-        If it is not convex, mentions a parameter or a foreign variable, or cannot be satisfied.
+        If it is not convex, mentions a field or a foreign variable, or cannot be satisfied.
     """
     text = shorten(str(constraint))
-    if constraint.parameters():
-        named = ", ".join(sorted(p.name() for p in constraint.parameters()))
+    fields = frozenset().union(*(argument.fields for argument in constraint.args))
+    if fields:
+        named = ", ".join(sorted(field.name for field in fields))
         raise TemplateError(f"the constraint {text} mentions {named}: constraints are public, without parameters.")
-    foreign = [v.name() for v in constraint.variables() if space.blocks.get(str(v.name()), None) is None]
+    foreign = [variable.name for variable in constraint.variables if variable.name not in space.blocks]
     if foreign:
-        raise TemplateError(f"the constraint {text} mentions unknown variables: {', '.join(foreign)}.")
-    if not constraint.is_dcp():
+        raise TemplateError(f"the constraint {text} mentions unknown variables: {', '.join(sorted(foreign))}.")
+    if not states_convex_set(constraint):
         raise TemplateError(f"the constraint {text} is not convex by the rules of DCP; rewrite it with convex atoms.")
-    pieces: list[Piece] | None = None
-    if isinstance(constraint, PSD):
-        pieces = semidefinite(*affine_map(constraint.args[0], space), text)
-    elif isinstance(constraint, Equality | Zero):
-        expression = constraint.expr if isinstance(constraint, Equality) else constraint.args[0]
-        matrix, offset = affine_map(expression, space)
-        pieces = linear(matrix, offset, -offset, text)
-    elif isinstance(constraint, Inequality | NonPos | NonNeg):
-        expression = {Inequality: lambda c: c.expr, NonPos: lambda c: c.args[0], NonNeg: lambda c: -c.args[0]}[
-            type(constraint)
-        ](constraint)
-        pieces = at_most_zero(expression, space, text)
-    elif isinstance(constraint, cp.SOC) and constraint.args[0].is_constant() and constraint.args[0].is_scalar():
-        pieces = ball(*affine_map(constraint.args[1], space), float(flat(constraint.args[0].value)[0]), text)
+    pieces = recognised(constraint, space, text)
     if pieces is None:
-        used = [np.arange(b.start, b.start + b.dim) for b in map(space.block_of, constraint.variables())]
+        used = [np.arange(b.start, b.start + b.dim) for b in map(space.block_of, constraint.variables)]
         pieces = [Unrecognised(np.unique(np.concatenate(used)) if used else np.zeros(0, dtype=np.int64), text)]
     return pieces
 
 
-def at_most_zero(expression: cp.Expression, space: Space, text: str) -> list[Piece] | None:
-    """Read ``expression <= 0``: affine, or one convex atom of an affine argument plus constants."""
-    if expression.is_affine():
-        matrix, offset = affine_map(expression, space)
-        return linear(matrix, np.full(len(offset), np.inf), -offset, text)
-    terms, constant = split(expression)
-    if len(terms) != 1 or terms[0][0] == 0:
-        return None
-    factor, atom = terms[0]
-    level = -np.asarray(constant, dtype=float) / factor
-    sign = 1 if factor > 0 else -1
-    if isinstance(atom, (maximum, max_entries) if factor > 0 else (minimum, min_entries)):
-        arguments = list(atom.args) if isinstance(atom, maximum | minimum) or atom.axis is None else []
-        return together([at_most_zero(sign * (a - spread(level, a, sign)), space, text) for a in arguments])
-    if factor < 0:
-        return None
-    if not all(a.is_affine() for a in atom.args):
-        squared = isinstance(atom, Power) and float(atom.p.value) == 2 and atom.is_scalar()
-        if squared and isinstance(atom.args[0], Pnorm):
-            return at_most_zero(atom.args[0] - root(level, text), space, text)
-        if isinstance(atom, Sum) and isinstance(atom.args[0], Power) and atom.axis is None:
-            inner = atom.args[0]
-            if float(inner.p.value) == 2 and inner.args[0].is_affine():
-                return ball(*affine_map(inner.args[0], space), root(level, text), text)
-        return None
-    if (
-        isinstance(atom, absolute)
-        or (isinstance(atom, norm_inf) and atom.axis is None)
-        or (isinstance(atom, norm1) and atom.args[0].is_scalar())
-    ):
-        matrix, offset = affine_map(atom.args[0], space)
-        limits = flat(np.broadcast_to(level, atom.args[0].shape))
-        if (limits < 0).any():
-            raise TemplateError(f"the constraint {text} cannot be satisfied.")
-        return linear(matrix, limits + offset, limits - offset, text)
-    if isinstance(atom, Pnorm) and atom.original_p == 2 and atom.axis is None:
-        return ball(*affine_map(atom.args[0], space), float(level), text)
-    if isinstance(atom, quad_over_lin) and atom.axis is None and atom.args[1].is_constant():
-        square = level * float(atom.args[1].value)
-        return ball(*affine_map(atom.args[0], space), root(square, text), text)
-    if isinstance(atom, Power) and float(atom.p.value) == 2 and atom.is_scalar():
-        return ball(*affine_map(atom.args[0], space), root(level, text), text)
+def states_convex_set(constraint: Constraint) -> bool:
+    """Whether the discipline of convex programming shows that a constraint is convex."""
+    if constraint.kind == "inequality":
+        smaller, larger = constraint.args
+        return is_convex(smaller) and is_concave(larger)
+    return all(argument.is_affine for argument in constraint.args)
+
+
+def recognised(constraint: Constraint, space: Space, text: str) -> Pieces:
+    """Return the pieces that a constraint states, or None."""
+    first, *others = constraint.args
+    if constraint.kind == "semidefinite":
+        return semidefinite(*affine_map(first, space), text)
+    if constraint.kind == "equality":
+        matrix, offset = affine_map(first - others[0], space)
+        return linear(matrix, -offset, -offset, text)
+    if constraint.kind == "inequality":
+        difference = first - others[0]
+        return at_most(difference, np.zeros(difference.size), space, text)
+    if constraint.kind == "second-order cone" and first.is_constant and first.is_scalar:
+        return norm_ball(*affine_map(others[0], space), 2, float(first.number.ravel()[0]), text)
     return None
 
 
-def split(expression: cp.Expression) -> tuple[list[tuple[float, cp.Expression]], Any]:
-    """Write an expression as a sum of positive or negative multiples of atoms, and a constant."""
-    if expression.is_constant():
-        return [], expression.value
-    if isinstance(expression, AddExpression):
-        parts = [split(a) for a in expression.args]
-        return [term for terms, _ in parts for term in terms], sum(constant for _, constant in parts)
-    if isinstance(expression, NegExpression):
-        terms, constant = split(expression.args[0])
-        return [(-factor, atom) for factor, atom in terms], -constant
-    if isinstance(expression, Promote) and not expression.args[0].is_constant():
-        return [(1.0, expression)], 0.0
-    if isinstance(expression, multiply | MulExpression | DivExpression):
-        left, right = expression.args
-        scale, other = (left, right) if left.is_constant() else (right, left)
-        while isinstance(scale, Promote):
-            scale = scale.args[0]
-        if scale.is_constant() and scale.is_scalar():
-            number = float(scale.value)
-            number = 1.0 / number if isinstance(expression, DivExpression) else number
-            terms, constant = split(other)
-            return [(number * factor, atom) for factor, atom in terms], number * constant
-    return [(1.0, expression)], 0.0
+def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pieces:
+    """Read ``expression <= level``, entry by entry in column order; infinite levels ask nothing."""
+    if expression.is_affine:
+        matrix, offset = affine_map(expression, space)
+        return linear(matrix, np.full(len(offset), -np.inf), level - offset, text)
+    matrix, curved = sp.csr_array((expression.size, space.dim)), {}
+    for part, factors in linear_parts(expression).items():
+        if part.is_affine:
+            own, offset = affine_map(part, space)
+            matrix, level = matrix + factors @ own, level - factors @ offset
+        else:
+            curved[part] = factors
+    matrix.eliminate_zeros()
+    counts = np.array([np.diff(factors.indptr) for factors in curved.values()]).reshape(len(curved), -1)
+    asked = np.isfinite(level)
+    straight = asked & (counts.sum(axis=0) == 0)
+    bent = asked & ~straight
+    # Each row is linear, or bounds entries of one atom.
+    if ((counts > 0).sum(axis=0)[bent] > 1).any() or np.diff(matrix.indptr)[bent].any():
+        return None
+    found: list[Pieces] = [linear(matrix[straight], np.full(straight.sum(), -np.inf), level[straight], text)]
+    for (part, factors), count in zip(curved.items(), counts, strict=True):
+        upper, lower = np.full(part.size, np.inf), np.full(part.size, -np.inf)
+        for row in np.flatnonzero(bent & (count > 0)):
+            entries, weights = (
+                a[factors.indptr[row] : factors.indptr[row + 1]] for a in (factors.indices, factors.data)
+            )
+            if count[row] > 1:
+                found.append(
+                    sum_at_most(part, weighted_counts(entries, weights, part.size), float(level[row]), space, text)
+                )
+            elif weights[0] > 0:
+                upper[entries] = np.minimum(upper[entries], level[row] / weights[0])
+            else:
+                lower[entries] = np.maximum(lower[entries], level[row] / weights[0])
+        if np.isfinite(upper).any():
+            found.append(atom_at_most(part, upper, space, text))
+        if np.isfinite(lower).any():
+            found.append(atom_at_least(part, lower, space, text))
+    return together(found)
 
 
-def spread(level: Array, argument: cp.Expression, sign: int) -> Any:
-    """Return the bound on an argument: the level itself, or the tightest of its entries if it has another shape."""
-    if level.ndim == 0 or level.shape != argument.shape:
-        return float(level.min() if sign > 0 else level.max())
-    return level
+def sum_at_most(part: Expression, weights: Array, level: float, space: Space, text: str) -> Pieces:
+    """Read a bound on a weighted sum of an atom's entries: of squares, or of absolute values."""
+    if (weights < 0).any():
+        return None
+    squared = squares(part, weights)
+    if squared is not None:
+        inner, weights = squared
+        matrix, offset = affine_map(inner, space)
+        scale = np.sqrt(weights)
+        return norm_ball(rows_times(matrix, scale), offset * scale, 2, root(level, text), text)
+    if part.atom is ABS and part.args[0].is_affine:
+        matrix, offset = affine_map(part.args[0], space)
+        return norm_ball(rows_times(matrix, weights), offset * weights, 1, level, text)
+    return None
 
 
-def root(square: Any, text: str) -> float:
-    """Square root of a bound."""
-    if float(square) < 0:
-        raise TemplateError(f"the constraint {text} cannot be satisfied.")
-    return float(np.sqrt(square))
+def atom_at_most(part: Expression, level: Array, space: Space, text: str) -> Pieces:
+    """Read bounds on the entries of an atom that is not affine."""
+    inner, atom = part.args[0], part.atom
+    if atom is MAXIMUM:
+        return together([at_most(argument, level, space, text) for argument in part.args])
+    if atom is MAX:
+        return at_most(inner, level[groups(part)], space, text)
+    if atom is POWER and part.option("p") >= 1 and sign(inner) == 1 and not inner.is_affine:
+        return at_most(inner, np.array([root(bound, text, part.option("p")) for bound in level]), space, text)
+    if not inner.is_affine:
+        return None
+    matrix, offset = affine_map(inner, space)
+    if atom is ABS:
+        return two_sided(matrix, offset, level, text)
+    if atom is POWER and part.option("p") == 2:
+        return two_sided(matrix, offset, np.array([root(bound, text) for bound in level]), text)
+    if atom is LAMBDA_MAX:
+        return semidefinite(-matrix, level[0] * np.eye(inner.shape[0]).ravel() - offset, text)
+    if atom is SIGMA_MAX:
+        return spectral_ball(matrix, offset, inner.shape, float(level[0]), text)
+    if atom is NORM_NUC:  # the Frobenius norm is no larger
+        return contained(matrix, offset, float(level[0]), 1.0, text)
+    if atom is NORM and part.option("p") == np.inf:
+        return two_sided(matrix, offset, level[groups(part)], text)
+    if atom is NORM or (atom is QUAD_OVER_LIN and part.args[1].is_constant):
+        order = part.option("p") if atom is NORM else 2.0
+        divisor = 1.0 if atom is NORM else float(part.args[1].number)
+        found: list[Pieces] = []
+        for k in np.flatnonzero(np.isfinite(level)):
+            rows, bound = groups(part) == k, float(level[k])
+            bound = bound if atom is NORM else root(bound * divisor, text)
+            found.append(norm_ball(sp.csr_array(matrix[rows]), offset[rows], order, bound, text))
+        return together(found)
+    return None
 
 
-def together(parts: list[list[Piece] | None]) -> list[Piece] | None:
+def atom_at_least(part: Expression, level: Array, space: Space, text: str) -> Pieces:
+    """Read bounds from below on the entries of an atom that is not affine."""
+    if part.atom is MINIMUM:
+        return together([at_most(-argument, -level, space, text) for argument in part.args])
+    if part.atom is MIN:
+        return at_most(-part.args[0], -level[groups(part)], space, text)
+    return None
+
+
+def rows_times(matrix: sp.csr_array, factors: Array) -> sp.csr_array:
+    """Multiply each row by a number."""
+    return sp.csr_array(sp.dia_array((factors[None], 0), shape=(len(factors), len(factors))) @ matrix)
+
+
+def root(power: float, text: str, order: float = 2.0) -> float:
+    """Return the bound on a number that is not negative, from the bound on its power."""
+    if power < 0:
+        raise unsatisfiable(text)
+    return float(np.sqrt(power)) if order == 2 else float(power ** (1 / order))
+
+
+def together(parts: list[Pieces]) -> Pieces:
     """All pieces, or None if a part was not recognised."""
-    if not parts or any(part is None for part in parts):
+    if any(part is None for part in parts):
         return None
     return [piece for part in parts if part is not None for piece in part]
-
-
-def linear(matrix: sp.csr_array, below: Array, above: Array, text: str) -> list[Piece]:
-    """Pieces of ``-below <= matrix @ theta <= above``: bounds, linear equations and slabs, row by row."""
-    matrix = sp.csr_array(matrix)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    lower, count = -below, np.diff(matrix.indptr)
-    slack = 1e-12 * (1 + np.where(np.isfinite(above), np.abs(above), 0))
-    if (lower > above + slack).any() or ((count == 0) & ((lower > slack) | (above < -slack))).any():
-        raise TemplateError(f"the constraint {text} cannot be satisfied.")
-    pieces: list[Piece] = []
-    rows = np.flatnonzero(count == 1)
-    if len(rows):
-        column, slope = matrix.indices[matrix.indptr[rows]].astype(np.int64), matrix.data[matrix.indptr[rows]]
-        one, two = lower[rows] / slope, above[rows] / slope
-        pieces.append(bounds(column, np.minimum(one, two), np.maximum(one, two), text))
-    for row in np.flatnonzero(count > 1):
-        entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
-        order = np.argsort(matrix.indices[entries])
-        column, slope = matrix.indices[entries][order].astype(np.int64), matrix.data[entries][order]
-        if lower[row] == above[row]:
-            pieces.append(AffineSubspace(column, text, slope[None], above[[row]]))
-        else:
-            # A fixed sign and length make parallel slabs comparable.
-            scale = float(np.linalg.norm(slope)) * (1.0 if slope[0] > 0 else -1.0)
-            ends = sorted((lower[row] / scale, above[row] / scale))
-            pieces.append(Slab(column, text, slope / scale, ends[0], ends[1]))
-    return pieces
-
-
-def bounds(column: NDArray[np.int64], below: Array, above: Array, text: str) -> Interval:
-    """Bounds on single coordinates, each as tight as the tightest of those given for it."""
-    coordinates, place = np.unique(column, return_inverse=True)
-    lower, upper = np.full(len(coordinates), -np.inf), np.full(len(coordinates), np.inf)
-    np.maximum.at(lower, place, below)
-    np.minimum.at(upper, place, above)
-    if (lower > upper).any():
-        raise TemplateError(f"the constraint {text} cannot be satisfied.")
-    return Interval(coordinates, text, lower, upper)
-
-
-def ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
-    """Read ``||matrix @ theta + offset|| <= radius`` if the matrix is a multiple of an isometry on its coordinates."""
-    gram = sp.csr_array(matrix.T @ matrix)
-    scale = gram.diagonal()
-    columns = np.flatnonzero(scale)
-    if not len(columns):
-        if float(np.linalg.norm(offset)) > radius:
-            raise TemplateError(f"the constraint {text} cannot be satisfied.")
-        return []
-    square = float(scale[columns].mean())
-    difference = gram[columns][:, columns] - square * sp.eye_array(len(columns))
-    if abs(difference).max() > 1e-12 * square:
-        return None
-    center = -np.asarray(matrix[:, columns].T @ offset) / square
-    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
-    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
-    if missed > radius:
-        raise TemplateError(f"the constraint {text} cannot be satisfied.")
-    return [NormBall(columns, text, center, float(np.sqrt((radius**2 - missed**2) / square)))]
-
-
-def semidefinite(matrix: sp.csr_array, offset: Array, text: str) -> list[Piece] | None:
-    """Read ``s X + C >= 0`` for a symmetric variable, or a principal submatrix of one, X."""
-    side = int(np.sqrt(len(offset)))
-    row, column = np.triu_indices(side)
-    upper = sp.csr_array(matrix[column * side + row])
-    mirrored = sp.csr_array(matrix[row * side + column])
-    if abs(upper - mirrored).max() > 0 or not (np.diff(upper.indptr) == 1).all() or len(set(upper.indices)) < len(row):
-        return None
-    slope = upper.data * np.where(row == column, 1.0, np.sqrt(2.0))
-    if not close(slope, np.full(len(slope), slope[0])).all():
-        return None
-    constant = offset.reshape(side, side)
-    if not close(constant, constant.T).all():
-        return None
-    scale = float(slope[0])
-    shift = -(constant + constant.T) / (2 * scale)
-    level = 0.0
-    if (shift == shift[0, 0] * np.eye(side)).all():
-        shift, level = np.zeros((side, side)), float(shift[0, 0])
-    bounds = (level, np.inf) if scale > 0 else (-np.inf, level)
-    if side == 1:
-        return [Interval(upper.indices.astype(np.int64), text, np.array([bounds[0]]), np.array([bounds[1]]))]
-    return [Spectrum(upper.indices.astype(np.int64), text, shift, *bounds)]

@@ -14,7 +14,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AffineSubspace", "ConesInBall", "Interval", "NormBall", "Piece", "Slab", "Spectrum", "clip_spectra"]
+__all__ = [
+    "AffineSubspace",
+    "ConesInBall",
+    "Interval",
+    "NormBall",
+    "Piece",
+    "Slab",
+    "Spectrum",
+    "Unrecognised",
+    "clip_spectra",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -114,6 +124,13 @@ class Piece:
     def error(self, x: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `x`, in units of length."""
         return 8.0 * UNIT * float(np.linalg.norm(x))
+
+
+@dataclass(frozen=True, eq=False)
+class Unrecognised(Piece):
+    """A constraint that no projection is known for; `around` are sets that contain it, on some of its coordinates each."""
+
+    around: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

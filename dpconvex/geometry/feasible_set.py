@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.constraint import Constraint
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.constraints import Unrecognised, read_attributes, read_constraint
+from dpconvex.geometry.axis_hull import AxisHull
+from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import (
     UNIT,
     AffineSubspace,
@@ -27,10 +28,12 @@ from dpconvex.geometry.convex_sets import (
     Piece,
     Slab,
     Spectrum,
+    Unrecognised,
     clip_spectra,
     close,
     overlap,
 )
+from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
 
 __all__ = ["FeasibleSet", "feasible_set"]
 
@@ -83,12 +86,7 @@ class FeasibleSet:
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
-        lower, upper = np.full(self.space.dim, -np.inf), np.full(self.space.dim, np.inf)
-        for piece in self._known:
-            below, above = piece.bounds()
-            lower[piece.coordinates] = np.maximum(lower[piece.coordinates], below)
-            upper[piece.coordinates] = np.minimum(upper[piece.coordinates], above)
-        return lower, upper
+        return coordinate_bounds(self._known, self.space.dim)
 
     @cached_property
     def radius(self) -> dict[str, float]:
@@ -101,10 +99,15 @@ class FeasibleSet:
         """Bound on ``||theta||`` over K, possibly infinite."""
         return self.norm_on(np.arange(self.space.dim))
 
-    @property
+    @cached_property
     def _known(self) -> tuple[Piece, ...]:
-        """Everything that bounds K: merging can bound what no single declaration does."""
-        return (*self.pieces, *self.declared)
+        """Everything that bounds K: together, declarations can bound what none does alone."""
+        return (*self.pieces, *self.declared, *enclosures(self.declared, self.space.dim))
+
+    @cached_property
+    def hulls(self) -> tuple[AxisHull, ...]:
+        """Simplices and l1 balls that contain K, on some coordinates each."""
+        return tuple(piece for piece in self._known if isinstance(piece, AxisHull))
 
     @property
     def bounded(self) -> bool:
@@ -220,10 +223,11 @@ class FeasibleSet:
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint.
 
-        >>> x = cp.Variable(2, name="x", nonneg=True)
-        >>> print(feasible_set(Space([x]), [x <= 3]).describe())
+        >>> from dpconvex.core.expression import Variable, constant
+        >>> x = Variable.of((2,), "x", 1, {"nonneg": True})
+        >>> print(feasible_set(Space([x]), [Constraint("inequality", (x[0], constant(3.0)))]).describe())
         x >= 0
-        x <= 3.0
+        x[0] <= 3
         """
         if self.is_space:
             return "all of space"
@@ -231,29 +235,18 @@ class FeasibleSet:
         return "\n".join(lines if self.reason is None else [*lines, f"(no projection: {self.reason})"])
 
 
-def feasible_set(space: Space, constraints: Sequence[cp.Constraint] = ()) -> FeasibleSet:
+def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> FeasibleSet:
     """Read the set K from the attributes of the variables and the constraints of a template.
 
     Recognised are ``X >> C`` and ``X << C`` for a symmetric variable or a principal submatrix of one, coordinatewise
-    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean balls (``norm(x - c, 2) <= r`` or
-    its square), linear equations and inequalities.  Strict attributes (``pos``, ``neg``) mean their closure.
-
-    Parameters
-    ----------
-    space : Space
-    constraints : sequence of cvxpy.Constraint
-        Convex, and without parameters.
-
-    Returns
-    -------
-    FeasibleSet
-        Its `has_projection` is False if a constraint is not recognised, or if constraints on the same coordinates have
-        no closed-form projection together.
+    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean and l1 balls, linear equations and
+    inequalities.  Strict attributes (``pos``, ``neg``) mean their closure.  Where a constraint is not recognised, or those on the
+    same coordinates have no closed-form projection together, `has_projection` is False.
 
     Raises
     ------
     TemplateError
-        If a constraint is not convex, mentions a parameter or a foreign variable, or contradicts another one.
+        If a constraint is not convex, mentions a field or a foreign variable, or contradicts another one.
     """
     declared = [piece for block in space.blocks.values() for piece in read_attributes(block)]
     for constraint in constraints:
@@ -261,7 +254,7 @@ def feasible_set(space: Space, constraints: Sequence[cp.Constraint] = ()) -> Fea
     declared = [piece for piece in declared if len(piece.coordinates)]
     pieces: list[Piece] = []
     reasons: list[str] = []
-    for group in overlap(declared):
+    for group in overlap(with_simplices(declared, space.dim)):
         merged = merge(group)
         if merged is None:
             reasons.append(clash(group))
@@ -269,6 +262,49 @@ def feasible_set(space: Space, constraints: Sequence[cp.Constraint] = ()) -> Fea
             pieces.append(merged)
     reason = "; ".join(reasons) if reasons else None
     return FeasibleSet(space, tuple(pieces) if reason is None else (), tuple(declared), reason)
+
+
+def with_simplices(declared: Sequence[Piece], dim: int) -> list[Piece]:
+    """Join bounds with a linear constraint or an l1 ball to a simplex where nothing else holds for their coordinates."""
+    bounds = [piece for piece in declared if isinstance(piece, Interval)]
+    others = [piece for piece in declared if not isinstance(piece, Interval)]
+    limits = coordinate_bounds(bounds, dim)
+    used = np.bincount(np.concatenate([np.zeros(0, dtype=np.int64), *(p.coordinates for p in others)]), minlength=dim)
+    taken = np.zeros(dim, dtype=bool)
+    pieces: list[Piece] = []
+    for piece in others:
+        alone = not taken[piece.coordinates].any() and (used[piece.coordinates] == 1).all()
+        hull = simplex(piece, *limits) if alone else None
+        if hull is not None:
+            taken[piece.coordinates] = True
+        pieces.append(hull or piece)
+    for piece in bounds:
+        left = ~taken[piece.coordinates]
+        pieces.append(Interval(piece.coordinates[left], piece.text, piece.lower[left], piece.upper[left]))
+    return [piece for piece in pieces if len(piece.coordinates)]
+
+
+def simplex(piece: Piece, lower: Array, upper: Array) -> AxisHull | None:
+    """Return the intersection of a piece with the bounds of its coordinates if that is a simplex with a projection."""
+    here = lower[piece.coordinates], upper[piece.coordinates]
+    if isinstance(piece, AxisHull):
+        ends = [
+            np.where(close(bound, piece.anchor), 0.0, end)
+            for bound, end in zip(here, (piece.low, piece.high), strict=True)
+        ]
+        hulls = [replace(piece, low=ends[0], high=ends[1])]
+    else:
+        rows = list(rows_of([piece])) if isinstance(piece, Slab | AffineSubspace) else []
+        if len(rows) != (2 if isinstance(piece, AffineSubspace) else 1):
+            return None
+        cuts = [corner(row, lower, upper, rounded=False) for row in rows]
+        hulls = [cut for cut in cuts if isinstance(cut, AxisHull) and len(cut.coordinates) == len(piece.coordinates)]
+    for hull in hulls:
+        low, high = hull.ends
+        inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
+        if hull.can_project and inside[0].all() and inside[1].all():
+            return hull
+    return None
 
 
 def clash(group: Sequence[Piece]) -> str:

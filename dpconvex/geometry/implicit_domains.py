@@ -10,60 +10,45 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.elementwise.power import Power, PowerApprox
-from cvxpy.atoms.lambda_max import lambda_max
-from cvxpy.atoms.quad_over_lin import quad_over_lin
 
+from dpconvex.core.atoms.arrangement import repeated
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.discipline import is_concave, sign
+from dpconvex.core.evaluate import postorder
 from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.reader import WHOLE_LINE
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 
 __all__ = ["implicit_constraints", "is_symmetric"]
 
-# Powers that ask nothing of their argument.
-EVERYWHERE = (0.0, 1.0, *WHOLE_LINE, 128.0, 256.0, 512.0, 1024.0)
 # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
 SYMMETRIC = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """What the domain of an atom asks of one of its arguments.
+    """What the domain of an atom asks of one of its arguments."""
 
-    Attributes
-    ----------
-    atom, argument : cvxpy.Expression
-    kind : {"not negative", "positive", "semidefinite", "symmetric"}
-    """
-
-    atom: cp.Expression
-    argument: cp.Expression
+    atom: Expression
+    argument: Expression
     kind: str
 
 
-def conditions(expression: Any) -> Iterator[Condition]:
+def conditions(expression: Expression) -> Iterator[Condition]:
     """Yield the conditions of all atoms in a tree."""
-    for argument in expression.args:
-        yield from conditions(argument)
-    kind = type(expression)
-    if kind in (cp.log, cp.entr) or (kind in (Power, PowerApprox) and float(expression.p.value) not in EVERYWHERE):
-        yield Condition(expression, expression.args[0], "not negative")
-    elif kind in (cp.kl_div, cp.rel_entr):
-        for argument in expression.args:
-            yield Condition(expression, argument, "not negative")
-    elif kind is quad_over_lin:
-        yield Condition(expression, expression.args[1], "positive")
-    elif kind is cp.log_det:
-        yield Condition(expression, expression.args[0], "semidefinite")
-    elif kind is lambda_max:
-        yield Condition(expression, expression.args[0], "symmetric")
+    for node in postorder([expression]):
+        if node.atom is None:
+            continue
+        for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
+            # At the end of its domain, a function of one argument is infinite: to close the domain adds no point.
+            if kind is not None:
+                yield Condition(node, argument, "not negative" if kind == "positive" and len(node.args) == 1 else kind)
 
 
-def implicit_constraints(regularizer: cp.Expression, expander: Expander, feasible: FeasibleSet) -> list[cp.Constraint]:
+def implicit_constraints(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> list[Constraint]:
     """Return the domains of a regularizer's atoms that do not contain K, as constraints.
 
     Raises
@@ -71,13 +56,13 @@ def implicit_constraints(regularizer: cp.Expression, expander: Expander, feasibl
     NotPrivate
         If a domain is not closed, or cannot be stated as a convex constraint, and is not known to contain K.
     """
-    found: list[cp.Constraint] = []
+    found: list[Constraint] = []
     for condition in conditions(regularizer):
         argument = condition.argument
         if condition.kind in ("symmetric", "semidefinite"):
             check_symmetric(condition, expander)
-            if condition.kind == "semidefinite" and argument.variables():
-                found.append(argument >> 0)
+            if condition.kind == "semidefinite" and argument.variables:
+                found.append(Constraint("semidefinite", (argument,)))
             continue
         least = lower_bound(argument, expander, feasible)
         if condition.kind == "positive" and not least > 0:
@@ -86,21 +71,21 @@ def implicit_constraints(regularizer: cp.Expression, expander: Expander, feasibl
                 condition.atom,
                 "divide by a positive number, or bound the divisor away from zero by a constraint",
             )
-        if least >= 0 or (not argument.is_affine() and argument.is_nonneg()):
+        if least >= 0 or (not argument.is_affine and sign(argument) == 1):
             continue
-        if not argument.is_concave() or not argument.variables():
+        if not is_concave(argument) or not argument.variables:
             raise NotPrivate(
                 "an atom of the regularizer is defined only where its argument is not negative, which is not known",
                 condition.atom,
                 "write an argument whose sign follows from its parts, or constrain the variables",
             )
-        found.append(argument >= 0)
+        found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
     return found
 
 
-def lower_bound(argument: Any, expander: Expander, feasible: FeasibleSet) -> float:
+def lower_bound(argument: Expression, expander: Expander, feasible: FeasibleSet) -> float:
     """Bound the least entry of a public expression over K; minus infinity if it is not affine."""
-    if not argument.is_affine():
+    if not argument.is_affine:
         return -np.inf
     return float(lower_bounds(expander.expand(argument), feasible).min(initial=np.inf))
 
@@ -115,9 +100,10 @@ def lower_bounds(argument: Polynomial, feasible: FeasibleSet) -> Any:
 
 def check_symmetric(condition: Condition, expander: Expander) -> None:
     """Refuse a spectral function of a matrix that is not symmetric for all parameters: CVXPY would add that as a constraint."""
-    if not (condition.argument.is_affine() and is_symmetric(expander.expand(condition.argument))):
+    name = condition.atom.atom.name if condition.atom.atom is not None else "the function"
+    if not (condition.argument.is_affine and is_symmetric(expander.expand(condition.argument))):
         raise NotPrivate(
-            f"{type(condition.atom).__name__} is defined for symmetric matrices, and this one is not known to be symmetric",
+            f"{name} is defined for symmetric matrices, and this one is not known to be symmetric",
             condition.atom,
             "declare the variable symmetric (or PSD), and keep the matrix symmetric",
         )

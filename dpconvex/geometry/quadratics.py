@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cvxpy as cp
 import numpy as np
 import scipy.sparse as sp
-from cvxpy.atoms.affine.sum import Sum
-from cvxpy.atoms.elementwise.power import Power
-from cvxpy.atoms.quad_over_lin import quad_over_lin
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.powers import POWER, QUAD_OVER_LIN
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.geometry.constraints import affine_map, split
+from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 
-__all__ = ["Bend", "Quadratic", "quadratic"]
+__all__ = ["Bend", "Quadratic", "quadratic", "quadratic_of", "squares"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The function ``theta' H theta / 2 + <g, theta> + c``.
-
-    Attributes
-    ----------
-    hessian : csr_array, shape (dim, dim)
-    slope : ndarray, shape (dim,)
-    constant : float
-    """
+    """The function ``theta' H theta / 2 + <g, theta> + c``, with H sparse, shape (dim, dim), and g, shape (dim,)."""
 
     hessian: sp.csr_array
     slope: Array
@@ -67,57 +58,46 @@ class Bend:
     reason: str = ""
 
 
-def quadratic(expression: cp.Expression, space: Space) -> Quadratic | None:
-    """Read a scalar expression as a quadratic function; None if it is not written as squares and affine terms.
+def quadratic(expression: Expression, space: Space) -> Quadratic | None:
+    """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms.
 
-    Parameters
-    ----------
-    expression : cvxpy.Expression
-        Without parameters.
-    space : Space
-
-    Examples
-    --------
-    >>> w = cp.Variable(2, name="w")
-    >>> form = quadratic(3 * cp.sum_squares(w - 1) + w[0], Space([w]))
+    >>> from dpconvex.core.atoms.powers import sum_squares
+    >>> from dpconvex.core.expression import Variable
+    >>> w = Variable.of((2,), "w", 1)
+    >>> form = quadratic(3 * sum_squares(w - 1) + w[0], Space([w]))
     >>> form.value_and_gradient(np.array([1.0, 3.0]))
     (13.0, array([ 1., 12.]))
     """
-    if not expression.is_scalar():
-        return None
-    terms, constant = split(expression)
-    hessian, slope = sp.csr_array((space.dim, space.dim)), np.zeros(space.dim)
-    total = float(constant)
-    for factor, atom in terms:
-        if atom.is_affine():
-            matrix, offset = affine_map(atom, space)
-            slope += factor * np.asarray(matrix.sum(axis=0)).ravel()
-            total += factor * float(offset.sum())
+    return quadratic_of(linear_parts(expression), space) if expression.is_scalar else None
+
+
+def quadratic_of(parts: dict[Expression, sp.csr_array], space: Space) -> Quadratic | None:
+    """Read a sum of weighted entries of expressions, as `linear_parts` returns it for a scalar."""
+    hessian, slope, constant = sp.csr_array((space.dim, space.dim)), np.zeros(space.dim), 0.0
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if part.is_affine:
+            matrix, offset = affine_map(part, space)
+            slope += matrix.T @ weights
+            constant += float(weights @ offset)
             continue
-        squared = squares(atom)
+        squared = squares(part, weights)
         if squared is None:
             return None
-        argument, weight = squared
+        argument, weights = squared
         matrix, offset = affine_map(argument, space)
-        weight *= factor
-        hessian = hessian + 2 * weight * (matrix.T @ matrix)
-        slope += 2 * weight * np.asarray(matrix.T @ offset).ravel()
-        total += weight * float(offset @ offset)
-    return Quadratic(sp.csr_array(hessian), slope, total)
+        scaled = matrix.T * weights[None, :]
+        hessian = hessian + 2 * (scaled @ matrix)
+        slope += 2 * (scaled @ offset)
+        constant += float(weights @ offset**2)
+    return Quadratic(sp.csr_array(hessian), slope, constant)
 
 
-def squares(atom: cp.Expression) -> tuple[cp.Expression, float] | None:
-    """Return (e, weight) if an atom is the weight times the sum of the squares of an affine e."""
-    if isinstance(atom, Sum) and atom.axis is None:
-        inner = atom.args[0]
-        return squares(inner) if isinstance(inner, Power) else None
-    if isinstance(atom, Power) and float(atom.p.value) == 2 and atom.args[0].is_affine():
-        return atom.args[0], 1.0
-    if (
-        isinstance(atom, quad_over_lin)
-        and atom.axis is None
-        and atom.args[0].is_affine()
-        and atom.args[1].is_constant()
-    ):
-        return atom.args[0], 1.0 / float(atom.args[1].value)
+def squares(part: Expression, weights: Array) -> tuple[Expression, Array] | None:
+    """Return an affine e and v such that weighted entries of an atom add up to the sum of ``v * e**2``; None if it has none."""
+    inner = part.args[0]
+    if part.atom is POWER and part.option("p") == 2 and inner.is_affine:
+        return inner, weights
+    if part.atom is QUAD_OVER_LIN and inner.is_affine and part.args[1].is_constant:
+        return inner, (weights / float(part.args[1].number))[groups(part)]
     return None

@@ -19,9 +19,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import frozen, records_of
+from dpconvex.language.columns import records_of
 from dpconvex.language.validation import check_column, check_labels, held
 
 __all__ = ["Batch", "Record"]

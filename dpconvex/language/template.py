@@ -14,18 +14,15 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.normal_form import normal_forms
-from dpconvex.core.reader import Reader
-from dpconvex.core.values import Evaluation, public_point
 from dpconvex.errors import TemplateError
+from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
 
 __all__ = ["Template"]
-
-# What was read may differ in value by this fraction of the largest number that occurs in computing it.
-READING = 1e-9
-# With more expressions than this, the many labels' own are like each other, and one point for each is enough.
-FEW = 32
 
 # What plays no part in a proof and may be set later.
 AFTERWARDS = ("predict", "source")
@@ -55,13 +52,14 @@ class Template:
 
     Attributes
     ----------
-    losses : tuple of cvxpy.Expression
-        The loss for each entry of ``record.combinations``, in normal form (docs/theory.md, section 2).
-    written : tuple of cvxpy.Expression
+    losses : tuple of Expression
+        The loss for each entry of ``record.combinations``, in the core language and in normal form (docs/theory.md, section 2).
+    written : tuple of Expression
         The same losses as they were read.
-    variables : tuple of cvxpy.Variable
-        The parameters of the learner, in the order in which they were made: variables of the template's own, with the names,
-        shapes and attributes of the user's.
+    regularizer : Expression
+    constraints : tuple of Constraint
+    variables : tuple of Variable
+        The parameters of the learner, in the order in which they were made, with the names, shapes and attributes of the user's.
 
     Raises
     ------
@@ -119,19 +117,15 @@ class Template:
         reader = Reader(record.parameters.values())
         reader.declare([*losses, public, *constraints])
         check_names(reader.variables.values())
-        self.written: tuple[cp.Expression, ...] = tuple(
+        self.written: tuple[Expression, ...] = tuple(
             reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
         )
-        self.regularizer: cp.Expression = reader.expression(public, "the regularizer")
-        self.constraints: tuple[cp.Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
-        self.variables: tuple[cp.Variable, ...] = tuple(reader.variables.values())
-        normal = normal_forms(self.written, self.variables, record)
-        self.losses: tuple[cp.Expression, ...] = tuple(
-            loss if loss is written else reader.expression(loss, f"the {name}")
-            for loss, written, name in zip(normal, self.written, names, strict=True)
-        )
+        self.regularizer: Expression = reader.expression(public, "the regularizer")
+        self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
+        self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
+        self.losses: tuple[Expression, ...] = normal_forms(self.written, self.variables, record)
         originals = [*losses, public, *constraints]
-        check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader.variables)
+        check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -142,14 +136,18 @@ class Template:
             )
         super().__setattr__(name, value)
 
-    def with_losses(self, losses: Sequence[cp.Expression]) -> Template:
+    def with_losses(self, losses: Sequence[Expression]) -> Template:
         """Return a template that differs in its losses only, given in the variables and fields of this one."""
+        return self.with_parts(losses=tuple(losses))
+
+    def with_parts(self, **parts: Any) -> Template:
+        """Return a template of other parts, which are given in its variables and were read before."""
         result = copy(self)
-        object.__setattr__(result, "losses", tuple(losses))
+        result.__dict__.update(parts)
         return result
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{v.name()}{list(v.shape)}" for v in self.variables)
+        names = ", ".join(f"{v.name}{list(v.shape)}" for v in self.variables)
         return f"Template({self.record!r}, parameters: {names})"
 
     def _call(self, loss: Callable[..., Any], values: Mapping[str, Any]) -> Any:
@@ -163,31 +161,9 @@ class Template:
             raise
 
 
-def check_reading(
-    originals: Sequence[Any], read: Sequence[Any], record: Record, variables: Mapping[int, cp.Variable]
-) -> None:
-    """Raise if what was read has other values than what the user wrote, at public points."""
-    rng = np.random.default_rng(0)
-    for positive in (False, True) if len(originals) <= FEW else (False,):
-        fields = {name: column[0] for name, column in record.sample(1, rng).fields.items()}
-        leaves: dict[int, Any] = {id(symbol): fields[name] for name, symbol in record.parameters.items()}
-        theta = {key: public_point(variable, rng, positive) for key, variable in variables.items()}
-        theirs = {id(v): theta[v.id] for original in originals for v in original.variables()}
-        before = Evaluation({**leaves, **theirs})
-        after = Evaluation({**leaves, **{id(variable): theta[key] for key, variable in variables.items()}})
-        for original, copied in zip(originals, read, strict=True):
-            one, two = before.measure(original), after.measure(copied)
-            room = READING * max(before.magnitude, after.magnitude)
-            if one is not None and two is not None and np.isfinite(one) and not abs(one - two) <= room:
-                raise TemplateError(
-                    f"Template: {original} was read as an expression of other values ({two:.12g} instead of {one:.12g}). "
-                    "Please report it; write it in another way."
-                )
-
-
-def check_names(variables: Iterable[cp.Variable]) -> None:
+def check_names(variables: Iterable[Variable]) -> None:
     """Refuse two variables of one name: a release could not tell them apart."""
-    names = [variable.name() for variable in variables]
+    names = [variable.name for variable in variables]
     for name in names:
         if names.count(name) > 1:
             raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")

@@ -13,9 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks, frozen
+from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
 
 __all__ = ["Gate", "check_column", "check_labels", "column_entries", "held"]

@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import Chunks, dense, frozen
+from dpconvex.language.columns import Chunks, dense
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +26,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.evaluate import evaluate
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -256,22 +256,16 @@ def noise_basis(analysis: Analysis) -> Any:
     if abs(image - inside).max() > CLOSE * max(abs(image).max(), 1e-300):
         return None
     rng = seeded_generator(0)
-    start = regularizer_at(form, np.zeros(form.space.dim))
+    regularizer = form.template.regularizer
+    start = float(evaluate(regularizer, form.space.unpack(np.zeros(form.space.dim))))
     for _ in range(PROBES):
         theta = rng.standard_normal(form.space.dim)
         square = float(theta @ (matrix @ theta)) / 2
-        if not abs(regularizer_at(form, theta) - start - square) <= CLOSE * max(square, 1e-300):
+        if not abs(float(evaluate(regularizer, form.space.unpack(theta))) - start - square) <= CLOSE * max(
+            square, 1e-300
+        ):
             return None
     return basis
-
-
-def regularizer_at(form: LossForm, theta: Array) -> float:
-    """Evaluate the regularizer; the user's own variables keep the values that they have."""
-    fresh = {name: cp.Variable(block.variable.shape, name=name) for name, block in form.space.blocks.items()}
-    for name, value in form.space.unpack(theta).items():
-        fresh[name].value = value
-    copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
-    return float(form.template.regularizer.tree_copy(copies).value)
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, reach: float, width: float) -> Derivation:

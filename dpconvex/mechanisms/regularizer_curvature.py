@@ -7,28 +7,30 @@ over K or a ball that holds all answers.  The absolute values that a proximal ma
 from __future__ import annotations
 
 import math
-from functools import reduce
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import cvxpy as cp
 import scipy.sparse as sp
 
-from dpconvex.calculus.abstract_values import Kink
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.abstract_values import Kink
+from dpconvex.core.atoms.arrangement import hstack, vec
+from dpconvex.core.atoms.norms import norm
+from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.expression import Expression, constant
+from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
-from dpconvex.geometry.absolute_values import split_absolute
-from dpconvex.geometry.constraints import split
-from dpconvex.geometry.quadratics import Bend, quadratic
+from dpconvex.geometry.absolute_values import split_absolute, weighted_sum
+from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.language.record import Record
-from dpconvex.language.template import Template
 
 __all__ = ["bend_of", "bends"]
 
-_PARTS: WeakKeyDictionary[LossForm, tuple[float, tuple[Any, ...]]] = WeakKeyDictionary()
+_PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -47,25 +49,25 @@ def bend_of(form: LossForm, radius: float) -> Bend:
 
 def bends(form: LossForm) -> bool:
     """Whether a regularizer has terms besides squares, affine terms and absolute values that a proximal map handles."""
-    return bool(parts(form)[1])
+    return parts(form)[1] is not None
 
 
-def parts(form: LossForm) -> tuple[float, tuple[Any, ...]]:
+def parts(form: LossForm) -> tuple[float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of a regularizer's squares, and its other terms."""
     if form not in _PARTS:
         smooth, absolute = split_absolute(form.template.regularizer, form.space)
         if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
             smooth = form.template.regularizer
-        hessian, rest = sp.csr_array((form.space.dim, form.space.dim)), []
-        for factor, atom in split(smooth)[0]:
-            if factor == 0:
-                continue
-            square = quadratic(factor * atom, form.space)
-            if square is None:
-                rest.append(factor * atom)
-            else:
-                hessian = hessian + square.hessian
-        _PARTS[form] = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0, tuple(rest)
+        bent: dict[Expression, sp.csr_array] = {}
+        rest: dict[Expression, sp.csr_array] = {}
+        for part, row in linear_parts(smooth).items():
+            known = part.is_affine or squares(part, row.toarray()[0]) is not None
+            (bent if known else rest)[part] = row
+        known_part = quadratic_of(bent, form.space)
+        assert known_part is not None
+        hessian = known_part.hessian
+        stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
+        _PARTS[form] = stiff, weighted_sum(rest) if rest else None
     return _PARTS[form]
 
 
@@ -73,18 +75,20 @@ def parts(form: LossForm) -> tuple[float, tuple[Any, ...]]:
 def found(form: LossForm, radius: float) -> Bend:
     """Do the work of `bend_of`."""
     stiff, rest = parts(form)
-    if not rest:
+    if rest is None:
         return Bend(stiff, 0.0, math.inf)
     if not math.isfinite(radius):
         return Bend(stiff, math.inf, radius, "nothing bounds the answer")
-    variables = form.template.variables
-    everything = cp.hstack([cp.vec(variable, order="F") for variable in variables])
+    everything = hstack(*(vec(variable) for variable in form.template.variables))
     near = list(form.constraints)
     if not form.feasible.norm_bound <= radius:
-        near.append(cp.norm(everything, 2) <= radius)
-    total: Any = reduce(lambda a, b: a + b, rest)
+        near.append(Constraint("inequality", (norm(everything), constant(radius))))
+    record = Record(unused=Box(0.0, 1.0))
     try:
-        alone = Template(Record(unused=Box(0.0, 1.0)), lambda unused: total, cp.sum_squares(everything), near)
+        losses = normal_forms([rest], form.template.variables, record)
+        alone = form.template.with_parts(
+            record=record, written=(rest,), losses=losses, regularizer=sum_squares(everything), constraints=tuple(near)
+        )
         analysis = Analysis(LossForm(alone))
         kink: Kink | None = analysis.kink
         if kink is not None:

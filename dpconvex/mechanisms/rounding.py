@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from weakref import WeakKeyDictionary
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.evaluate import subgradient
+from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
@@ -150,7 +150,7 @@ def loss_drop(analysis: Analysis) -> float:
             return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
 
         leaves = [leaf for group in form.leaves for leaf in group]
-        rows = {id(leaf): row for leaf, row in zip(leaves, analysis.gram.rows, strict=True)}
+        rows = dict(zip(leaves, analysis.gram.rows, strict=True))
         walker = Walker(form.expander, rows, reach)
         at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
         least = [loss.scalar.value.low for loss in analysis.losses]
@@ -210,24 +210,14 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
 
 def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
     """Return a point and a subgradient of the regularizer there, if it has one."""
-    fresh = {name: cp.Variable(block.variable.shape, name=name) for name, block in form.space.blocks.items()}
-    for name, value in form.space.unpack(start).items():
-        fresh[name].value = value
-    # A copy: the user's own variables keep the values that they have.
-    copies = {id(block.variable): fresh[name] for name, block in form.space.blocks.items()}
-    try:
-        with np.errstate(divide="ignore", invalid="ignore"):  # a logarithm at 0
-            slopes = form.template.regularizer.tree_copy(copies).grad
-    except (NotImplementedError, TypeError):
-        # CVXPY differentiates no largest absolute value, and sums only what has a slope.
+    regularizer, values = form.template.regularizer, form.space.unpack(start)
+    slopes = subgradient(regularizer, {variable: values[variable.name] for variable in regularizer.variables})
+    if slopes is None:
         return start, None
     gradient = np.zeros(form.space.dim)
-    for name, block in form.space.blocks.items():
-        slope = slopes.get(fresh[name], 0.0)
-        if slope is None:
-            return start, None
-        entries = np.asarray(slope.toarray() if hasattr(slope, "toarray") else slope, dtype=float).ravel()
-        gradient[block.slice] = block.lift.T @ np.broadcast_to(entries, (block.lift.shape[0],))
+    for variable, slope in slopes.items():
+        block = form.space.blocks[variable.name]
+        gradient[block.slice] = block.lift.T @ slope.reshape(-1, order="F")
     return start, gradient
 
 

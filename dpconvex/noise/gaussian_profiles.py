@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
-
-from dpconvex.core.bisection import bisect
 
 __all__ = ["chi_delta", "gaussian_delta", "gaussian_sigma", "logistic_delta", "mean_norm", "smallest_scale"]
 
@@ -36,6 +35,8 @@ SLACK = 1e-13
 # The slope of a logistic loss runs over a grid; what lies between its points is covered by this much of privacy loss.
 GRID_SLACK = 1e-7
 LARGEST_GRID = 4000
+# Normal variates beyond this do not occur.
+LIMIT = 40.0
 # Logarithm of the largest multiple of a guessed scale that is tried.
 REACH = 25.0
 
@@ -136,25 +137,19 @@ def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0
     -----
     The slope s depends on the noise, but its direction does not.  L is convex in t, so it is below its chord on each cell.
     """
-    bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
-    count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
-    slack = bend * high**2 / (8 * count**2)
-    s = np.linspace(0.0, high, count + 1)
-    base = (s * shift) ** 2 / 2 + np.log1p(ratio * s * (1 - s)) + slack
-
-    def loss(t: Array) -> Array:
-        return np.asarray((s * shift * t[:, None] + base).max(axis=1))
-
-    low, high = -40.0, 40.0
-    if loss(np.array([low]))[0] > epsilon:
+    s, curve, bend = slopes(ratio, high)
+    slope = s * shift
+    base = slope**2 / 2 + curve
+    if (slope * -LIMIT + base).max() > epsilon:
         return 1.0
-    if loss(np.array([high]))[0] <= epsilon:
+    if (slope * LIMIT + base).max() <= epsilon:
         return 1e-300
-    start, _ = bisect(lambda t: bool(loss(np.array([t]))[0] <= epsilon), low, high, 60)
+    moving = slope > 0
+    start = max(float(((epsilon - base[moving]) / slope[moving]).min()), -LIMIT)
     mass = float(ndtr(-start))
     end = float(-ndtri(max(mass * TAIL, 1e-300)))
     points = np.linspace(start, max(end, start + 1e-3), CELLS + 1)
-    values = np.maximum(loss(points), epsilon)
+    values = np.maximum(highest(points, slope, base, bend < shift**2), epsilon)
     slope = np.diff(values) / np.diff(points)
     offset = values[:-1] - slope * points[:-1]
     survival = ndtr(-points)
@@ -166,6 +161,36 @@ def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0
     rounding = 1e-14 + 1e-15 * float(np.abs(factor).max())
     total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + rounding * mass
     return min(total * (1 + 1e-9), 1.0)
+
+
+@lru_cache(maxsize=8)
+def slopes(ratio: float, high: float) -> tuple[Array, Array, Array]:
+    """Return a grid of slopes s, ``log(1 + q s (1 - s))`` there with room for what lies between, minus its bend."""
+    bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
+    count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
+    slack = bend * high**2 / (8 * count**2)
+    s = np.linspace(0.0, high, count + 1)
+    u = ratio * s * (1 - s)
+    return s, np.log1p(u) + slack, (bend - 2 * ratio * u) / (1 + u) ** 2
+
+
+def highest(t: Array, slope: Array, base: Array, convex: NDArray[np.bool_]) -> Array:
+    """Return the largest of ``slope t + base`` over a grid on which `base` is concave, but for one run where it is convex.
+
+    Within such a run the ends are the highest, and on either side of it each point is the highest from where it overtakes the
+    one before to where the next overtakes it.
+    """
+    run = np.flatnonzero(convex)
+    cuts = (len(base), len(base)) if len(run) == 0 else (run[0] + 1, run[-1])
+    result = np.full(len(t), -np.inf)
+    for part in (slice(0, cuts[0]), slice(cuts[1], len(base))):
+        rise, level = slope[part], base[part]
+        if len(rise):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                overtaken = np.maximum.accumulate(np.diff(level) / -np.diff(rise))
+            at = np.searchsorted(overtaken, t)
+            result = np.maximum(result, rise[at] * t + level[at])
+    return result
 
 
 def smallest_scale(

@@ -20,8 +20,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.columns import frozen
 from dpconvex.language.csv_tables import Table
 from dpconvex.language.entries import numbers, trusted_rows
 from dpconvex.language.privacy import Privacy
@@ -263,7 +263,7 @@ class Release(Mapping[str, Array]):
             template = template(name, **options)
         if not isinstance(template, Template):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
-        declared = {variable.name(): tuple(variable.shape) for variable in template.variables}
+        declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")

@@ -18,12 +18,11 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.reader import twin
+from dpconvex.core.to_cvxpy import Writer, variable_like
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.evaluation.compiled import entries_matrix
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.conic_batch import batched_loss
+from dpconvex.solvers.conic_batch import batched_loss, entries_matrix
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -107,8 +106,8 @@ class Conic:
 
     def point(self, problem: Problem) -> Array:
         """Return the solver's own answer, uncertified, shape (dim,)."""
-        # Fresh variables: the user's own must not come to hold values that depend on the data.
-        fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
+        # Fresh variables: nothing that outlives this call comes to hold values that depend on the data.
+        fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
         program = perturbed_program(problem, fresh)
         options: dict[str, Any] = dict(self.options)
         try:
@@ -161,12 +160,12 @@ def stopped_early(program: cp.Problem, options: Mapping[str, Any]) -> bool:
 
 def perturbed_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
     """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
-    copies = {id(block.variable): fresh[name] for name, block in problem.space.blocks.items()}
+    writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
     entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
     lift = entries_matrix(problem.space)
-    objective = batched_loss(problem, entries) + problem.size * problem.template.regularizer.tree_copy(copies)
+    objective = batched_loss(problem, entries) + problem.size * writer.expression(problem.template.regularizer)
     if problem.added:
         objective = objective + problem.added / 2 * cp.sum_squares(entries)
     if problem.linear is not None and problem.linear.any():
         objective = objective + (lift @ problem.linear) @ entries
-    return cp.Problem(cp.Minimize(objective), [c.tree_copy(copies) for c in problem.template.constraints])
+    return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])

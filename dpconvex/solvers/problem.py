@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.quadratics import Bend
-from dpconvex.language.columns import frozen
 from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
 

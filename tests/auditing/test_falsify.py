@@ -14,8 +14,8 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.auditing.ascent import Adversary
 from dpconvex.auditing.feasible_region import Region, project_field, unit
-from dpconvex.calculus.interpreter import OUTER_RULES
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.exponentials import LOGISTIC
 from dpconvex.mechanisms.added_quadratic import best_added
 from dpconvex.release.verify import analyse
 
@@ -133,14 +133,15 @@ def test_a_constant_that_is_a_little_wrong_is_broken(
 
 @pytest.mark.parametrize("field", ["trace", "eigenvalue"])
 def test_a_wrong_rule_is_broken(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = OUTER_RULES[cp.logistic]
+    rule = LOGISTIC.rule
+    assert rule is not None
 
     def wrong(expression: Any, arguments: Any) -> Any:
-        (entry,) = rule.apply(expression, arguments)
+        (entry,) = rule(expression, arguments)
         pieces = tuple(piece.scaled(0.8) for piece in entry.pieces)
         return [replace(entry, pieces=pieces)]
 
-    monkeypatch.setitem(OUTER_RULES, cp.logistic, replace(rule, apply=wrong))
+    monkeypatch.setitem(LOGISTIC.__dict__, "rule", wrong)
     with pytest.raises(dp.DPConvexError, match=DEFECT):
         dp.falsify(dp.load("logistic_regression", features=2), **FAST)
 

@@ -11,17 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
-from cvxpy.atoms.affine.affine_atom import AffAtom
-from cvxpy.atoms.elementwise.power import Power
-from cvxpy.atoms.pnorm import Pnorm
-from cvxpy.atoms.quad_form import QuadForm
-from cvxpy.atoms.quad_over_lin import quad_over_lin
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.extremes import SUM_LARGEST
+from dpconvex.core.atoms.matrices import LOG_DET
+from dpconvex.core.evaluate import evaluate
+from dpconvex.core.expression import Expression
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -59,23 +56,19 @@ class Jets:
     def __init__(self, form: LossForm, fields: dict[str, Array], points: Array) -> None:
         self.form, self.fields, self.points = form, fields, points
         self.count = len(next(iter(fields.values())))
-        self.known: dict[int, Jet] = {}
+        self.known: dict[Expression, Jet] = {}
         self.scalars = self._scalars()
 
-    def of(self, expression: cp.Expression) -> Jet:
+    def of(self, expression: Expression) -> Jet:
         """Return the jet of an expression."""
-        if id(expression) not in self.known:
-            self.known[id(expression)] = self._evaluate(expression)
-        return self.known[id(expression)]
+        if expression not in self.known:
+            self.known[expression] = self._evaluate(expression)
+        return self.known[expression]
 
-    def record_values(self, expression: cp.Expression) -> Array:
-        """Evaluate an expression of the record alone with CVXPY, shape (records, entries)."""
-        rows = []
-        for z in range(self.count):
-            for name, parameter in self.form.template.record.parameters.items():
-                parameter.value = self.fields[name][z]
-            rows.append(np.asarray(dense(expression.value), dtype=float).reshape(-1, order="F"))
-        return np.stack(rows)
+    def record_values(self, expression: Expression) -> Array:
+        """Evaluate an expression of the record alone, shape (records, entries)."""
+        records = ({name: column[z] for name, column in self.fields.items()} for z in range(self.count))
+        return np.stack([evaluate(expression, record).reshape(-1, order="F") for record in records])
 
     def jacobian(self, polynomial: Polynomial) -> Array:
         """Rows of A_z of a leaf, shape (records, entries, dim)."""
@@ -86,24 +79,22 @@ class Jets:
         return result
 
     def _scalars(self) -> Array:
-        """Return the record's scalars; functions of the record that are no polynomials are evaluated by CVXPY."""
+        """Return the record's scalars; functions of the record that are no polynomials are evaluated."""
         columns = {
             base.start: self.fields[base.name].reshape(self.count, -1)
             for base in self.form.bases.bases
             if base.name in self.fields
         }
-        opaque = {id(polynomial) for polynomial in self.form.expander._opaque.values()}
-        for expression, polynomial in self.form.expander._memory.values():
-            if id(polynomial) in opaque:
-                columns[int(polynomial.monomial[0, 0])] = self.record_values(expression)
+        for expression, polynomial in self.form.expander._functions.items():
+            columns[int(polynomial.monomial[0, 0])] = self.record_values(expression)
         return np.concatenate([columns[start] for start in sorted(columns)], axis=1)
 
-    def _evaluate(self, expression: cp.Expression) -> Jet:
+    def _evaluate(self, expression: Expression) -> Jet:
         dim, points = self.form.space.dim, len(self.points)
-        if not expression.variables():
+        if not expression.variables:
             value = np.broadcast_to(self.record_values(expression), (points, self.count, expression.size))
             return Jet(value, np.zeros((*value.shape, dim)), np.zeros((*value.shape, dim, dim)))
-        if expression.is_affine():
+        if expression.is_affine:
             polynomial = self.form.expander.expand(expression)
             rows = self.jacobian(polynomial)
             constant = polynomial.part(with_theta=False)
@@ -112,37 +103,32 @@ class Jets:
             gradient = np.broadcast_to(rows, (points, *rows.shape))
             return Jet(value, gradient, np.zeros((*gradient.shape, dim)))
         inner = [self.of(argument) for argument in expression.args]
-        if isinstance(expression, AffAtom):
+        assert expression.atom is not None
+        if expression.atom.affine != "curved":
             return self._combine(expression, inner)
-        if expression.size == 1 and not isinstance(expression, cp.atoms.elementwise.elementwise.Elementwise):
-            return chain(inner, outer_function(expression))
-        shapes = [argument.size for argument in expression.args]
-        columns = []
-        for k in range(expression.size):
-            picked = [entry(jet, k if size > 1 else 0) for jet, size in zip(inner, shapes, strict=True)]
-            columns.append(chain(picked, outer_function(expression)))
+        columns = [chain(picked, outer_function(expression)) for picked in groups(expression, inner)]
         return Jet(
             np.concatenate([c.value for c in columns], axis=2),
             np.concatenate([c.gradient for c in columns], axis=2),
             np.concatenate([c.hessian for c in columns], axis=2),
         )
 
-    def _combine(self, expression: Any, inner: list[Jet]) -> Jet:
+    def _combine(self, expression: Expression, inner: list[Jet]) -> Jet:
         """Apply an affine atom whose coefficients may depend on the record, by applying it to unit vectors."""
-        varying = [k for k, argument in enumerate(expression.args) if argument.variables()]
+        varying = [k for k, argument in enumerate(expression.args) if argument.variables]
         parts = []
         for z in range(self.count):
-            fixed: list[Any] = [
+            fixed = [
                 jet.value[0, z].reshape(argument.shape, order="F") if k not in varying else np.zeros(argument.shape)
                 for k, (argument, jet) in enumerate(zip(expression.args, inner, strict=True))
             ]
-            offset = dense(expression.numeric(fixed)).reshape(-1, order="F")
+            offset = applied(expression, fixed)
             columns = []
             for k in varying:
                 for unit in np.eye(expression.args[k].size):
                     values = list(fixed)
                     values[k] = unit.reshape(expression.args[k].shape, order="F")
-                    columns.append(dense(expression.numeric(values)).reshape(-1, order="F") - offset)
+                    columns.append(applied(expression, values) - offset)
             matrix = np.stack(columns, axis=1)
             value, gradient, hessian = (
                 np.concatenate([getattr(inner[k], name)[:, z] for k in varying], axis=1)
@@ -158,14 +144,29 @@ class Jets:
         return Jet(*(np.stack(column, axis=1) for column in zip(*parts, strict=True)))
 
 
-def dense(value: Any) -> Array:
-    """Return a CVXPY value as an array."""
-    return np.asarray(value.toarray() if sp.issparse(value) else value, dtype=float)
+def applied(expression: Expression, values: list[Array]) -> Array:
+    """Return the entries of an atom of numbers, in column order."""
+    assert expression.atom is not None
+    found = expression.atom.value(np, expression, *(value[..., None] for value in values))
+    return np.asarray(found)[..., 0].reshape(-1, order="F")
 
 
-def entry(jet: Jet, k: int) -> Jet:
-    """Return one entry of a jet."""
-    return Jet(jet.value[:, :, [k]], jet.gradient[:, :, [k]], jet.hessian[:, :, [k]])
+def groups(expression: Expression, inner: list[Jet]) -> list[list[Jet]]:
+    """Return, for each entry of a curved expression, what it is a function of."""
+    if expression.atom in (SUM_LARGEST, LOG_DET):
+        return [inner]
+    if not any(name == "axis" for name, _ in expression.options):
+        return [[part_of(jet, [k]) for jet in inner] for k in range(expression.size)]
+    numbers = np.arange(expression.args[0].size).reshape(expression.args[0].shape, order="F")
+    axis = expression.option("axis")
+    rest = tuple(k for k in range(numbers.ndim) if k not in axis)
+    lines = numbers.transpose((*rest, *axis)).reshape(expression.size, -1, order="F")
+    return [[part_of(inner[0], line), *inner[1:]] for line in lines]
+
+
+def part_of(jet: Jet, places: Any) -> Jet:
+    """Return some entries of a jet."""
+    return Jet(jet.value[:, :, places], jet.gradient[:, :, places], jet.hessian[:, :, places])
 
 
 def chain(inner: list[Jet], outer: Callable[[list[Array]], Local]) -> Jet:
@@ -180,12 +181,10 @@ def chain(inner: list[Jet], outer: Callable[[list[Array]], Local]) -> Jet:
     )
 
 
-def outer_function(expression: Any) -> Callable[[list[Array]], Local]:
+def outer_function(expression: Expression) -> Callable[[list[Array]], Local]:
     """Return an atom as a function of lists of entries, with its first and second derivatives."""
-    for kind, build in OUTER.items():
-        if isinstance(expression, kind):
-            return build(expression)
-    raise AssertionError(f"no derivatives for {type(expression).__name__}")
+    assert expression.atom is not None
+    return OUTER[expression.atom.name](expression)
 
 
 def one_variable(function: Callable[[Array], tuple[Array, Array, Array]]) -> Callable[[list[Array]], Local]:
@@ -207,7 +206,7 @@ def logistic(expression: Any) -> Any:
 
 
 def huber(expression: Any) -> Any:
-    limit = float(expression.M.value)
+    limit = expression.option("M")
 
     def apply(m: Array) -> tuple[Array, Array, Array]:
         inside = np.abs(m) < limit
@@ -218,7 +217,7 @@ def huber(expression: Any) -> Any:
 
 
 def power(expression: Any) -> Any:
-    p = float(expression.p.value)
+    p = expression.option("p")
 
     def at(m: Array, exponent: float) -> Array:
         return np.ones_like(m) if exponent == 0 else np.sign(m) ** (exponent % 2) * np.abs(m) ** exponent
@@ -250,16 +249,48 @@ def log_sum_exp(arguments: list[Array]) -> Local:
     return value, weight, diagonal(weight) - weight[..., :, None] * weight[..., None, :]
 
 
-def norm(p: float) -> Callable[[list[Array]], Local]:
-    """Return a p-norm; its second derivatives only for p = 2, away from zero."""
+def norm(expression: Expression) -> Callable[[list[Array]], Local]:
+    """Return a p-norm; its second derivatives only for p >= 2, away from zero."""
+    p = expression.option("p")
+    if np.isinf(p):
+        return selected(lambda m: np.argmax(m, axis=2), signed=True)
 
     def apply(arguments: list[Array]) -> Local:
         (entries,) = arguments
         value = np.linalg.norm(entries, ord=p, axis=2)
         safe = np.where(value > 0, value, 1.0)[..., None]
         slope = np.sign(entries) * (np.abs(entries) / safe) ** (p - 1)
-        flat = diagonal(np.ones_like(entries)) - slope[..., :, None] * slope[..., None, :]
-        return value, slope, flat / safe[..., None] if p == 2 else np.zeros_like(flat)
+        flat = (
+            diagonal((np.abs(entries) / safe) ** (p - 2 if p >= 2 else 0)) - slope[..., :, None] * slope[..., None, :]
+        )
+        return value, slope, (p - 1) * flat / safe[..., None] if p >= 2 else np.zeros_like(flat)
+
+    return apply
+
+
+def sum_largest(expression: Expression) -> Callable[[list[Array]], Local]:
+    """Return the sum of the k largest entries."""
+
+    def apply(arguments: list[Array]) -> Local:
+        (entries,) = arguments
+        places = np.argsort(entries, axis=2)[..., -expression.option("k") :]
+        slope = np.zeros_like(entries)
+        np.put_along_axis(slope, places, 1.0, axis=2)
+        return np.sum(slope * entries, axis=2), slope, np.zeros((*entries.shape, entries.shape[2]))
+
+    return apply
+
+
+def log_det(expression: Expression) -> Callable[[list[Array]], Local]:
+    """Return the logarithm of the determinant of a positive definite matrix, given its entries in column order."""
+    side = expression.args[0].shape[0]
+
+    def apply(arguments: list[Array]) -> Local:
+        (entries,) = arguments
+        inverse = np.linalg.inv(entries.reshape(*entries.shape[:2], side, side))
+        bend = -np.einsum("pzac,pzdb->pzabcd", inverse, inverse)
+        slope = inverse.reshape(entries.shape)
+        return -np.linalg.slogdet(inverse)[1], slope, bend.reshape(*entries.shape, entries.shape[2])
 
     return apply
 
@@ -275,19 +306,6 @@ def ratio(arguments: list[Array]) -> Local:
     bend[..., :k, k] = bend[..., k, :k] = -2 * m / y**2
     bend[..., k, k] = 2 * square / y[..., 0] ** 3
     return square / y[..., 0], slope, bend
-
-
-def quadratic(expression: Any) -> Callable[[list[Array]], Local]:
-    matrix = dense(expression.args[1].value)
-
-    def apply(arguments: list[Array]) -> Local:
-        m = arguments[0]
-        slope = 2 * m @ matrix
-        padding = ((0, 0), (0, 0), (0, matrix.size))
-        bend = np.broadcast_to(2 * matrix, (*m.shape, m.shape[2]))
-        return np.sum(slope * m, axis=2) / 2, np.pad(slope, padding), np.pad(bend, (*padding, padding[2]))
-
-    return apply
 
 
 def relative_entropy(divergence: float) -> Callable[[list[Array]], Local]:
@@ -306,25 +324,26 @@ def diagonal(entries: Array) -> Array:
     return entries[..., None] * np.eye(entries.shape[-1])
 
 
-OUTER: dict[type, Callable[[Any], Callable[[list[Array]], Local]]] = {
-    cp.logistic: logistic,
-    cp.huber: huber,
-    cp.exp: lambda _: one_variable(lambda m: (np.exp(m), np.exp(m), np.exp(m))),
-    cp.log: lambda _: one_variable(lambda m: (np.log(m), 1 / m, -1 / m**2)),
-    cp.entr: lambda _: one_variable(lambda m: (-m * np.log(m), -np.log(m) - 1, -1 / m)),
-    Power: power,
-    cp.abs: lambda _: selected(lambda m: np.argmax(m, axis=2), signed=True),
-    cp.maximum: lambda _: selected(lambda m: np.argmax(m, axis=2)),
-    cp.minimum: lambda _: selected(lambda m: np.argmin(m, axis=2)),
-    cp.max: lambda _: selected(lambda m: np.argmax(m, axis=2)),
-    cp.norm_inf: lambda _: selected(lambda m: np.argmax(m, axis=2), signed=True),
-    cp.norm1: lambda _: norm(1.0),
-    Pnorm: lambda expression: norm(float(expression.original_p)),
-    cp.log_sum_exp: lambda _: log_sum_exp,
-    quad_over_lin: lambda _: ratio,
-    QuadForm: quadratic,
-    cp.kl_div: lambda _: relative_entropy(1.0),
-    cp.rel_entr: lambda _: relative_entropy(0.0),
+OUTER: dict[str, Callable[[Any], Callable[[list[Array]], Local]]] = {
+    "logistic": logistic,
+    "huber": huber,
+    "exp": lambda _: one_variable(lambda m: (np.exp(m), np.exp(m), np.exp(m))),
+    "xexp": lambda _: one_variable(lambda m: (m * np.exp(m), (m + 1) * np.exp(m), (m + 2) * np.exp(m))),
+    "log": lambda _: one_variable(lambda m: (np.log(m), 1 / m, -1 / m**2)),
+    "entr": lambda _: one_variable(lambda m: (-m * np.log(m), -np.log(m) - 1, -1 / m)),
+    "power": power,
+    "abs": lambda _: selected(lambda m: np.argmax(m, axis=2), signed=True),
+    "maximum": lambda _: selected(lambda m: np.argmax(m, axis=2)),
+    "minimum": lambda _: selected(lambda m: np.argmin(m, axis=2)),
+    "max": lambda _: selected(lambda m: np.argmax(m, axis=2)),
+    "min": lambda _: selected(lambda m: np.argmin(m, axis=2)),
+    "norm": norm,
+    "log_sum_exp": lambda _: log_sum_exp,
+    "quad_over_lin": lambda _: ratio,
+    "sum_largest": sum_largest,
+    "log_det": log_det,
+    "kl_div": lambda _: relative_entropy(1.0),
+    "rel_entr": lambda _: relative_entropy(0.0),
 }
 
 

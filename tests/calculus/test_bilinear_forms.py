@@ -8,7 +8,8 @@ import scipy.sparse as sp
 from hypothesis import given, strategies as st
 
 from dpconvex.calculus import bilinear_forms as forms
-from dpconvex.calculus.bilinear_forms import Interval, form_range
+from dpconvex.calculus.bilinear_forms import form_range
+from dpconvex.core.intervals import Interval
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.record_scalars import Bases
 from dpconvex.language.record import Record

@@ -17,8 +17,8 @@ from derivatives import analyse
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.intervals import Interval
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import NotPrivate
 from dpconvex.language.record import Record

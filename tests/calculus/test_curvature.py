@@ -8,7 +8,6 @@ import pytest
 from derivatives import analyse
 from hypothesis import given, strategies as st
 
-from dpconvex.calculus.abstract_values import Piece, Term
 from dpconvex.calculus.curvature import (
     Curvature,
     curvature_bound,
@@ -18,6 +17,7 @@ from dpconvex.calculus.curvature import (
     trace_bound,
 )
 from dpconvex.calculus.gram import Gram
+from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.record_domains import Ball, Box
 
 SEEDS = st.integers(0, 2**32 - 1)

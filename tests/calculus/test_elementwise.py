@@ -12,7 +12,11 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import analyse, certified, compare
 
 import dpconvex as dp
-from dpconvex.calculus.elementwise import sigmoid
+from dpconvex.core.abstract_values import Piece, Scalar, Term
+from dpconvex.core.atoms.exponentials import sigmoid
+from dpconvex.core.atoms.powers import huber
+from dpconvex.core.expression import Variable
+from dpconvex.core.intervals import Interval
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import MissingRule, NotPrivate
 
@@ -68,6 +72,7 @@ ATOMS: dict[str, tuple[Any, Domain]] = {
     "square": (lambda m: cp.square(m), BOUNDED),
     "square of pos": (lambda m: cp.square(cp.pos(m)), BOUNDED),
     "power 4": (lambda m: cp.power(m, 4), BOUNDED),
+    "power 6": (lambda m: cp.power(m, 6), BOUNDED),
     "power 3 of pos": (lambda m: cp.power(cp.pos(m), 3), BOUNDED),
     "power 3": (lambda m: cp.power(m, 3), POSITIVE),
     "power 2.5 of pos": (lambda m: cp.power(cp.pos(m), 2.5), BOUNDED),
@@ -75,6 +80,7 @@ ATOMS: dict[str, tuple[Any, Domain]] = {
     "minus a square root": (lambda m: -cp.sqrt(m), POSITIVE),
     "reciprocal": (lambda m: cp.inv_pos(m), POSITIVE),
     "power -2": (lambda m: cp.power(m, -2), POSITIVE),
+    "xexp": (lambda m: cp.xexp(m), POSITIVE),
     "exp of logistic": (lambda m: cp.exp(cp.logistic(m)), BOUNDED),
 }
 
@@ -169,22 +175,23 @@ def test_a_maximum_of_a_maximum():
 
 
 REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
-    "square": (lambda s: cp.square(v * s), [], "power 2 is Lipschitz only on bounded sets", "power(v * s, 2"),
+    "square": (lambda s: cp.square(v * s), [], "power 2 is Lipschitz only on bounded sets", "square(v * s)"),
     "exp": (lambda s: cp.exp(v * s), [], "exp is Lipschitz only where its argument is bounded above", "exp(v * s)"),
     "log": (lambda s: -cp.log(v + s), [v <= 1], "log is Lipschitz only where its argument keeps away", "log(v + s)"),
     "entr": (lambda s: -cp.entr(v + 1), [v >= 0], "entr is Lipschitz only on bounded sets", "entr(v + 1"),
+    "xexp": (lambda s: cp.xexp(v * s), [v >= -1, v <= 1], "xexp is defined for arguments that are not", "xexp(v * s)"),
     "root": (lambda s: -cp.sqrt(v * s), [v >= 0, v <= 1], "power 0.5 needs an argument", "v * s"),
     "power 1.5": (lambda s: cp.power(v * s, 1.5), [v >= 0, v <= 1], "power 1.5 needs an argument", "v * s"),
     "power 3": (lambda s: cp.power(v * s, 3), [v >= -1, v <= 1], "power 3 needs an argument", "v * s"),
-    # CVXPY defines the sixth power for non-negative arguments only: a hidden constraint that would depend on data.
-    "power 6": (lambda s: cp.power(v * s, 6), [v >= -1, v <= 1], "power 6 needs an argument", "v * s"),
+    # CVXPY defines odd powers for non-negative arguments only: a hidden constraint that would depend on data.
+    "power 5": (lambda s: cp.power(v * s, 5), [v >= -1, v <= 1], "power 5 needs an argument", "v * s"),
     "overflow": (lambda s: cp.exp(1000 * v * s), [v >= -1, v <= 1], "overflows", "exp"),
     "overflow of a power": (lambda s: cp.power(1e60 * v * s, 8), [v >= -1, v <= 1], "overflows", "v"),
     "a sign that is asserted, not known": (
         lambda s: cp.huber(nonneg_wrap(cp.logistic(v * s) - 2), 1),
         [],
-        "not monotone on its range",
-        "huber(nonneg_wrap",
+        "the loss is not convex",
+        "huber(logistic",
     ),
     "huber with a field": (lambda s: cp.huber(v, s), [], "the threshold of huber depends on the record", "huber(v, s)"),
     "cubic difference": (lambda s: cp.power(s * cp.logistic(v), 1.5), [], "power 1.5", "logistic(v)"),
@@ -199,6 +206,17 @@ def test_refusals_say_what_where_and_what_to_do(name):
     assert reason in caught.value.reason
     assert where.split("(", maxsplit=1)[0] in caught.value.expression
     assert caught.value.remedy
+
+
+def test_a_curved_term_goes_only_through_functions_that_are_monotone_on_its_range():
+    """The composition rule rests on signs; a rule that is given a range that breaks them refuses."""
+    row = Term(np.ones((1, 1)))
+    outer = huber(Variable.of((), "v", 1))
+    curved = Scalar(Interval(-1.0, 1.0), (row,), (Piece((row,), 1.0),))
+    with pytest.raises(MissingRule, match="not monotone on its range"):
+        outer.atom.rule(outer, [[curved]])
+    (found,) = outer.atom.rule(outer, [[curved.with_value(Interval(0.0, 1.0))]])
+    assert len(found.pieces) == 2
 
 
 def test_a_bound_near_zero_is_not_trusted_beyond_its_rounding():

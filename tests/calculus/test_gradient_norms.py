@@ -10,12 +10,12 @@ from hypothesis import given, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus import gradient_norms as gradients
-from dpconvex.calculus.abstract_values import Term
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.bilinear_forms import Interval
 from dpconvex.calculus.gradient_norms import gradient_bound, replacement_bound, term_norm
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.abstract_values import Term
+from dpconvex.core.intervals import Interval
 from dpconvex.core.record_domains import Ball, Box, Choice
 
 SEEDS = st.integers(0, 2**32 - 1)

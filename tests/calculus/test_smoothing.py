@@ -12,6 +12,11 @@ import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template, smoothed
+from dpconvex.core.atoms.extremes import largest_entry
+from dpconvex.core.discipline import is_convex
+from dpconvex.core.evaluate import evaluate
+from dpconvex.core.from_cvxpy import Reader, read
+from dpconvex.core.to_cvxpy import Writer
 
 WIDTH = 0.05
 MATRIX = np.random.default_rng(0).normal(size=(4, 3))
@@ -26,6 +31,13 @@ KINKED: dict[str, tuple[Any, float]] = {
     "norm_inf": (lambda w: cp.norm_inf(MATRIX @ w), float(np.log(8))),
     "max": (lambda w: cp.max(MATRIX @ w), float(np.log(4))),
     "norm": (lambda w: cp.norm(MATRIX @ w), 1.0),
+    "3-norm": (lambda w: cp.norm(MATRIX @ w, 3), 1.0),
+    "largest of each row": (
+        lambda w: cp.sum(cp.max(cp.reshape(MATRIX @ w, (2, 2), order="F"), axis=1)),
+        2 * float(np.log(2)),
+    ),
+    "absolute values along an axis": (lambda w: cp.max(cp.norm1(cp.vstack([w, 2 * w]), axis=1)), 3 + float(np.log(2))),
+    "sum of the largest": (lambda w: cp.sum_largest(MATRIX @ w, 2), float(np.log(6))),
     "maximum": (lambda w: cp.maximum(w[0], w[1], 0.5), float(np.log(3))),
     "minimum": (lambda w: -cp.minimum(w[0], 2.0), float(np.log(2))),
     "pinball": (lambda w: cp.maximum(0.9 * w[0], -0.1 * w[0]), float(np.log(2))),
@@ -38,16 +50,17 @@ KINKED: dict[str, tuple[Any, float]] = {
 def test_a_rounded_expression_is_convex_and_close(name: str) -> None:
     build, deviation = KINKED[name]
     w = cp.Variable(3)
-    kinked = build(w)
+    kinked = Reader([]).expression(build(w), "the expression")
     rounded = smoothed(kinked, WIDTH)
     assert rounded.shape == kinked.shape
-    assert rounded.is_dcp()
-    assert rounded.is_convex()
+    assert is_convex(rounded)
+    assert Writer().expression(rounded).is_dcp()
+    (variable,) = kinked.variables
     rng = np.random.default_rng(1)
     differences = []
     for _ in range(60):
-        w.value = rng.normal(size=3) * rng.choice([0.01, 1.0, 10.0])
-        differences.append(float(rounded.value - kinked.value))
+        point = {variable: rng.normal(size=3) * rng.choice([0.01, 1.0, 10.0])}
+        differences.append(float(evaluate(rounded, point) - evaluate(kinked, point)))
     assert np.abs(differences).max() <= deviation * WIDTH * (1 + 1e-9) + 1e-12
 
 
@@ -66,18 +79,19 @@ def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
 
 
 def test_what_is_smooth_stays_as_it_is() -> None:
-    w = cp.Variable(3)
-    for expression in (cp.logistic(w[0]), cp.sum_squares(w), cp.sum(w), cp.log_sum_exp(w)):
+    w = cp.Variable(3, name="w")
+    for tree in (cp.logistic(w[0]), cp.sum_squares(w), cp.sum(w), cp.log_sum_exp(w)):
+        expression = read(tree)
         assert smoothed(expression, WIDTH) is expression
-    flat = cp.huber(cp.pos(w[0]), 0.5) + cp.square(cp.pos(w[1]))
-    w.value = np.array([0.02, 0.03, 1.0])
-    assert float(smoothed(flat, WIDTH).value) == pytest.approx(float(flat.value), abs=1e-15)
+    squares = cp.sum_squares(cp.pos(w))
+    for flat in (read(cp.huber(cp.pos(w[0]), 0.5) + cp.square(cp.pos(w[1]))), read(squares)):
+        point = {"w": np.array([0.02, 0.03, 1.0])}
+        assert float(evaluate(smoothed(flat, WIDTH), point)) == pytest.approx(float(evaluate(flat, point)), abs=1e-15)
 
 
 def test_leaves_are_shared() -> None:
-    w = cp.Variable(3)
-    leaf = MATRIX @ w
-    assert smoothed(cp.max(leaf), WIDTH).variables()[0] is w
+    leaf = read(MATRIX @ cp.Variable(3))
+    assert smoothed(largest_entry(leaf), WIDTH).variables == leaf.variables
     assert smoothed(leaf, WIDTH) is leaf
 
 
@@ -86,13 +100,14 @@ def test_a_template_is_rounded_once() -> None:
     assert smooth_template(template, WIDTH) is smooth_template(template, WIDTH)
     assert smooth_template(template, WIDTH) is not smooth_template(template, 2 * WIDTH)
     assert smooth_template(template, WIDTH).record is template.record
-    assert "maximum" in str(template.losses[0])
+    assert "pos" in str(template.losses[0])
+    assert "huber" not in str(template.losses[0])
     assert "huber" in str(smooth_template(template, WIDTH).losses[0])
 
 
 def test_spectral_kinks_are_refused_by_name() -> None:
     X = cp.Variable((2, 2), symmetric=True)
     with pytest.raises(dp.MissingRule, match="lambda_max"):
-        smoothed(cp.lambda_max(X), WIDTH)
+        smoothed(read(cp.lambda_max(X)), WIDTH)
     with pytest.raises(dp.MissingRule, match="axis"):
-        smoothed(cp.sum(cp.norm(X, axis=0)), WIDTH)
+        smoothed(read(cp.sum(cp.norm(X, axis=0))), WIDTH)

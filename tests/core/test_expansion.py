@@ -11,8 +11,12 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap, symmetric_wrap
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.calculus.loss_form import LossForm
-from dpconvex.core.expansion import Expander, structure
+from dpconvex.core.atom import ATOMS, Atom
+from dpconvex.core.atoms.shared import same
+from dpconvex.core.evaluate import evaluate
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression
+from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_domains import Ball, Box
@@ -34,7 +38,9 @@ W = cp.Variable((3, 2), name="W")
 R = cp.Variable((1, 4), name="R")
 S = cp.Variable((3, 3), symmetric=True, name="S")
 P = cp.Variable((2, 2), PSD=True, name="P")
-SPACE = Space([w, v, W, R, S, P])
+READER = Reader(RECORD.parameters.values())
+READER.declare([w, v, cp.sum(W), cp.sum(R), cp.trace(S), cp.trace(P)])
+SPACE = Space(list(READER.variables.values()))
 A = np.random.default_rng(1).normal(size=(3, 3))
 z = cp.hstack([x, 1]) / 2**0.5
 
@@ -88,6 +94,7 @@ EXPRESSIONS: dict[str, cp.Expression] = {
     "outer product of a record": cp.sum(cp.multiply(cp.outer(x, x), S)),
     "quadratic form of a record": x @ S @ x,
     "quadratic form with a homogeneous 1": z[1:3] @ P @ z[2:4],
+    "kron and convolution of a record": cp.kron(M, W)[0] @ np.ones(6) + cp.sum(cp.convolve(x, w)),
     "quad_form atom with a variable matrix": cp.quad_form(x, S),
     "powers": w @ (x**2) + v * s**3 + cp.power(s, 4) * w[0],
     "fractional power": v * cp.sqrt(s) + cp.power(s, -1.5) * w[0],
@@ -96,6 +103,7 @@ EXPRESSIONS: dict[str, cp.Expression] = {
     "exponential features": cp.exp(A @ x / 4) @ w,
     "logarithm and softplus": v * cp.log(s) + cp.logistic(x) @ w,
     "maximum and minimum": cp.maximum(x, 0) @ w + v * cp.minimum(s, 1, cp.abs(x[0])),
+    "soft maximum and norms of lines": v * cp.log_sum_exp(x) + w @ cp.norm(M, 2, axis=0),
     "negation and transposition": -W.T @ (-x) - P @ t,
     "power 1": cp.power(w, 1) + x,
     "power 0": cp.power(w, 0) + W[:, 0],
@@ -106,24 +114,14 @@ EXPRESSIONS: dict[str, cp.Expression] = {
 }
 
 
-def assign(theta: np.ndarray, fields: dict[str, np.ndarray]) -> None:
-    """Give variables and parameters their values, whether or not attributes allow them."""
-    for name, value in SPACE.unpack(theta).items():
-        SPACE.blocks[name].variable.save_value(value)
-    for name, parameter in RECORD.parameters.items():
-        parameter.value = fields[name]
+def read(expression: Any, reader: Reader = READER) -> Expression:
+    return reader.expression(expression, "the loss")
 
 
-def scalars_of(expander: Expander) -> np.ndarray:
-    """Return the record's scalars, those of non-polynomial functions evaluated by CVXPY."""
-    values = {
-        base.start: RECORD.parameters[base.name] for base in expander.bases.bases if base.name in RECORD.parameters
-    }
-    opaque = {id(polynomial): polynomial for polynomial in expander._opaque.values()}
-    for expression, polynomial in expander._memory.values():
-        if id(polynomial) in opaque:
-            values[int(polynomial.monomial[0, 0])] = expression
-    return np.concatenate([np.asarray(values[key].value, dtype=float).reshape(-1, order="F") for key in sorted(values)])
+def scalars_of(expander: Expander, fields: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the record's scalars, and those of functions of the record that are not polynomials."""
+    functions = [evaluate(function, fields) for function in expander.functions_of_record]
+    return np.concatenate([np.reshape(a, -1, order="F") for a in [*(fields[n] for n in RECORD.parameters), *functions]])
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
@@ -132,22 +130,25 @@ def scalars_of(expander: Expander) -> np.ndarray:
 def test_expansion_has_the_value_of_the_expression(name, seed):
     rng = np.random.default_rng(seed)
     expression = EXPRESSIONS[name]
-    batch = RECORD.sample(1, rng)
+    fields = {field: values[0] for field, values in RECORD.sample(1, rng).fields.items()}
     theta = rng.normal(size=SPACE.dim)
-    assign(theta, {field: values[0] for field, values in batch.fields.items()})
+    for field, parameter in RECORD.parameters.items():
+        parameter.value = fields[field]
+    for variable in (w, v, W, R, S, P):
+        variable.save_value(SPACE.unpack(theta)[variable.name()])
     expander = Expander(SPACE, Bases(RECORD))
-    polynomial = expander.expand(expression)
+    polynomial = expander.expand(read(expression))
     assert polynomial.shape == expression.shape
-    assert polynomial.evaluate(scalars_of(expander), theta) == pytest.approx(
+    assert polynomial.evaluate(scalars_of(expander, fields), theta) == pytest.approx(
         np.asarray(expression.value, dtype=float), rel=1e-9, abs=1e-9
     )
 
 
 def test_expressions_are_expanded_once():
     expander = Expander(SPACE, Bases(RECORD))
-    shared = cp.exp(x)
-    first, second = expander.expand(shared @ w), expander.expand(cp.sum(shared) * v)
-    assert expander.expand(EXPRESSIONS["matmul, matrices"]) is expander.expand(EXPRESSIONS["matmul, matrices"])
+    first, second = expander.expand(read(cp.exp(x) @ w)), expander.expand(read(cp.sum(cp.exp(x)) * v))
+    product = EXPRESSIONS["matmul, matrices"]
+    assert expander.expand(read(product)) is expander.expand(read(product, Reader(RECORD.parameters.values())))
     assert len(expander.bases.bases) == len(RECORD.parameters) + 1
     assert np.intersect1d(first.monomial, second.monomial).size == 3
 
@@ -162,18 +163,23 @@ def test_functions_of_the_record_that_print_alike_are_told_apart():
         (table @ x, other @ x),
     ]
     for first, second in pairs:
-        assert structure(cp.exp(first)) != structure(cp.exp(second))
         expander = Expander(SPACE, Bases(RECORD))
-        difference = expander.expand(v * cp.sum(cp.exp(first) - cp.exp(second)))
+        difference = expander.expand(read(v * cp.sum(cp.exp(first) - cp.exp(second))))
         assert len(difference.entry) > 0
-    assert structure(cp.exp(table @ x)) == structure(cp.exp(table.copy() @ x))
-    assert structure(cp.exp(x[[0, 1]])) != structure(cp.exp(x[[0, 2]]))
-    assert structure(cp.norm(x, 1.5)) != structure(cp.norm(x, 1.25))
+        assert len(expander.functions_of_record) == 2
+    expander = Expander(SPACE, Bases(RECORD))
+    for one, other, count in [
+        (cp.exp(table @ x), cp.exp(table.copy() @ x), 1),
+        (cp.exp(x[[0, 1]]), cp.exp(x[[0, 2]]), 3),
+        (cp.norm(x, 1.5), cp.norm(x, 1.25), 5),
+    ]:
+        expander.expand(read(one)), expander.expand(read(other))
+        assert len(expander.functions_of_record) == count
 
 
 def test_equal_functions_of_the_record_cancel():
     expander = Expander(SPACE, Bases(RECORD))
-    zero = expander.expand(v * cp.exp(s) - cp.exp(s) * v)
+    zero = expander.expand(read(v * cp.exp(s) - cp.exp(s) * v))
     assert len(zero.entry) == 0
 
 
@@ -183,25 +189,40 @@ def test_equal_functions_of_the_record_cancel():
         (lambda: w / (s - 1), NotPrivate, "power -1 can leave the positive numbers"),
         (lambda: v * cp.log(s - 0.5), NotPrivate, "logarithm's argument can reach zero"),
         (lambda: v * cp.sqrt(x[0]), NotPrivate, "can leave the positive numbers"),
-        (lambda: v * cp.log_sum_exp(x), MissingRule, "no interval rule for log_sum_exp"),
-        (lambda: v * cp.power(s, cp.Parameter(nonneg=True, name="q")), MissingRule, "exponent of a power depends"),
-        (lambda: cp.Parameter(3, name="unknown") @ w, NotPrivate, "is not a field of the record"),
-        (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, MissingRule, "products of stacks of matrices"),
-        (lambda: cp.kron(M, W), MissingRule, "no rule for the affine atom kron"),
+        (lambda: v * cp.entr(s), MissingRule, "no interval rule for entr"),
+        (lambda: v * cp.power(s, s), MissingRule, "exponent of a power depends"),
+        (lambda: cp.Parameter(3, name="unknown") @ w, NotPrivate, "is not a field of this record"),
+        (lambda: cp.Constant(np.ones((3, 2, 3))) @ W, MissingRule, "product"),
+        (lambda: w / np.array([1.0, 0.0, 2.0]), NotPrivate, "divided by zero"),
     ],
 )
 def test_refusals_name_the_place(expression, error, message):
     with pytest.raises(error, match=message) as caught:
-        Expander(SPACE, Bases(RECORD)).expand(expression())
+        Expander(SPACE, Bases(RECORD)).expand(read(expression()))
     assert caught.value.expression
     assert caught.value.remedy
 
 
+def test_an_affine_atom_without_a_rule_is_named():
+    doubled = Atom(name="doubled", shape=same, value=lambda xp, e, a: 2 * a, affine="linear")
+    del ATOMS["doubled"]
+    with pytest.raises(MissingRule, match="no rule for the affine atom doubled") as caught:
+        Expander(SPACE, Bases(RECORD)).expand(doubled(read(w)) + 1)
+    assert "doubled(w)" in caught.value.expression
+
+
+def test_a_field_of_another_record_is_refused():
+    far = cp.Parameter(3, name="far")
+    expression = read(far @ w, Reader([far]))
+    with pytest.raises(NotPrivate, match="'far' is not a field of the record"):
+        Expander(SPACE, Bases(RECORD)).expand(expression)
+
+
 def test_an_exponent_that_is_a_field_is_refused_even_if_it_has_a_value():
     """A value that someone left in a symbol must not become a public constant."""
-    exponent = cp.Parameter(nonneg=True, name="q", value=2.0)
+    s.value = 2.0
     with pytest.raises(MissingRule, match="exponent"):
-        Expander(SPACE, Bases(RECORD)).expand(v * cp.power(s, exponent))
+        Expander(SPACE, Bases(RECORD)).expand(read(v * cp.power(s, s)))
 
 
 def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatch):
@@ -212,6 +233,8 @@ def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatc
     for classes in (3, 9):
         for competitors in ("summed", "soft"):
             template = dp.load("large_margin_gaussian", features=2, classes=classes, competitors=competitors)
+            from dpconvex.calculus.loss_form import LossForm
+
             calls.clear()
             LossForm(template)
             assert len(calls) == 4
@@ -220,6 +243,8 @@ def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatc
 @pytest.mark.parametrize("competitors", ["summed", "soft"])
 def test_shared_expansions_are_those_of_each_expression(competitors):
     template = dp.load("large_margin_gaussian", features=2, classes=4, competitors=competitors)
+    from dpconvex.calculus.loss_form import LossForm
+
     form = LossForm(template)
     for group in form.leaves:
         for leaf in group:
@@ -236,7 +261,9 @@ def test_what_differs_in_more_than_the_variables_is_not_shared():
         cp.Variable((3, 3), PSD=True, name="T3"),
         cp.Variable((3, 3), name="F3"),
     )
-    space = Space([a, b, c, S, T, F])
+    reader = Reader(RECORD.parameters.values())
+    reader.declare([cp.sum(symbol) for symbol in (a, b, c, S, T, F)])
+    space = Space(list(reader.variables.values()))
     long = np.linspace(0, 1, 2000)
     nudged = long.copy()
     nudged[1000] += 1e-3
@@ -262,7 +289,7 @@ def test_what_differs_in_more_than_the_variables_is_not_shared():
         b[[0, 1]],
     ]
     expander = Expander(space, Bases(RECORD))
-    for expression in expressions:
+    for expression in [read(written, reader) for written in expressions]:
         shared, alone = expander.expand_leaf(expression), Expander(space, Bases(RECORD)).expand(expression)
         for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
             assert np.array_equal(getattr(shared, name), getattr(alone, name)), str(expression)

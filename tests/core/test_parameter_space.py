@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from dpconvex.core.from_cvxpy import variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.compiled import double_precision
@@ -18,7 +19,7 @@ S = cp.Variable((3, 3), symmetric=True, name="S")
 P = cp.Variable((2, 2), PSD=True, name="P")
 N = cp.Variable((2, 2), NSD=True, name="N")
 one = cp.Variable((1, 1), PSD=True, name="one")
-SPACE = Space([w, v, W, S, P, N, one])
+SPACE = Space([variable_of(variable) for variable in (w, v, W, S, P, N, one)])
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -27,7 +28,7 @@ def test_blocks_are_consecutive():
     starts = [block.start for block in SPACE.blocks.values()]
     assert starts == [0, 3, 4, 10, 16, 19, 22]
     assert SPACE.blocks["W"].slice == slice(4, 10)
-    assert SPACE.block_of(S).name == "S"
+    assert SPACE.block_of(variable_of(S)).name == "S"
     assert [block.symmetric for block in SPACE.blocks.values()] == [False, False, False, True, True, True, False]
 
 
@@ -89,7 +90,7 @@ def test_jax_and_numpy_unpack_alike(seed):
 )
 def test_variables_without_coordinates_are_refused(variable, message):
     with pytest.raises(TemplateError, match=message):
-        Space([variable()])
+        Space([variable_of(variable())])
 
 
 def test_an_empty_space():

@@ -12,8 +12,10 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.reader import ATOMS, Reader
-from dpconvex.core.values import Evaluation
+from dpconvex.core.atoms import ATOMS
+from dpconvex.core.evaluate import evaluate, postorder
+from dpconvex.core.expression import Constant
+from dpconvex.core.from_cvxpy import Reader
 from dpconvex.release.verify import analyse
 
 UNIT = dp.Record(x=dp.Ball(1))
@@ -49,12 +51,10 @@ def steepest(loss: Callable[..., Any]) -> float:
     for corner in np.ndindex(2, 2, 2, 2):
         fields = 2.0 * np.array(corner) - 1.0
         for theta in (-0.999, -0.5, -0.1, 0.1, 0.5, 0.999):
-            values = [
-                Evaluation(
-                    {id(a): fields[:2].reshape(2, 1), id(b): fields[2:].reshape(1, 2), id(w): theta + s}
-                ).measure(expression)
-                for s in (-step, step)
-            ]
+            a.value, b.value = fields[:2].reshape(2, 1), fields[2:].reshape(1, 2)
+            values = []
+            for w.value in (theta - step, theta + step):
+                values.append(float(expression.value))
             best = max(best, abs(values[1] - values[0]) / (2 * step))
     return best
 
@@ -143,19 +143,14 @@ def test_every_atom_that_is_read_is_built_again_with_its_value() -> None:
     reader = Reader([])
     reader.declare(expressions)
     rng = np.random.default_rng(1)
-    leaves = {id(v): rng.normal(size=2), id(X): rng.normal(size=(2, 2))}
-    fresh = {id(reader.variables[variable.id]): leaves[id(variable)] for variable in (v, X)}
+    v.value, X.value = rng.normal(size=2), rng.normal(size=(2, 2))
     for expression in expressions:
         read = reader.expression(expression, "it")
         assert read.shape == expression.shape
-        assert {type(node) for node in nodes(read)} <= {*ATOMS, cp.Variable, cp.Constant}
+        assert {node.atom for node in postorder([read])} <= {*ATOMS.values(), None}
         np.testing.assert_allclose(
-            Evaluation(fresh).value(read), Evaluation(leaves).value(expression), rtol=1e-12, atol=1e-14
+            evaluate(read, {"v": v.value, "X": X.value}).ravel(), np.ravel(expression.value), rtol=1e-12, atol=1e-14
         )
-
-
-def nodes(expression: Any) -> list[Any]:
-    return [expression, *(node for argument in expression.args for node in nodes(argument))]
 
 
 # Definiteness
@@ -297,7 +292,8 @@ def test_a_record_cannot_be_changed() -> None:
 
 def test_constants_of_a_template_cannot_be_written_to() -> None:
     template = learner(cp.sum_squares(np.array([[1.0, 2.0], [0.0, 1.0]]) @ v))
-    (matrix,) = [c.value for c in template.regularizer.constants() if c.shape == (2, 2)]
+    constants = [node for node in postorder([template.regularizer]) if isinstance(node, Constant)]
+    (matrix,) = [c.value for c in constants if c.shape == (2, 2)]
     with pytest.raises(ValueError, match="read-only"):
         matrix[0, 0] = 0.0
 

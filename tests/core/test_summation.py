@@ -184,7 +184,7 @@ def test_many_labels_are_summed_in_pairs_too() -> None:
     w, count = cp.Variable(1, name="w"), 3000
     record = dp.Record(x=dp.Box(np.zeros(1), np.ones(1)), y=dp.Choice(range(count)))
     template = dp.Template(record, lambda x, y: cp.abs(x[0] ** 3 * w[0] - 5), cp.sum_squares(w))
-    space = Space([w])
+    space = Space(template.variables)
     loss = BatchedLoss(template, space, record.validate({"x": np.full((count, 1), 0.9), "y": np.arange(count)}))
     assert loss.engine == "device"
     exact = -count * Fraction(0.9) ** 3
@@ -246,7 +246,7 @@ def test_every_part_of_a_gradient_counts() -> None:
 
 def test_a_long_noise_vector_counts_with_its_rounding() -> None:
     """The sum of the data's gradient, the noise and the quadratic's is rounded at the size of the largest part."""
-    from tests.backends.sample_problems import logistic as problem_of
+    from tests.solvers.sample_problems import logistic as problem_of
 
     for noise in (1e3, 1e9):
         problem = problem_of(noise=noise, lengths=Lengths(4, 1, 1))

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
@@ -28,7 +29,7 @@ def test_margins_of_all_classes_share_their_forms(classes: int) -> None:
     assert form is not None
     assert form.forms == classes - 1
     assert len(form.monomials) == 15
-    assert len({label.lowered.tape for label in form.labels}) == 1
+    assert len({label.lowered.program for label in form.labels}) == 1
     assert all(label.combine.shape == (classes - 1, classes - 1) for label in form.labels)
     assert leaf_form(template, Space(template.variables)) is form
 
@@ -56,7 +57,7 @@ def test_rounded_multiples_are_recognised() -> None:
 def test_what_is_no_low_polynomial_is_left_alone(loss: Any) -> None:
     w = cp.Variable(2, name="w")
     template = Template(Record(x=Ball(2)), lambda x: cp.logistic(loss(x) * w[0] + x @ w), cp.sum_squares(w))
-    assert leaf_form(template, Space([w])) is None
+    assert leaf_form(template, Space(template.variables)) is None
 
 
 SCALARS = {"x": slice(0, 3), "s": slice(3, 4), "A": slice(4, 8)}
@@ -106,8 +107,7 @@ def test_a_constant_design() -> None:
 
 def test_quadratic_regularizers() -> None:
     w, C, P = cp.Variable(3, name="w"), cp.Variable(name="c"), cp.Variable((2, 2), PSD=True, name="P")
-    space = Space([w, C, P])
-    expression = (
+    expression: Any = (
         0.5 * cp.sum_squares(np.array([[1.0, 2, 0], [0, 1, 1]]) @ w - 1)
         + cp.square(C - 3) / 4
         - cp.trace(P)
@@ -115,13 +115,17 @@ def test_quadratic_regularizers() -> None:
         + cp.quad_over_lin(P, 5)
         + 7
     )
-    form = quadratic(expression, space)
+    reader = Reader([])
+    reader.declare([expression])
+    space = Space(list(reader.variables.values()))
+    form = quadratic(reader.expression(expression, "the regularizer"), space)
     assert form is not None
+    variables = {"w": w, "c": C, "P": P}
     rng = np.random.default_rng(0)
     for _ in range(3):
         theta, direction = rng.normal(size=(2, space.dim))
         for name, value in space.unpack(theta).items():
-            space.blocks[name].variable.save_value(value)
+            variables[name].save_value(value)
         value, gradient = form.value_and_gradient(theta)
         assert value == pytest.approx(float(expression.value))
         moved = form.value_and_gradient(theta + 1e-3 * direction)
@@ -129,14 +133,14 @@ def test_quadratic_regularizers() -> None:
         curved = 0.5 * 1e-6 * direction @ form.hessian_product(direction)
         assert moved[0] - value == pytest.approx(1e-3 * gradient @ direction + curved)
     for other in (cp.norm(w, 2), cp.sum_squares(w) + cp.norm1(w), cp.power(C, 4), cp.sum_squares(cp.square(w))):
-        assert quadratic(other, space) is None
+        assert quadratic(reader.expression(other, "the regularizer"), space) is None
 
 
 def test_records_of_several_fields() -> None:
     w = cp.Variable(2, name="w")
     record = Record(x=Ball(2), t=Box(-1.0, 1.0), y=Choice([0, 1]))
     template = Template(record, lambda x, t, y: cp.huber(x @ w - t * (1 + y), 0.5), cp.sum_squares(w))
-    form = leaf_form(template, Space([w]))
+    form = leaf_form(template, Space(template.variables))
     assert form is not None
     assert [label.constant for label in form.labels] == [None, None]
     assert form.labels[1].offset.toarray().tolist() == [[0.0, 0.0, -2.0, 0.0]]

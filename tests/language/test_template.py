@@ -30,7 +30,7 @@ def test_the_loss_is_called_once_for_every_combination():
     template = Template(RECORD, recorded)
     assert calls == [(c["y"], c["group"]) for c in RECORD.combinations]
     assert len(template.losses) == 6
-    assert all(expression.is_scalar() for expression in template.losses)
+    assert all(expression.is_scalar for expression in template.losses)
 
 
 def test_continuous_fields_arrive_as_symbols_and_discrete_ones_as_values():
@@ -49,15 +49,15 @@ def test_continuous_fields_arrive_as_symbols_and_discrete_ones_as_values():
 def test_variables_come_from_losses_regularizer_and_constraints():
     c, d = cp.Variable(name="c"), cp.Variable(name="d")
     template = Template(RECORD, loss, cp.sum_squares(c), [d >= 0])
-    assert [variable.name() for variable in template.variables] == ["w", "b", "c", "d"]
+    assert [variable.name for variable in template.variables] == ["w", "b", "c", "d"]
     assert "c[]" in repr(template)
 
 
 def test_numbers_are_expressions():
     template = Template(Record(y=Choice([0, 1])), lambda y: 0.0 if y == 0 else cp.square(b), 1.5)
-    assert template.losses[0].value == 0.0
-    assert template.regularizer.value == 1.5
-    assert [variable.name() for variable in template.variables] == ["b"]
+    assert template.losses[0].number == 0.0
+    assert template.regularizer.number == 1.5
+    assert [variable.name for variable in template.variables] == ["b"]
 
 
 def test_prediction_and_source_are_kept():

@@ -145,7 +145,7 @@ def test_a_users_file_may_have_a_shipped_name(write: Callable[..., Path]) -> Non
     file = write(name="logistic_regression.py")
     mine = dp.load(file, features=2, name="mine")
     shipped = dp.load("logistic_regression", features=2)
-    assert mine.variables[0].name() == "mine"
+    assert mine.variables[0].name == "mine"
     assert "mine" not in [v.name() for v in shipped.variables]
 
 
@@ -161,7 +161,7 @@ def test_two_files_of_one_name_do_not_clash(write: Callable[..., Path]) -> None:
 def test_an_edited_file_is_read_again(write: Callable[..., Path]) -> None:
     dp.load(write(), features=2)
     template = dp.load(write(LEARNER.replace('name="w"', 'name="changed"')), features=2)
-    assert template.variables[0].name() == "changed"
+    assert template.variables[0].name == "changed"
 
 
 def test_a_file_may_define_dataclasses(write: Callable[..., Path]) -> None:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from randomgen import ChaCha
 
 import dpconvex as dp
+from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.release.solve import projector
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
-from dpconvex.solvers.conic import perturbed_program, twin
+from dpconvex.solvers.conic import perturbed_program
 from dpconvex.solvers.problem import Problem
 
 Array = NDArray[np.float64]
@@ -169,7 +170,8 @@ class Measured:
 
     def oracle(self) -> float:
         """Return the optimal mean objective as the conic solver states it, over CVXPY's own evaluation of the losses."""
-        fresh = {name: twin(block.variable) for name, block in self.problem.space.blocks.items()}
+        variables = [block.variable for block in self.problem.space.blocks.values()]
+        fresh = {v.name: variable_like(v) for v in variables}
         program = perturbed_program(self.problem, fresh)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "may be inaccurate": the comparison says how inaccurate

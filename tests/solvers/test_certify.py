@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regression
 
+from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.record import Record
@@ -179,15 +180,13 @@ def test_lasso_has_exact_zeros_and_the_known_solution() -> None:
 
 
 def test_absolute_values_around_a_center_stop_there() -> None:
-    problem = lasso(noise=0.0)
-    heavy = replace(
-        problem,
-        template=Template(
-            problem.template.record,
-            lambda x, t: cp.huber(x @ problem.template.variables[0] - t, 0.5),
-            0.05 * cp.sum_squares(problem.template.variables[0]) + 9 * cp.abs(2 * problem.template.variables[0][0] - 2),
-        ),
+    problem, w = lasso(noise=0.0), cp.Variable(4, name="w")
+    template = Template(
+        problem.template.record,
+        lambda x, t: cp.huber(x @ w - t, 0.5),
+        0.05 * cp.sum_squares(w) + 9 * cp.abs(2 * w[0] - 2),
     )
+    heavy = replace(problem, template=template, space=Space(template.variables))
     assert solve(heavy, "first-order", 1e-9).theta[0] == 1.0
 
 

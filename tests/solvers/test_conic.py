@@ -13,13 +13,14 @@ from sample_problems import PROBLEMS, build, large_margin, logistic
 
 import dpconvex
 from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.release.budget import Budget
 from dpconvex.solvers.backend import solve
-from dpconvex.solvers.conic import Conic, perturbed_program, twin
+from dpconvex.solvers.conic import Conic, perturbed_program
 from dpconvex.solvers.problem import Problem
 
 
@@ -36,7 +37,7 @@ def test_solvers_agree_with_first_order(name: str, solver: str) -> None:
 
 def same_program(problem: Problem) -> None:
     """The conic program has the value of the problem at any point."""
-    fresh = {name: twin(block.variable) for name, block in problem.space.blocks.items()}
+    fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = perturbed_program(problem, fresh)
     assert program.is_dcp()
     rng = np.random.default_rng(8)
@@ -132,10 +133,16 @@ def test_a_default_solve_alone_misses_the_tolerance() -> None:
 
 
 def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
-    problem = logistic(lambda w: [cp.norm(w, 2) <= 0.4])
+    seen: list[Any] = []
+
+    def constraints(w: cp.Variable) -> list[cp.Constraint]:
+        seen.extend([w, cp.norm(w, 2) <= 0.4])
+        return seen[1:]
+
+    problem = logistic(constraints)
     solve(problem, "conic", 1e-7)
-    assert all(v.value is None for v in problem.template.variables)
-    assert all(d.value is None for c in problem.template.constraints for d in c.dual_variables)
+    assert seen[0].value is None
+    assert all(d.value is None for d in seen[1].dual_variables)
     assert all(p.value is None for p in problem.template.record.parameters.values())
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.core.evaluate import postorder
+from dpconvex.core.expression import Constant
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
@@ -44,12 +46,10 @@ def anew(name: str, value: Callable[[Problem], Any]) -> Callable[[Problem], None
 
 
 def scale_constants(problem: Problem) -> None:
-    for expression in (problem.template.regularizer, *problem.template.losses):
-        for constant in expression.constants():
-            value = constant.value
-            if isinstance(value, np.ndarray):
-                value.setflags(write=True)
-                value *= 3.0
+    for node in postorder([problem.template.regularizer, *problem.template.losses]):
+        if isinstance(node, Constant):
+            node.value.setflags(write=True)
+            node.value[...] *= 3.0
 
 
 def rewrite_batch(problem: Problem) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
+from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.text import ATOM
 
 
@@ -30,6 +33,36 @@ def unrepeated(expression: Expression) -> Expression:
     while expression.atom is BROADCAST and expression.args[0].is_scalar:
         expression = expression.args[0]
     return expression
+
+
+def places(expression: Expression) -> NDArray[np.int64]:
+    """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through; -1 for 0.
+
+    >>> from dpconvex.core.expression import Variable
+    >>> v = Variable.of((2,), "v", 1)
+    >>> places(diag_matrix(v)), places(hstack(v, v[::-1]))
+    (array([[ 0, -1],
+           [-1,  1]]), array([0, 1, 2, 3]))
+    """
+    numbers, count = [], 1
+    for argument in expression.args:
+        numbers.append((count + np.arange(argument.size)).reshape((*argument.shape, 1), order="F"))
+        count += argument.size
+    assert expression.atom is not None
+    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64) - 1
+
+
+def rearrange(expander: Any, expression: Expression) -> Polynomial:
+    """Expand a rearrangement of entries."""
+    stacked, order = Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]), places(expression)
+    plain = stacked.size == order.size and (np.diff(order.ravel(order="F"), prepend=-1) == 1).all()
+    return stacked.reshaped(expression.shape) if plain else stacked.gathered(order)
+
+
+def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
+    """Rearrange what is known of entries."""
+    everything = [entry for entries in arguments for entry in entries]
+    return [everything[k] if k >= 0 else total([]) for k in places(expression).ravel(order="F")]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
@@ -75,16 +108,43 @@ def index_text(expression: Expression, write: Write) -> tuple[str, int]:
     return f"{write(expression.args[0], ATOM)}[{', '.join(words)}]", ATOM
 
 
+def placed(expression: Expression, slope: Any, key: Any) -> Any:
+    """Put slopes where the entries of a part are, and zeros elsewhere."""
+    result = np.zeros((*expression.args[0].shape, slope.shape[-1]))
+    result[key] = slope
+    return result
+
+
+def added_at(expression: Expression, slope: Any) -> Any:
+    """Add slopes up at the places of entries, which may be chosen several times."""
+    inner = expression.args[0]
+    result = np.zeros((inner.size, slope.shape[-1]))
+    places = np.asarray(expression.option("places"), dtype=int)
+    np.add.at(result, places, slope.reshape((len(places), -1), order="F"))
+    return result.reshape((*inner.shape, -1), order="F")
+
+
+def summed_back(slope: Any, shape: Shape) -> Any:
+    """Add up the slopes of repetitions."""
+    added = slope.ndim - 1 - len(shape)
+    slope = slope.sum(axis=tuple(range(added))) if added else slope
+    repeated = tuple(k for k, n in enumerate(shape) if n == 1 and slope.shape[k] != 1)
+    return slope.sum(axis=repeated, keepdims=True) if repeated else slope
+
+
 INDEX = Atom(
     name="index",
     affine="linear",
     shape=indexed,
     value=lambda xp, e, a: a[slices(e.option("key"))],
+    pull=lambda e, value, slope, a: [placed(e, slope, slices(e.option("key")))],
     reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=index_text,
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -97,6 +157,7 @@ SELECT = Atom(
         (*e.shape, -1),
         order="F",
     ),
+    pull=lambda e, value, slope, a: [added_at(e, slope)],
     reads={
         "cvxpy.atoms.affine.index.special_index": lambda node, args: entry_at(args[0], node.key),
         "cvxpy.atoms.affine.diag.diag_mat": lambda node, args: reshape(diagonal(args[0], int(node.k)), node.shape),
@@ -110,6 +171,8 @@ SELECT = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -118,6 +181,7 @@ RESHAPE = Atom(
     affine="linear",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else _refuse("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
+    pull=lambda e, value, slope, a: [slope.reshape((*e.args[0].shape, -1), order="F")],
     reads={
         "cvxpy.atoms.affine.reshape.reshape": lambda node, args: (
             reshape(args[0], node.shape)
@@ -131,6 +195,8 @@ RESHAPE = Atom(
     text=lambda e, write: (
         (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -139,15 +205,18 @@ TRANSPOSE = Atom(
     affine="linear",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
+    pull=lambda e, value, slope, a: [slope.transpose((*np.argsort(e.option("axes")), e.ndim))],
     reads={
         "cvxpy.atoms.affine.transpose.transpose": lambda node, args: transpose(
             args[0], None if node.axes is None else tuple(int(k) % args[0].ndim for k in node.axes)
         )
     },
-    writes=lambda cp, e, args: args[0].T if len(e.shape) == 2 else cp.transpose(args[0], e.option("axes")),
+    writes=lambda cp, e, args: cp.transpose(args[0], e.option("axes")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -164,10 +233,13 @@ DIAG_MATRIX = Atom(
     affine="linear",
     shape=lambda inner, k: (inner[0] + abs(k),) * 2 if len(inner) == 1 else _refuse("the diagonal matrix of", inner),
     value=on_diagonal,
+    pull=lambda e, value, slope, a: [np.moveaxis(np.diagonal(slope, e.option("k")), -1, 0)],
     reads={"cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k))},
     writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -189,6 +261,7 @@ BROADCAST = Atom(
     value=lambda xp, e, a: xp.broadcast_to(
         a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
     ),
+    pull=lambda e, value, slope, a: [summed_back(slope, e.args[0].shape)],
     reads={
         "cvxpy.atoms.affine.promote.Promote": lambda node, args: repeated(args[0], node.shape),
         "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
@@ -197,6 +270,8 @@ BROADCAST = Atom(
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 
@@ -220,6 +295,9 @@ CONCATENATE = Atom(
     affine="linear",
     shape=concatenated,
     value=joined,
+    pull=lambda e, value, slope, *parts: np.split(
+        slope, np.cumsum([a.shape[e.option("axis")] for a in e.args])[:-1], axis=e.option("axis")
+    ),
     reads={
         "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
         "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),
@@ -227,13 +305,15 @@ CONCATENATE = Atom(
             *args, axis=int(node.axis) % args[0].ndim
         ),
     },
-    writes=lambda cp, e, args: cp.hstack(args) if e.ndim == 1 or e.option("axis") == 1 else cp.vstack(args),
+    writes=lambda cp, e, args: cp.concatenate(args, axis=e.option("axis")),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (
         f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
         ATOM,
     ),
+    expand=rearrange,
+    rule=rearranged,
 )
 
 

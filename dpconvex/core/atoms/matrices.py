@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
+from dpconvex.core.atoms.groups import Pair, affine_rows, entry_ends, largest_sizes, outward, scaled_mass
+from dpconvex.core.atoms.rules import NO_SMOOTHNESS, Entries
 from dpconvex.core.atoms.shared import concave, convex, nowhere_negative
 from dpconvex.core.expression import Expression, Shape
+from dpconvex.core.intervals import EPSILON, Interval
+from dpconvex.errors import NotPrivate
+
+SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {NO_SMOOTHNESS}"
 
 
 def of_matrix(shape: Shape) -> Shape:
@@ -43,14 +50,180 @@ def logarithm_of_determinant(xp: Any, a: Any) -> Any:
     return xp.where((values > 0).all(axis=-1), xp.sum(xp.log(safe), axis=-1), -np.inf)
 
 
+def middle(shape: Shape, low: Any, high: Any) -> tuple[Any, Any, float]:
+    """Return middles and half widths of the ranges of a matrix's entries, and a bound on the rounding of singular values."""
+    centre, radius = (m.reshape(shape, order="F") for m in ((low + high) / 2, (high - low) / 2))
+    return centre, radius, 16 * max(shape, default=0) * EPSILON * frobenius(low, high)
+
+
+def frobenius(low: Any, high: Any) -> float:
+    """Bound the Frobenius norm of a matrix."""
+    return float(np.linalg.norm(largest_sizes(low, high)))
+
+
+def eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """Bound all eigenvalues of the symmetric part of a matrix, from the ranges of its entries.
+
+    They are those of the middles, give or take the norm of what is added, which is entry by entry at most the half widths.
+    """
+    size = frobenius(low, high)
+    if not np.isfinite(size):
+        return Interval(-np.inf, np.inf)
+    centre, radius, rounding = middle(shape, low, high)
+    values = np.linalg.eigvalsh(centre + centre.T) / 2
+    reach = float(np.linalg.norm(radius + radius.T, 2)) / 2 + rounding
+    return Interval(max(float(values[0]) - reach, -size), min(float(values[-1]) + reach, size))
+
+
+def largest_eigenvalue_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """The largest eigenvalue is at least the mean of the diagonal."""
+    trace = low.reshape(shape, order="F").trace() / shape[0]
+    room = 4 * shape[0] * EPSILON * abs(trace)
+    found = eigenvalue_range(shape, low, high)
+    return Interval(max(found.low, trace - room), found.high) if np.isfinite(trace) else found
+
+
+def singular_value_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """The largest singular value is between 0 and the Frobenius norm, and near that of the middles."""
+    size = frobenius(low, high)
+    if not np.isfinite(size):
+        return Interval(0.0, np.inf)
+    centre, radius, rounding = middle(shape, low, high)
+    value, reach = float(np.linalg.norm(centre, 2)), float(np.linalg.norm(radius, 2)) + rounding
+    return Interval(max(value - reach, 0.0), min(value + reach, size))
+
+
+def nuclear_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """The sum of the singular values is at most the root of the rank times the Frobenius norm."""
+    size = frobenius(low, high) * float(np.sqrt(min(shape)))
+    return Interval(0.0, size).rounded()
+
+
+def log_det_range(shape: Shape, low: Any, high: Any) -> Interval:
+    """Between the logarithms of the extreme eigenvalues, times the side; at most the sum of the diagonal's (Hadamard)."""
+    side, values = shape[0], eigenvalue_range(shape, low, high)
+    if not values.low > 0:
+        raise NotPrivate(
+            "log_det is Lipschitz only where its argument keeps away from singular matrices, and the ranges of its entries "
+            f"allow an eigenvalue of {values.low:.4g}",
+            None,
+            "add a multiple of the identity, or bound the parameters so that all eigenvalues have a positive lower bound",
+        )
+    diagonal = np.log(np.minimum(high.reshape(shape, order="F").diagonal(), values.high))
+    return Interval(side * float(np.log(values.low)), float(diagonal.sum())).rounded(float(np.abs(diagonal).sum()))
+
+
+Ends = Callable[[Shape, Any, Any], Interval]
+
+
+def bounds_by(ends: Ends) -> Callable[[Expression, Any], Pair]:
+    """Return the rule for ranges of a function of one matrix of the record, which must be symmetric if the atom says so."""
+
+    def bounds(expression: Expression, expander: Any) -> Pair:
+        (inner,) = expression.args
+        assert expression.atom is not None
+        if expression.atom.domain(expression) != (None,) and not expander.expand(inner).is_symmetric:
+            raise NotPrivate(
+                f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
+                expression,
+                "add it to its transpose, or use outer products and diagonals",
+            )
+        found = ends(inner.shape, *expander.bounds(inner))
+        return outward(np.array([found.low]), np.array([found.high]), 4 + inner.size)
+
+    return bounds
+
+
+def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -> Callable[..., Entries]:
+    """Return the rule of a function whose gradients are matrices of Frobenius norm at most `steepest`."""
+
+    def rule(expression: Expression, arguments: list[Entries]) -> Entries:
+        shape, entries = expression.args[0].shape, arguments[0]
+        size, rows = steepest(shape), affine_rows(entries, "a spectral function")
+        term = Term(rows * size, True, scaled_mass(entries, size))
+        return [Scalar(ends(shape, *entry_ends(entries)), (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
+
+    return rule
+
+
+def never_smooth(expression: Expression, args: list[Expression], width: float) -> None:
+    """Say that there is no smooth stand-in."""
+
+
+TIE = "the largest eigenvalue or singular value is not differentiable where two of them tie"
+LARGEST = "gradient in the unit Frobenius ball of the argument's entries; not differentiable"
+LEWIS = "Lewis & Overton, Eigenvalue optimization, 1996"
+
+
+def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+    """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2."""
+    shape, entries = expression.args[0].shape, arguments[0]
+    value, least = log_det_range(shape, *entry_ends(entries)), eigenvalue_range(shape, *entry_ends(entries)).low
+    rows, size = affine_rows(entries, "a log-determinant"), float(np.sqrt(shape[0])) / least
+    term = Term(rows * size, True, scaled_mass(entries, size))
+    pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
+    return [Scalar(value, (term,), pieces, -1)]
+
+
+def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """No eigenvalue exceeds the Frobenius norm."""
+    known = np.isfinite(reach.norm) and reach.norm > 0
+    return np.full(expression.args[0].size, -weights[0] / reach.norm**2) if known else None
+
+
+def records_first(a: Any) -> Any:
+    """Return matrices as a stack."""
+    return np.moveaxis(a, -1, 0)
+
+
+def outer(vectors: Any, others: Any) -> Any:
+    """Sum of the outer products of columns, for each of a stack, with the records last again."""
+    return np.moveaxis(np.matmul(vectors, np.swapaxes(others, -1, -2)), 0, -1)
+
+
+def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """The projection on an eigenvector of the largest eigenvalue."""
+    vectors = np.linalg.eigh(symmetric(np, records_first(a)))[1][..., -1:]
+    return [slope * outer(vectors, vectors)]
+
+
+def singular_pairs(a: Any, largest: bool = False) -> Any:
+    """Sum of the products of left and right singular vectors: of all nonzero singular values, or of the largest.
+
+    They are eigenvectors of a symmetric matrix with the matrix and its transpose as blocks.
+    """
+    stack = records_first(a)
+    rows, columns = stack.shape[1:]
+    above = np.concatenate([np.zeros((len(stack), rows, rows)), stack], axis=2)
+    below = np.concatenate([np.swapaxes(stack, -1, -2), np.zeros((len(stack), columns, columns))], axis=2)
+    values, vectors = np.linalg.eigh(np.concatenate([above, below], axis=1))
+    kept = 2.0 * (values > 1e-12 * values[..., -1:])[:, None, :]
+    if largest:
+        vectors, kept = vectors[..., -1:], kept[..., -1:]
+    return outer(vectors[:, :rows] * kept, vectors[:, rows:])
+
+
+def inverse(a: Any) -> Any:
+    """Inverses of symmetric matrices; NaN where a matrix has none."""
+    values, vectors = np.linalg.eigh(symmetric(np, records_first(a)))
+    return outer(vectors / values[:, None, :], vectors)
+
+
 LAMBDA_MAX = Atom(
     name="lambda_max",
     shape=of_square,
-    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
+    # Like CVXPY's, it sees the lower triangle only.
+    value=each(lambda xp, a: xp.linalg.eigvalsh(xp.tril(a) + xp.swapaxes(xp.tril(a, -1), -1, -2))[..., -1]),
+    pull=largest_eigenvector,
     reads={"cvxpy.atoms.lambda_max.lambda_max": lambda node, args: lambda_max(args[0])},
     writes=lambda cp, expression, args: cp.lambda_max(args[0]),
     domain=lambda expression: ("symmetric",),
     curve=convex,
+    statement=LARGEST,
+    source=LEWIS,
+    bounds=bounds_by(largest_eigenvalue_range),
+    rule=spectral_rule(largest_eigenvalue_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -58,10 +231,16 @@ SIGMA_MAX = Atom(
     name="sigma_max",
     shape=of_matrix,
     value=each(lambda xp, a: xp.linalg.svd(a, compute_uv=False)[..., 0]),
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads={"cvxpy.atoms.sigma_max.sigma_max": lambda node, args: sigma_max(args[0])},
     writes=lambda cp, expression, args: cp.sigma_max(args[0]),
     sign=nowhere_negative,
     curve=convex,
+    statement=LARGEST,
+    source=LEWIS,
+    bounds=bounds_by(singular_value_range),
+    rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
+    smooth=never_smooth,
 )
 
 
@@ -69,10 +248,20 @@ NORM_NUC = Atom(
     name="norm_nuc",
     shape=of_matrix,
     value=each(lambda xp, a: xp.sum(xp.linalg.svd(a, compute_uv=False), axis=-1)),
+    pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
     reads={"cvxpy.atoms.norm_nuc.normNuc": lambda node, args: norm_nuc(args[0])},
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
     sign=nowhere_negative,
     curve=convex,
+    statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
+    source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
+    bounds=bounds_by(nuclear_range),
+    rule=spectral_rule(
+        nuclear_range,
+        lambda shape: float(np.sqrt(min(shape))),
+        "the nuclear norm is not differentiable where a singular value is 0",
+    ),
+    smooth=never_smooth,
 )
 
 
@@ -80,10 +269,21 @@ LOG_DET = Atom(
     name="log_det",
     shape=of_square,
     value=each(logarithm_of_determinant),
+    pull=lambda e, value, slope, a: [slope * inverse(a)],
     reads={"cvxpy.atoms.log_det.log_det": lambda node, args: log_det(args[0])},
     writes=lambda cp, expression, args: cp.log_det(args[0]),
     domain=lambda expression: ("semidefinite",),
     curve=concave,
+    statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
+    "Hessian at most sum g_j g_j' / l^2",
+    source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",
+    bounds=bounds_by(log_det_range),
+    rule=log_det_rule,
+    strong=LeastCurvature(
+        "negative log-determinant",
+        "-log det(A theta + C) on a bounded K, of norm at most u: Hessian at least A'A/u^2",
+        log_det_bend,
+    ),
 )
 
 

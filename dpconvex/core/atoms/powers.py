@@ -6,9 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpconvex.core.atom import Atom
+from dpconvex.core.abstract_values import Piece, Scalar, Term
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.groups import (
+    Pair,
+    absolute_value,
+    affine_rows,
+    along_axis,
+    entry_ends,
+    is_one_row,
+    largest_sizes,
+    least_sizes,
+    lines,
+    outward,
+    scaled_mass,
+)
+from dpconvex.core.atoms.rules import (
+    BOUND_IT,
+    CALCULUS,
+    Entries,
+    at_most,
+    behind,
+    bounded,
+    claimed,
+    entrywise,
+    positive,
+    shrunk,
+)
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
@@ -21,11 +48,21 @@ from dpconvex.core.atoms.shared import (
     number,
     reduced,
     same,
+    sum_matrix,
+    unreduced,
+    varies,
 )
 from dpconvex.core.expression import Expression, Shape, constant
+from dpconvex.core.intervals import Interval
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import MissingRule, NotPrivate
 
-# CVXPY defines these powers on the whole line, and every other one only for arguments that are not negative.
-WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+Array = NDArray[np.float64]
+
+# Powers whose logarithm is below this are finite, and so are products of a few of them with anything reasonable.
+LARGEST_LOGARITHM = 300.0
+# CVXPY's own programs have these powers on the whole line, and every other one only for arguments that are not negative.
+CONIC_WHOLE_LINE = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
@@ -35,16 +72,40 @@ def clipped_product(xp: Any, expression: Expression, a: Any) -> Any:
     return clipped * (2 * a - clipped)
 
 
+def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Slope 2m cut at 2M in absolute value.  It is 0 at 0, so `huber(pos(m))` is differentiable although pos is not."""
+    threshold, low, high = expression.option("M"), entry.value.low, entry.value.high
+    slope = Interval(2 * max(-threshold, min(low, threshold)), 2 * max(-threshold, min(high, threshold)))
+
+    def value(m: float) -> float:
+        return m * m if abs(m) <= threshold else 2 * threshold * abs(m) - threshold * threshold
+
+    least = 0.0 if low <= 0 <= high else min(value(low), value(high))
+    curvature = 2.0 if low < threshold and high > -threshold else 0.0
+    return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
+
+
+def huber_range(expression: Expression, expander: Any) -> Any:
+    """Increasing in the absolute value: its values at the least and the largest."""
+    ends = (sizes(*expander.bounds(expression.args[0])) for sizes in (least_sizes, largest_sizes))
+    return outward(*(clipped_product(np, expression, end) for end in ends))
+
+
 HUBER = Atom(
     name="huber",
     shape=lambda shape, M: shape if M > 0 else _threshold(M),
     value=clipped_product,
+    pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
     reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
+    bounds=huber_range,
+    rule=entrywise(huber_rule),
+    statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
+    source=f"Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); {CALCULUS}",
 )
 
 
@@ -57,28 +118,58 @@ def magnitude(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.maximum(a, -a)
 
 
+def abs_range(expression: Expression, expander: Any) -> Any:
+    """The larger end; from 0 if the interval contains it, else from the smaller end."""
+    low, high = expander.bounds(expression.args[0])
+    return least_sizes(low, high), largest_sizes(low, high)
+
+
 ABS = Atom(
     name="abs",
     shape=same,
     value=magnitude,
+    pull=lambda expression, value, slope, a: [slope * np.sign(a)],
     reads={"cvxpy.atoms.elementwise.abs.abs": lambda node, args: absolute(args[0])},
     writes=lambda cp, expression, args: cp.abs(args[0]),
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,
+    bounds=abs_range,
+    rule=entrywise(absolute_value),
+    smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
+    statement="|m|: slope in [-1, 1]; not differentiable at 0",
+    source=CALCULUS,
 )
 
 
 def is_whole_line(p: float) -> bool:
-    """Whether CVXPY defines a power everywhere."""
-    return p in WHOLE_LINE
+    """Whether a power is defined and convex everywhere."""
+    return p >= 2 and p % 2 == 0
+
+
+def written_power(cp: Any, expression: Expression, inner: Any) -> Any:
+    """Write a power, an even one of the absolute value where CVXPY would restrict its argument."""
+    p = expression.option("p")
+    return cp.power(cp.abs(inner) if is_whole_line(p) and p not in CONIC_WHOLE_LINE else inner, p)
+
+
+def whole_power(base: Any, p: int) -> Any:
+    """Power with a whole exponent, by repeated multiplication: NumPy leaves it to a slow function from the third on."""
+    if p < 3:
+        return base**p
+    half = whole_power(base, p // 2)
+    return half * half * base if p % 2 else half * half
+
+
+def _exponent(p: float) -> Shape:
+    raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
 
 
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Power with a constant exponent; infinite or NaN outside its domain, like NumPy's."""
     p = expression.option("p")
     if p.is_integer() and 0 <= p <= 64:
-        return a ** int(p)
+        return whole_power(a, int(p)) if xp is np else a ** int(p)
     if p == 0.5:
         return xp.sqrt(a)
     # A safe base keeps the derivative at 0 finite where the power's own is (p > 1).
@@ -97,15 +188,89 @@ def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     return signs[k] if is_whole_line(p) else 1 if p > 0 else -1
 
 
+def is_short(expression: Expression) -> bool:
+    """Whether a power is of a function of the record, and has few factors."""
+    return not expression.variables and expression.option("p") in range(1, 9)
+
+
+def power_range(expression: Expression, expander: Any) -> Any:
+    """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
+    low, high = expander.bounds(expression.args[0])
+    p = expression.option("p")
+    if is_whole_line(p):
+        return outward(least_sizes(low, high) ** p, largest_sizes(low, high) ** p)
+    if (low < 0).any() or (p < 0 and (low <= 0).any()):
+        raise NotPrivate(
+            f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
+            f"to {float(low.min()):.4g}",
+            expression,
+            "declare a domain that keeps away from zero, or shift the argument",
+        )
+    ends = np.stack([low**p, high**p])
+    return outward(ends.min(axis=0), ends.max(axis=0))
+
+
+def power_rule(expression: Expression, entry: Scalar) -> Scalar:
+    """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
+    p, value = expression.option("p"), entry.value
+    even = is_whole_line(p)
+    if not even and (value.low < 0 or (p < 2 and shrunk(value) <= 0)):
+        raise NotPrivate(
+            f"the power {p:g} needs an argument bounded away from {'zero' if p < 2 else 'negative numbers'}, and it goes down "
+            f"to {value.low:.4g}",
+            None,
+            "shift the argument, or bound the parameters; cp.square and dp.huber_hinge take any argument",
+        )
+    if not np.isfinite(value.high) or not np.isfinite(value.low):
+        raise NotPrivate(
+            f"the power {p:g} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT
+        )
+    if p < 2:
+        value = Interval(shrunk(value), value.high)
+    ends = (value.low, value.high)
+    if max((p * np.log(abs(m)) for m in ends if m != 0), default=0.0) > LARGEST_LOGARITHM:
+        raise NotPrivate(
+            f"the power {p:g} of a number in [{value.low:.4g}, {value.high:.4g}] overflows", None, BOUND_IT
+        )
+
+    def at(exponent: float) -> list[float]:
+        if exponent == 0:
+            return [1.0, 1.0]
+        return [float(np.sign(m) ** int(exponent) * abs(m) ** exponent if even else m**exponent) for m in ends]
+
+    values, slopes = at(p), [p * slope for slope in at(p - 1)]
+    least = 0.0 if value.low < 0 < value.high else min(values)
+    return (behind(entry) if p >= 2 else entry).through(
+        Interval(least, max(values)).rounded(),
+        Interval(min(slopes), max(slopes)).rounded(),
+        max(abs(p * (p - 1) * bend) for bend in at(p - 2)),
+        sign=-1 if 0 < p < 1 else 1,
+    )
+
+
+def power_bend(expression: Expression, weights: Array, reach: Reach) -> Array | None:
+    """Bound the curvature of weighted powers from below: at the argument nearest to 0 (p >= 2), or farthest from it (p < 2)."""
+    p = expression.option("p")
+    nearest = least_sizes(reach.low, reach.high) if is_whole_line(p) else np.maximum(reach.low, 0.0)
+    return claimed(weights * p * (p - 1), nearest ** (p - 2) if p >= 2 else at_most(reach.high) ** (p - 2))
+
+
+def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
+    """Power with an exponent less one."""
+    p = expression.option("p")
+    return [slope * (p * whole_power(a, int(p) - 1) if p.is_integer() and p >= 1 else p * a ** (p - 1))]
+
+
 POWER = Atom(
     name="power",
-    shape=lambda shape, p: shape,
+    shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
     value=power_value,
+    pull=power_pull,
     reads={
         f"cvxpy.atoms.elementwise.power.{name}": lambda node, args: power(args[0], number(node.p))
         for name in ("Power", "PowerApprox", "power")
     },
-    writes=lambda cp, e, args: cp.power(args[0], e.option("p")),
+    writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
     sign=power_sign,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
@@ -115,6 +280,18 @@ POWER = Atom(
         if e.option("p") == 2
         else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
     ),
+    expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
+    bounds=power_range,
+    rule=entrywise(power_rule),
+    strong=LeastCurvature(
+        "power",
+        "sum_k w_k m_k^p, m = A theta + c: Hessian at least A' diag(w_k p(p - 1) m_k^(p-2)) A, at the m_k nearest to 0 on K for "
+        "p >= 2 (2 A' diag(w) A for squares) and at the largest m_k for p < 2",
+        power_bend,
+        exact=lambda e: bool(e.option("p") == 2),
+    ),
+    statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
+    source=CALCULUS,
 )
 
 
@@ -141,12 +318,100 @@ def square(a: Any) -> Expression:
     return power(a, 2.0)
 
 
+def squares_bounds(expression: Expression, expander: Any) -> Pair:
+    """Bound sums of squares of a function of the record, over a positive one."""
+    table = lines(expression)
+    low, high = expander.bounds(expression.args[0])
+    (least,), (most,) = expander.bounds(expression.args[1])
+    if not least > 0:
+        raise NotPrivate(
+            f"the divisor of squares can reach zero: over the declared domain it goes down to {least:.4g}",
+            expression,
+            "shift it, or declare a domain that keeps away from zero",
+        )
+    below, above = ((sizes(low, high)[table] ** 2).sum(axis=1) for sizes in (least_sizes, largest_sizes))
+    return outward(below / most, above / least, 8 + table.shape[1])
+
+
+def squares_rule(expression: Expression, arguments: list[Entries]) -> Entries:
+    """With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's."""
+    (divisor,) = arguments[1]
+    return [squares_over(group, divisor) for group in along_axis(expression, arguments[0])]
+
+
+def squares_over(group: Entries, divisor: Scalar) -> Scalar:
+    """Bound the sum of the squares of some entries, over one that keeps away from zero.
+
+    The square of pos(m) has the slope 2 pos(m) times m's: there is no kink.
+    """
+    low, y = positive(divisor, "quad_over_lin", "divisor"), divisor.value
+    ranges = [bounded(entry, "a square") for entry in group]
+    if any(not e.is_affine and (e.value.low if e.sign > 0 else -e.value.high) < 0 for e in group):
+        raise MissingRule("the square of a curved term that can change its sign", None, "square affine expressions")
+    inner = [behind(entry) for entry in group]
+    ends = entry_ends(group)
+    sizes, least = largest_sizes(*ends), float((least_sizes(*ends) ** 2).sum())
+    value = Interval(least / y.high, float((sizes**2).sum()) / low)
+    plain = len(group) == 1 and y == Interval(1.0, 1.0)
+    value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
+    if len(group) > 1 and all(map(is_one_row, inner)):
+        steepest = 2 * float(np.linalg.norm(sizes)) / low
+        terms: tuple[Term, ...] = (
+            Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),
+        )
+    else:
+        slopes = [
+            Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
+        ]
+        terms = tuple(term.scaled(s) for entry, s in zip(inner, slopes, strict=True) for term in entry.terms)
+    pieces = []
+    for entry, reach in zip(inner, ranges, strict=True):
+        ratio = Interval(-reach.high, -reach.low) * Interval(1 / y.high, 1 / low)
+        extra = tuple(term.scaled(ratio) for term in divisor.terms)
+        pieces.append(Piece(entry.terms + extra, 2.0 / low))
+        pieces.extend(piece.scaled(2 * reach.size / low) for piece in entry.pieces)
+    if divisor.terms:
+        bound = Interval(-value.high / low, -value.low / y.high)
+        terms = terms + tuple(term.scaled(bound) for term in divisor.terms)
+        pieces.extend(piece.scaled(value.high / low) for piece in divisor.pieces)
+    kink = next((entry.kink for entry in (*inner, divisor) if entry.kink), None)
+    return Scalar(value, terms, tuple(pieces), 1, kink)
+
+
+def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """Twice the weights, over a constant divisor."""
+    divisor = expression.args[1]
+    if not divisor.is_constant:
+        return None
+    result = np.zeros(expression.args[0].size)
+    for weight, line in zip(weights, lines(expression), strict=True):
+        result[line] = 2 * weight / float(divisor.number)
+    return result
+
+
+def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Twice the entries over the divisor, and minus the value over it."""
+    first = 2 * a * unreduced(expression, slope / b)
+    second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
+    return [first, second]
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
-    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims),
+    shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
     value=lambda xp, e, a, b: (
         kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
     ),
+    pull=squares_pull,
     reads={
         "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
             args[0], args[1], axes_of(node), bool(getattr(node, "keepdims", False))
@@ -158,7 +423,23 @@ QUAD_OVER_LIN = Atom(
     curve=convex,
     slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
     text=lambda e, write: squares_text(e, write),
+    expand=summed_squares,
+    statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "
+    "Hessian (2/y) sum g_j g_j'; of pos(m): no kink",
+    source=CALCULUS,
+    bounds=squares_bounds,
+    rule=squares_rule,
+    strong=LeastCurvature(
+        "sum of squares",
+        "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y",
+        squares_bend,
+        exact=lambda expression: expression.args[1].is_constant,
+    ),
 )
+
+
+def _divisor(shape: Shape) -> Shape:
+    raise ValueError(f"sums of squares are divided by a number, and the divisor has shape {shape}")
 
 
 def squares_text(expression: Expression, write: Any) -> tuple[str, int]:

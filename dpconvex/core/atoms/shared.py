@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.core.text import ATOM, PRODUCT, SIGN
@@ -23,6 +24,15 @@ def same(*shapes: Shape, **options: Any) -> Shape:
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     """Shape after a reduction over some axes."""
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)
+
+
+def sum_matrix(expression: Expression) -> sp.csc_array:
+    """Return the matrix, of zeros and ones, that adds up what a reduction reduces; entries are in column order."""
+    inner, axis = expression.args[0], expression.option("axis")
+    places = np.arange(expression.size).reshape(reduced(inner.shape, axis, keepdims=True), order="F")
+    row = np.broadcast_to(places, inner.shape).ravel(order="F")
+    shape = (expression.size, inner.size)
+    return sp.csc_array((np.ones(inner.size), (row, np.arange(inner.size))), shape=shape)
 
 
 def axes_of(node: Any) -> tuple[int, ...]:
@@ -114,6 +124,17 @@ def over(build: Any) -> Any:
 def kept(expression: Expression, result: Any) -> Any:
     """Return a reduction that kept its axes, without them unless the atom keeps them."""
     return result.reshape((*expression.shape, result.shape[-1]))
+
+
+def unreduced(expression: Expression, slope: Any) -> Any:
+    """Return what belongs to the results of a reduction with the axes that were reduced, of length 1."""
+    shape = reduced(expression.args[0].shape, expression.option("axis"), True)
+    return slope.reshape((*shape, slope.shape[-1]))
+
+
+def varies(expression: Expression, k: int) -> bool:
+    """Whether an argument mentions variables, so that a slope by it is wanted."""
+    return bool(expression.args[k].variables)
 
 
 def axis_text(expression: Expression, axis: tuple[int, ...]) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.bilinear_forms import Interval
+from dpconvex.core.expression import Expression
+from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
 __all__ = ["Kink", "Piece", "Scalar", "Term", "hull_of"]
@@ -83,7 +83,7 @@ class Kink:
     """Why a subexpression has no Lipschitz gradient."""
 
     reason: str
-    place: cp.Expression
+    place: Expression
     remedy: str
 
     @property
@@ -114,6 +114,8 @@ class Scalar:
     lead : float or None
         If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
         bound on the multiple.
+    behind : Scalar or None
+        The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
     """
 
     value: Interval
@@ -123,6 +125,7 @@ class Scalar:
     kink: Kink | None = field(default=None)
     logit: tuple[Array, float, float, float] | None = None
     lead: float | None = None
+    behind: Scalar | None = None
 
     @property
     def is_affine(self) -> bool:

@@ -1,0 +1,74 @@
+"""What is needed of a template to evaluate it, whatever the records: made once, when it is first needed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import scipy.sparse as sp
+
+from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation.programs import Lowered, entries_matrix
+from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute
+from dpconvex.geometry.quadratics import Quadratic, quadratic
+from dpconvex.language.template import Template
+
+__all__ = ["LoweredTemplate", "lower_template"]
+
+
+class LoweredTemplate:
+    """Losses and regularizer as programs.
+
+    Parameters
+    ----------
+    template : Template
+    space : Space
+    """
+
+    def __init__(self, template: Template, space: Space) -> None:
+        self._losses, self._space, self._regularizer = template.losses, space, template.regularizer
+
+    @cached_property
+    def losses(self) -> tuple[Lowered, ...]:
+        """The loss of each combination of discrete fields."""
+        return tuple(Lowered.build(loss, self._space) for loss in self._losses)
+
+    @cached_property
+    def _split(self) -> tuple[Expression, AbsoluteValues | None]:
+        return split_absolute(self._regularizer, self._space)
+
+    @property
+    def absolute(self) -> AbsoluteValues | None:
+        """The separable absolute values in the regularizer, if there are any."""
+        return self._split[1]
+
+    @cached_property
+    def regularizer(self) -> Lowered | Quadratic:
+        """The regularizer, all of it."""
+        return quadratic(self._regularizer, self._space) or Lowered.build(self._regularizer, self._space)
+
+    @cached_property
+    def smooth(self) -> Lowered | Quadratic:
+        """The regularizer without its separable absolute values."""
+        if self.absolute is None:
+            return self.regularizer
+        return quadratic(self._split[0], self._space) or Lowered.build(self._split[0], self._space)
+
+    @cached_property
+    def lift(self) -> sp.csr_array:
+        """See `entries_matrix`."""
+        return entries_matrix(self._space)
+
+
+_lowered: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LoweredTemplate]] = WeakKeyDictionary()
+
+
+def lower_template(template: Template, space: Space) -> LoweredTemplate:
+    """Lower the losses and the regularizer of a template, once."""
+    order = tuple(block.variable for block in space.blocks.values())
+    known = _lowered.get(template)
+    if known is None or known[0] != order:
+        known = (order, LoweredTemplate(template, space))
+        _lowered[template] = known
+    return known[1]

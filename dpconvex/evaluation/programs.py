@@ -1,0 +1,169 @@
+"""Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments.
+
+Losses that differ only in *which* variable or number stands where, as those of different labels do, are one expression in slots:
+the same object, so that what is prepared for one of them (compiled, or put in order) serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.evaluate import postorder
+from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import TemplateError
+
+__all__ = ["Lowered", "Program", "entries_matrix", "records_last"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Program:
+    """An expression in slots; equal programs compute the same function of what stands in these.
+
+    Attributes
+    ----------
+    root : Expression
+    entries : tuple of Expression
+        Slots of variables, or of subexpressions that are given: what derivatives are taken by.
+    fields, numbers : tuple of Expression
+        Slots of the record's fields, and of constants.
+    """
+
+    root: Expression
+    entries: tuple[Expression, ...]
+    fields: tuple[Expression, ...]
+    numbers: tuple[Expression, ...]
+
+    @cached_property
+    def order(self) -> list[Expression]:
+        """Every node, arguments before what is made of them."""
+        return postorder([self.root])
+
+    def cut(self, entries: Any) -> list[Any]:
+        """Cut a table with a row for each entry of the slots, in column order, and records last, into the slots' arrays."""
+        parts, start = [], 0
+        for slot in self.entries:
+            part = entries[start : start + slot.size]
+            turned = part.reshape((*slot.shape[::-1], part.shape[-1]))
+            parts.append(turned if slot.ndim < 2 else turned.transpose((*range(slot.ndim)[::-1], slot.ndim)))
+            start += slot.size
+        return parts
+
+    def joined(self, parts: Sequence[Any]) -> Array:
+        """Do the reverse of `cut`."""
+        rows = [part.reshape((-1, part.shape[-1]), order="F") if part.ndim > 2 else part for part in parts]
+        flat = [row[None] if row.ndim == 1 else row for row in rows]
+        return flat[0] if len(flat) == 1 else np.concatenate(flat)
+
+    def leaves(self, entries: Sequence[Any], fields: Sequence[Any], numbers: Sequence[Any]) -> dict[Expression, Any]:
+        """Put arrays with records last into the slots; numbers have no records."""
+        found = dict(zip(self.entries, entries, strict=True))
+        found.update(zip(self.fields, fields, strict=True))
+        found.update((slot, number[..., None]) for slot, number in zip(self.numbers, numbers, strict=True))
+        return found
+
+
+def slotted(
+    expression: Expression, given: Mapping[Expression, int]
+) -> tuple[Program, list[Expression], list[Field], list[Constant]]:
+    """Return an expression in slots, and what stands in these: variables or given subexpressions, fields, numbers."""
+    entries: list[Expression] = []
+    fields: list[Field] = []
+    numbers: list[Constant] = []
+    slots: dict[Expression, Expression] = {}
+    for node in postorder([expression], given):
+        if node in given or isinstance(node, Variable):
+            slots[node] = Variable.of(node.shape, f"slot {len(entries)}", -1 - len(entries))
+            entries.append(node)
+        elif isinstance(node, Field):
+            slots[node] = Field.of(node.shape, f"field {len(fields)}", "slot")
+            fields.append(node)
+        elif isinstance(node, Constant):
+            slots[node] = Field.of(node.shape, f"number {len(numbers)}", "slot")
+            numbers.append(node)
+        else:
+            assert node.atom is not None
+            slots[node] = node.atom(*(slots[argument] for argument in node.args), **dict(node.options))
+    program = Program(slots[expression], *(tuple(slots[leaf] for leaf in part) for part in (entries, fields, numbers)))
+    return program, entries, fields, numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A program, its numbers, and where its variables lie among the entries of all variables.
+
+    Attributes
+    ----------
+    program : Program
+    fields : tuple of str
+        The record fields that it reads, in order of their slots.
+    constants : tuple of ndarray
+    place : ndarray of int
+        Numbers of the entries that it reads, variable by variable in order of their slots, each in column order.
+    given : tuple of int
+        Numbers of the given subexpressions, in order of their slots.
+    """
+
+    program: Program
+    fields: tuple[str, ...]
+    constants: tuple[Array, ...]
+    place: NDArray[np.int64]
+    given: tuple[int, ...] = ()
+
+    @classmethod
+    def build(cls, expression: Expression, space: Space, given: Mapping[Expression, int] | None = None) -> Lowered:
+        """Lower an expression; subexpressions that are given become slots with their numbers instead of being looked into.
+
+        Raises
+        ------
+        TemplateError
+            If a variable is not in the space.
+        """
+        given = given or {}
+        program, entries, fields, numbers = slotted(expression, given)
+        starts = dict(
+            zip(space.blocks, np.cumsum([0, *(b.variable.size for b in space.blocks.values())]), strict=False)
+        )
+        place = []
+        for leaf in entries:
+            if leaf in given:
+                continue
+            assert isinstance(leaf, Variable)
+            block = space.blocks.get(leaf.name)
+            if block is None or block.variable is not leaf:
+                raise TemplateError(f"the variable {leaf.name!r} is not one of the template's.")
+            place.append(starts[leaf.name] + np.arange(leaf.size))
+        return cls(
+            program,
+            tuple(leaf.name for leaf in fields),
+            tuple(leaf.dense for leaf in numbers),
+            np.concatenate(place) if place else np.zeros(0, dtype=np.int64),
+            tuple(given[leaf] for leaf in entries if leaf in given),
+        )
+
+    def leaves(self, entries: Any, fields: Mapping[str, Any]) -> dict[Expression, Any]:
+        """Put into the slots what stands there, from a table of entries with records last, and fields with records first."""
+        found = [fields[name] for name in self.fields]
+        dense = [records_last(f.toarray() if sp.issparse(f) else np.asarray(f)) for f in found]
+        return self.program.leaves(self.program.cut(entries), dense, self.constants)
+
+
+def entries_matrix(space: Space) -> sp.csr_array:
+    """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
+    if not space.blocks:
+        return sp.csr_array((0, 0))
+    return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))
+
+
+def records_last(values: Any) -> Any:
+    """Move the records, the first axis of a field's values, to the end."""
+    return values if values.ndim < 2 else values.transpose((*range(1, values.ndim), 0))

@@ -1,0 +1,91 @@
+"""Sums over records whose losses have leaves of any kind: each group with equal discrete fields with its whole loss, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.expression import Expression
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.summation import PIECE, Pairwise, in_pieces
+from dpconvex.evaluation.derivatives import gradient, hessian_product, values
+from dpconvex.evaluation.lowered_template import LoweredTemplate
+from dpconvex.evaluation.programs import Lowered
+from dpconvex.language.record import Batch
+
+__all__ = ["WholeLosses"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# So many numbers of a kind are made at a time: they stay in a cache.
+CACHED = 2**16
+
+
+class WholeLosses:
+    """Sums over records.
+
+    Parameters
+    ----------
+    lowered : LoweredTemplate
+    space : Space
+    batch : Batch
+    """
+
+    def __init__(self, lowered: LoweredTemplate, space: Space, batch: Batch) -> None:
+        self.lift, self.space, self.batch = lowered.lift, space, batch
+        self._groups = [(loss, rows) for g, loss in enumerate(lowered.losses) if len(rows := batch.rows(g))]
+
+    def _entries(self, theta: Array) -> Array:
+        return np.asarray(self.lift @ theta)[:, None]
+
+    def _pieces(self, theta: Array) -> Iterator[tuple[Lowered, Indices, dict[Expression, Any], int]]:
+        """Yield programs, records, what stands in the slots, and how many records that is: one if it is the same for all."""
+        entries = self._entries(theta)
+        for lowered, rows in self._groups:
+            step = PIECE * max(CACHED // (PIECE * max(len(lowered.place), 1)), 1)
+            for start in range(0, len(rows), step if lowered.fields else len(rows)):
+                some = rows[start : start + step] if lowered.fields else rows
+                fields = {name: self.batch.fields[name][some] for name in lowered.fields}
+                leaves = lowered.leaves(entries[lowered.place], fields)
+                yield lowered, some, leaves, len(some) if lowered.fields else 1
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
+        """Sum of the losses and its gradient, shape (dim,)."""
+        total, slope = 0.0, Pairwise(np.zeros(self.lift.shape[0]))
+        for lowered, rows, leaves, count in self._pieces(theta):
+            found, part = gradient(lowered.program, leaves, count)
+            total += float(found.sum()) * (len(rows) // count)
+            slope.add(self._placed(lowered, part, len(rows) // count))
+        return total, np.asarray(self.lift.T @ slope.value)
+
+    def hessian_product(self, theta: Array, direction: Array) -> Array:
+        """Hessian of the sum of the losses times a direction, shape (dim,)."""
+        along, total = self._entries(direction), Pairwise(np.zeros(self.lift.shape[0]))
+        for lowered, rows, leaves, count in self._pieces(theta):
+            part = hessian_product(lowered.program, leaves, lowered.program.cut(along[lowered.place]), count)
+            total.add(self._placed(lowered, part, len(rows) // count))
+        return np.asarray(self.lift.T @ total.value)
+
+    def record_values(self, theta: Array) -> Array:
+        """Loss of each record, shape (n,)."""
+        result = np.empty(self.batch.size)
+        for lowered, rows, leaves, count in self._pieces(theta):
+            result[rows] = values(lowered.program, leaves, count)
+        return result
+
+    def record_gradients(self, theta: Array) -> Array:
+        """Gradient of each record's loss, shape (n, dim)."""
+        result = np.zeros((self.batch.size, self.space.dim))
+        for lowered, rows, leaves, count in self._pieces(theta):
+            result[rows] = gradient(lowered.program, leaves, count)[1].T @ self.lift[lowered.place]
+        return result
+
+    def _placed(self, lowered: Lowered, slopes: Array, times: int) -> Array:
+        """Sum over records, in pieces, and put the sums where the entries are."""
+        whole = np.zeros(self.lift.shape[0])
+        whole[lowered.place] = times * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0]
+        return whole

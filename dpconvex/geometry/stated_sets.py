@@ -1,0 +1,210 @@
+"""Balls of norms, and other sets that bound an affine function: as pieces with a projection, or with what contains them."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.errors import TemplateError
+from dpconvex.geometry.axis_hull import AxisHull
+from dpconvex.geometry.convex_sets import (
+    UNIT,
+    AffineSubspace,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Spectrum,
+    Unrecognised,
+    close,
+)
+
+__all__ = ["linear", "norm_ball", "semidefinite", "spectral_ball", "two_sided", "unsatisfiable"]
+
+Array = NDArray[np.float64]
+
+# Relative room for the rounding of a pseudo-inverse and of norms, far above it.
+ROOM = 1e-12
+# Ellipsoids on more coordinates than this are not inverted.
+LARGEST_INVERSE = 1000
+
+
+def unsatisfiable(text: str) -> TemplateError:
+    """Say that nothing satisfies a constraint."""
+    return TemplateError(f"the constraint {text} cannot be satisfied.")
+
+
+def linear(matrix: sp.csr_array, lower: Array, upper: Array, text: str) -> list[Piece]:
+    """Pieces of ``lower <= matrix @ theta <= upper``: bounds, linear equations and slabs, row by row."""
+    matrix = sp.csr_array(matrix)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    count = np.diff(matrix.indptr)
+    slack = 1e-12 * (1 + np.where(np.isfinite(upper), np.abs(upper), 0))
+    if (lower > upper + slack).any() or ((count == 0) & ((lower > slack) | (upper < -slack))).any():
+        raise unsatisfiable(text)
+    pieces: list[Piece] = []
+    rows = np.flatnonzero(count == 1)
+    if len(rows):
+        column, slope = matrix.indices[matrix.indptr[rows]].astype(np.int64), matrix.data[matrix.indptr[rows]]
+        one, two = lower[rows] / slope, upper[rows] / slope
+        pieces.append(bounds(column, np.minimum(one, two), np.maximum(one, two), text))
+    for row in np.flatnonzero((count > 1) & (np.isfinite(lower) | np.isfinite(upper))):
+        entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        order = np.argsort(matrix.indices[entries])
+        column, slope = matrix.indices[entries][order].astype(np.int64), matrix.data[entries][order]
+        if lower[row] == upper[row]:
+            pieces.append(AffineSubspace(column, text, slope[None], upper[[row]]))
+        else:
+            # A fixed sign and length make parallel slabs comparable.
+            scale = float(np.linalg.norm(slope)) * (1.0 if slope[0] > 0 else -1.0)
+            ends = sorted((lower[row] / scale, upper[row] / scale))
+            pieces.append(Slab(column, text, slope / scale, ends[0], ends[1]))
+    return pieces
+
+
+def bounds(column: NDArray[np.int64], below: Array, above: Array, text: str) -> Interval:
+    """Bounds on single coordinates, each as tight as the tightest of those given for it."""
+    coordinates, place = np.unique(column, return_inverse=True)
+    lower, upper = np.full(len(coordinates), -np.inf), np.full(len(coordinates), np.inf)
+    np.maximum.at(lower, place, below)
+    np.minimum.at(upper, place, above)
+    if (lower > upper).any():
+        raise unsatisfiable(text)
+    return Interval(coordinates, text, lower, upper)
+
+
+def two_sided(matrix: sp.csr_array, offset: Array, level: Array, text: str) -> list[Piece]:
+    """Read ``|matrix @ theta + offset| <= level``, entry by entry."""
+    if (level < 0).any():
+        raise unsatisfiable(text)
+    return linear(matrix, -level - offset, level - offset, text)
+
+
+def norm_ball(matrix: sp.csr_array, offset: Array, order: float, radius: float, text: str) -> list[Piece]:
+    """Read ``||matrix @ theta + offset|| <= radius`` for a p-norm."""
+    if radius < 0:
+        raise unsatisfiable(text)
+    if order == np.inf or len(offset) == 1:
+        return two_sided(matrix, offset, np.full(len(offset), radius), text)
+    exact = None
+    if order in (1, 2):
+        exact = (l1_ball if order == 1 else euclidean_ball)(matrix, offset, radius, text)
+    return exact if exact is not None else contained(matrix, offset, radius, spread(order, len(offset)), text)
+
+
+def spread(order: float, count: int) -> float:
+    """Largest Euclidean norm of vectors with a p-norm of 1."""
+    return 1.0 if order <= 2 else float(count ** (0.5 - 1 / order)) * (1 + ROOM)
+
+
+def euclidean_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
+    """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
+    gram = sp.csr_array(matrix.T @ matrix)
+    scale = gram.diagonal()
+    columns = np.flatnonzero(scale)
+    if not len(columns):
+        if float(np.linalg.norm(offset)) > radius:
+            raise unsatisfiable(text)
+        return []
+    square = float(scale[columns].mean())
+    difference = gram[columns][:, columns] - square * sp.eye_array(len(columns))
+    if abs(difference).max() > 1e-12 * square:
+        return None
+    center = -np.asarray(matrix[:, columns].T @ offset) / square
+    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
+    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
+    if missed > radius:
+        raise unsatisfiable(text)
+    return [NormBall(columns, text, center, float(np.sqrt((radius**2 - missed**2) / square)))]
+
+
+def l1_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
+    """Read a weighted l1 ball if every entry depends on one coordinate, measured from one center."""
+    count = np.diff(matrix.indptr)
+    if (count > 1).any():
+        return None
+    left = radius - float(np.abs(offset[count == 0]).sum())
+    if left < 0:
+        raise unsatisfiable(text)
+    coordinates, place = np.unique(matrix.indices, return_inverse=True)
+    centers = -offset[count == 1] / matrix.data
+    center, weight = np.zeros(len(coordinates)), np.zeros(len(coordinates))
+    center[place] = centers
+    np.add.at(weight, place, np.abs(matrix.data))
+    if (center[place] != centers).any():
+        return None
+    return [AxisHull(coordinates.astype(np.int64), text, center, -left / weight, left / weight)]
+
+
+def contained(matrix: sp.csr_array, offset: Array, radius: float, factor: float, text: str) -> list[Piece]:
+    """Return a set in which every entry is at most `radius` and the Euclidean norm at most `factor` times as large."""
+    sides = two_sided(matrix, offset, np.full(len(offset), radius), text)
+    columns = np.unique(matrix.indices).astype(np.int64)
+    whole = euclidean_ball(matrix, offset, radius * factor, text)
+    if whole is None:
+        whole = around_ellipsoid(matrix[:, columns].toarray(), offset, radius * factor, columns, text)
+    return [Unrecognised(columns, text, (*sides, *whole))]
+
+
+def around_ellipsoid(matrix: Array, offset: Array, radius: float, columns: NDArray[np.int64], text: str) -> list[Piece]:
+    """Bound ``||A x + b|| <= r`` for A of full column rank.
+
+    With any B, ``x = B (A x + b) - B b + (I - B A) x``; for B near the pseudo-inverse the last term is rounding, and is bounded.
+    """
+    count = len(columns)
+    if count > min(LARGEST_INVERSE, len(offset)):
+        return []
+    inverse = np.linalg.pinv(matrix, rcond=1e-10)
+    center = -inverse @ offset
+    sizes = np.abs(inverse)
+    room = (len(offset) + count + 8) * UNIT
+    missing = np.abs(np.eye(count) - inverse @ matrix).sum(axis=1) + room * (sizes @ np.abs(matrix)).sum(axis=1)
+    if not missing.max(initial=0.0) <= 0.1:
+        return []
+    rounded = room * (sizes @ np.abs(offset))
+    half = np.linalg.norm(inverse, axis=1) * radius * (1 + ROOM) + rounded
+    farthest = float((np.abs(center) + half).max()) / (1 - float(missing.max())) * (1 + ROOM)
+    left = missing * farthest
+    length = float(np.linalg.norm(inverse, 2)) * radius * (1 + ROOM) + float(np.linalg.norm(left + rounded))
+    half = (half + left) * (1 + ROOM)
+    sides = Interval(columns, text, center - half, center + half)
+    return [sides, NormBall(columns, text, center, length * (1 + ROOM))]
+
+
+def spectral_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str) -> list[Piece]:
+    """Read a bound on the largest singular value of an affine matrix."""
+    if radius < 0:
+        raise unsatisfiable(text)
+    if shape[0] == shape[1]:
+        bound = radius * np.eye(shape[0]).ravel()
+        sides = [semidefinite(sign * matrix, bound + sign * offset, text) for sign in (1.0, -1.0)]
+        if sides[0] is not None and sides[1] is not None:
+            return [*sides[0], *sides[1]]
+    return contained(matrix, offset, radius, float(np.sqrt(min(shape))), text)
+
+
+def semidefinite(matrix: sp.csr_array, offset: Array, text: str) -> list[Piece] | None:
+    """Read ``s X + C >= 0`` for a symmetric variable, or a principal submatrix of one, X."""
+    side = int(np.sqrt(len(offset)))
+    row, column = np.triu_indices(side)
+    upper = sp.csr_array(matrix[column * side + row])
+    mirrored = sp.csr_array(matrix[row * side + column])
+    if abs(upper - mirrored).max() > 0 or not (np.diff(upper.indptr) == 1).all() or len(set(upper.indices)) < len(row):
+        return None
+    slope = upper.data * np.where(row == column, 1.0, np.sqrt(2.0))
+    if not close(slope, np.full(len(slope), slope[0])).all():
+        return None
+    constant = offset.reshape(side, side)
+    if not close(constant, constant.T).all():
+        return None
+    scale = float(slope[0])
+    shift = -(constant + constant.T) / (2 * scale)
+    level = 0.0
+    if (shift == shift[0, 0] * np.eye(side)).all():
+        shift, level = np.zeros((side, side)), float(shift[0, 0])
+    limits = (level, np.inf) if scale > 0 else (-np.inf, level)
+    if side == 1:
+        return [Interval(upper.indices.astype(np.int64), text, np.array([limits[0]]), np.array([limits[1]]))]
+    return [Spectrum(upper.indices.astype(np.int64), text, shift, *limits)]

@@ -1,0 +1,129 @@
+"""Slopes and Hessians of every atom against differences of its values, and against JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpconvex.core.atom import ATOMS
+from dpconvex.core.atoms import arrangement as place, exponentials, extremes, matrices, norms, powers, products, sums
+from dpconvex.core.atoms.declared import DECLARED
+from dpconvex.core.atoms.divergences import kl_div, rel_entr
+from dpconvex.core.expression import Expression, Field, Variable
+from dpconvex.evaluation.outer_functions import OuterFunction
+from dpconvex.evaluation.programs import slotted
+
+V, W, S = Variable.of((4,), "v", 1), Variable.of((2, 3), "W", 2), Variable.of((3, 3), "S", 3)
+T, X, A = Field.of((), "t"), Field.of((4,), "x"), Field.of((2, 3), "A")
+
+
+class Square:
+    """A function with declared constants, of which only values and slopes are asked for here."""
+
+    name, slope, lower = "cosine", (-np.inf, np.inf), -np.inf
+
+    def evaluate(self, a: Any, order: int = 0) -> Any:
+        return (np.cosh(a), np.sinh(a), np.cosh(a))[order]
+
+    def apply(self, a: Any) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.cosh(a)
+
+
+positive = powers.square(V) + 0.5
+CASES: dict[str, Callable[[], Expression]] = {
+    "index": lambda: W[1, ::-1] * V[1:],
+    "select": lambda: V[[0, 2, 0]] * X[:3],
+    "reshape": lambda: place.reshape(W, (3, 2)) @ A,
+    "transpose": lambda: place.transpose(W) @ A + S,
+    "diag": lambda: place.diag_matrix(V, 1)[:2, :3] * W + place.diag_matrix(V, -1)[:2, :3],
+    "broadcast": lambda: place.broadcast(W[:1], (4, 3)) + V[0],
+    "concatenate": lambda: place.vstack(W, A, 2 * W[0]) + place.concatenate(W, W * T, W[:1], axis=0)[:5, :],
+    "add": lambda: V + X + V[1] + 1.0,
+    "negate": lambda: -V,
+    "sum": lambda: sums.total(W * A, (0,)) + sums.total(W, (1,), keepdims=True)[0],
+    "trace": lambda: sums.trace(S @ S),
+    "cumsum": lambda: sums.cumsum(W * W, 1) + sums.cumsum(W, 0),
+    "multiply": lambda: V * X * V,
+    "divide": lambda: V / (powers.square(V) + 1) + V / 2,
+    "matmul": lambda: W @ S @ (place.transpose(A) @ W)[0] + W @ np.ones(3)[0:3] + (X[:2] @ W) @ S @ S[0],
+    "kron": lambda: products.kron(W, A) + products.kron(np.ones((2, 1)), products.kron(np.ones((2, 3)), W[:1]))[:4, :],
+    "convolve": lambda: products.convolve(V, X) + products.convolve(V[:2], place.hstack(V, T)[:5])[:1],
+    "exp": lambda: exponentials.exp(V),
+    "log": lambda: exponentials.log(positive),
+    "entr": lambda: exponentials.entr(positive),
+    "xexp": lambda: exponentials.xexp(V),
+    "logistic": lambda: exponentials.logistic(3 * V),
+    "log_sum_exp": lambda: (
+        exponentials.log_sum_exp(W, (0,)) + exponentials.log_sum_exp(W) + exponentials.log_sum_exp(W, (1,), True)
+    ),
+    "rel_entr": lambda: rel_entr(positive, powers.square(X) + positive),
+    "kl_div": lambda: kl_div(positive, 2.0 + positive),
+    "huber": lambda: powers.huber(V, 0.5),
+    "abs": lambda: powers.absolute(V),
+    "power": lambda: (
+        powers.power(V, 2) + powers.power(V, 6) + powers.power(positive, 1.5) + powers.power(positive, -0.5)
+    ),
+    "quad_over_lin": lambda: powers.quad_over_lin(W, 1.5 + V[0], (1,)) + powers.sum_squares(W * A),
+    "maximum": lambda: extremes.maximum(V, 0.1, 2 * X),
+    "minimum": lambda: extremes.minimum(V, X * V),
+    "max": lambda: extremes.largest_entry(W, (1,)) + extremes.largest_entry(W),
+    "min": lambda: extremes.smallest_entry(W, (0,), True),
+    "sum_largest": lambda: extremes.sum_largest(W, 2),
+    "norm": lambda: (
+        norms.norm(W) + norms.norm(W, 1, (0,)) + norms.norm(W[0], 3) + norms.norm(V, np.inf) + norms.norm(W, 2, (0,))
+    ),
+    "lambda_max": lambda: matrices.lambda_max(S + place.transpose(S)),
+    "sigma_max": lambda: matrices.sigma_max(W),
+    "norm_nuc": lambda: matrices.norm_nuc(W),
+    "log_det": lambda: matrices.log_det(S @ place.transpose(S) + np.eye(3)),
+    "declared": lambda: DECLARED(V, declaration=Square()),
+}
+
+
+def test_every_atom_is_tried() -> None:
+    assert set(CASES) == set(ATOMS)
+
+
+def prepared(name: str, records: int) -> tuple[OuterFunction, np.ndarray, np.ndarray, list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    built = CASES[name]()
+    # A sum of squares has a curvature of its own, which shows Hessians of arguments and of slopes.
+    root = sums.total(built * rng.normal(size=built.shape) + powers.square(built) / 2)
+    leaves = sorted(root.variables, key=lambda v: v.key)
+    program, entries, fields, numbers = slotted(root, {})
+    size = sum(leaf.size for leaf in entries)
+    assert set(leaves) == set(entries)
+    values = rng.normal(size=(2, size, records))
+    outer = OuterFunction(program, tuple(number.dense for number in numbers))
+    return outer, *values, [rng.normal(size=(records, *f.shape)) for f in fields]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slopes_and_hessians(name: str) -> None:
+    outer, entries, along, fields = prepared(name, 5)
+    values, slopes = outer.gradient(entries, fields)
+    assert outer.values(entries, fields) == pytest.approx(values, rel=1e-14)
+    step = 1e-5
+    ahead, behind = (outer.gradient(entries + sign * step * along, fields) for sign in (1, -1))
+    change = (ahead[0] - behind[0]) / (2 * step)
+    assert np.sum(slopes * along, axis=0) == pytest.approx(change, rel=1e-6, abs=1e-6)
+    bend = (ahead[1] - behind[1]) / (2 * step)
+    assert outer.hessian_product(entries, along, fields) == pytest.approx(bend, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_compiled_functions_agree(name: str) -> None:
+    pytest.importorskip("jax")
+    outer, entries, along, fields = prepared(name, 5)
+    size = 8
+    for found, expected in zip(outer.gradient(entries, fields, size), outer.gradient(entries, fields), strict=True):
+        assert found == pytest.approx(expected, rel=1e-11, abs=1e-11)
+    assert outer.values(entries, fields, size) == pytest.approx(outer.values(entries, fields), rel=1e-11)
+    found = outer.hessian_product(entries, along, fields, size)
+    if name != "norm_nuc":  # of several singular values JAX differentiates the decomposition itself
+        assert found == pytest.approx(outer.hessian_product(entries, along, fields), rel=1e-9, abs=1e-9)
