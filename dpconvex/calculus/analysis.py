@@ -173,14 +173,18 @@ class Analysis:
         """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
         bound = 0.0
         seen: set[Hashable] = set()
-        for k, first in enumerate(self.losses):
-            for second in self.losses[k:]:
-                both = first.gradients.enumerated(second.gradients)
-                rounding = first.gradients.rounding, second.gradients.rounding
-                key = None if both is None else (self.symmetry.key(*both), *rounding)
+        longest = sorted((loss.gradients for loss in self.losses), key=lambda g: g.bound, reverse=True)
+        for k, first in enumerate(longest):
+            for second in longest[k:]:
+                apart = first.bound + second.bound
+                if apart * (1 + ROUNDING_SLACK) <= bound:
+                    break  # as it is for all that follow, which are shorter
+                both = first.enumerated(second)
+                key = None if both is None else (self.symmetry.key(*both), first.rounding, second.rounding)
                 if key is None or key not in seen:
                     seen.add(key)
-                    bound = max(bound, first.gradients.difference_bound(second.gradients) * (1 + ROUNDING_SLACK))
+                    found = first.difference_bound(second)
+                    bound = max(bound, (apart if found >= apart * (1 - SAME) else found) * (1 + ROUNDING_SLACK))
         if bound <= SAME * self.gradient_bound:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",

@@ -151,10 +151,12 @@ class Gram:
         matrices: dict[bytes, sp.csr_array] = {}
         products: dict[tuple[bytes, bytes], list[tuple[bytes, float]]] = {}
         size = len(self.monomial)
+        together: dict[tuple[int, int], list[int]] = {}
+        for g, generator in enumerate(generators):
+            together.setdefault((generator.block, generator.cell), []).append(g)
         for g, left in enumerate(generators):
-            for k, right in enumerate(generators):
-                if (left.block, left.cell) != (right.block, right.cell):
-                    continue
+            for k in together[left.block, left.cell]:
+                right = generators[k]
                 pair = (left.key, right.key)
                 if pair not in products:
                     first, second = left.matrix(size), right.matrix(size)
@@ -353,25 +355,24 @@ def factor(
     order = np.argsort(owner, kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
     generators: list[Generator] = []
-    found: list[tuple[Index, Index, Array]] = []
+    table_parts: list[tuple[Index, Index, Array]] = []
     excess: list[Array] = []
     for number, block in enumerate(blocks):
         own = order[(ends[number - 1] if number else 0) : ends[number]]
         if len(own) == 0:
             continue
         place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
-        part = (*place, terms.coefficient[own], terms.error[own], largest)
-        best = patterns(number, block.start, np.arange(block.dim)[None, :], *part)
-        if len(best[0]) > 1 and not block.symmetric:
+        best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
+        if best.count > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
-                split = patterns(number, block.start, cells, *part)
-                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) <= len(best[0]):
+                split = Runs(cells, *place, terms.coefficient[own])
+                if split.alike and split.count <= best.count:
                     best = split
-        found.append((best[1], best[2] + len(generators), best[3]))
-        generators.extend(best[0])
-        excess.append(best[4])
+        table_parts.append((best.entry[best.begins], best.number + len(generators), best.lead))
+        generators.extend(best.generators(number, block.start))
+        excess.append(best.excess(terms.error[own], largest))
     table = np.zeros((rows, len(generators)))
-    for row, column, lead in found:
+    for row, column, lead in table_parts:
         table[row, column] = lead
     return table, generators, np.concatenate(excess) if excess else np.zeros(0)
 
@@ -386,72 +387,94 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
     return found
 
 
-def patterns(
-    block: int,
-    start: int,
-    cells: Index,
-    entry: Index,
-    coordinate: Index,
-    mono: Index,
-    coefficient: Array,
-    error: Array,
-    largest: Array,
-) -> tuple[list[Generator], Index, Index, Array, Array]:
-    """Divide the rows within one variable into multiples of generators, cell by cell.
+class Runs:
+    """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
 
     Parameters
     ----------
-    block, start : int
-        Number of the variable, and its first coordinate.
     cells : ndarray of int, shape (cells, size)
         The coordinates of each cell, counted within the variable.
     entry, coordinate, mono : ndarray of int, shape (terms,)
         The row, the coordinate within the variable and the monomial of each term.
-    coefficient, error : ndarray, shape (terms,)
-        And how far each coefficient may be from the exact one.
-    largest : ndarray, shape (monomials,)
-        Bound on the absolute value of each monomial.
+    coefficient : ndarray, shape (terms,)
 
-    Returns
-    -------
-    generators : list of Generator
-    row, number : ndarray of int
-    factor : ndarray
-        In that row, that generator has this factor.
-    excess : ndarray, shape (generators,)
-        Bound on the distance of a row from factor times generator, for each unit of the factor.
+    Attributes
+    ----------
+    begins, number : ndarray of int, shape (runs,)
+        Where each run begins, and the generator that it is a multiple of.
+    lead : ndarray, shape (runs,)
+        The factor.
+    count : int
+        Number of generators.
+    alike : bool
+        Whether they differ in their cells only.
     """
-    cell, position = np.empty((2, cells.size), dtype=np.int64)
-    cell[cells], position[cells] = np.indices(cells.shape)
-    cell, position = cell[coordinate], position[coordinate]
-    order = np.lexsort([mono, position, cell, entry])
-    entry, cell, position, mono = entry[order], cell[order], position[order], mono[order]
-    coefficient, error = coefficient[order], error[order]
-    begins = np.flatnonzero(np.append(True, (np.diff(entry) != 0) | (np.diff(cell) != 0)))
-    lengths = np.diff(np.append(begins, len(entry)))
-    lead = coefficient[begins]
-    pattern = coefficient / np.repeat(lead, lengths)
-    merged = significant(pattern, MERGED_BITS)
-    known: dict[tuple[int, bytes], int] = {}
-    generators: list[Generator] = []
-    number = np.empty(len(begins), dtype=np.int64)
-    for k, a in enumerate(begins):
-        run = slice(a, a + lengths[k])
-        key = position[run].tobytes() + b"|" + mono[run].tobytes() + b"|" + merged[run].tobytes()
-        number[k] = known.setdefault((int(cell[a]), key), len(generators))
-        if number[k] == len(generators):
-            place = start + cells[cell[a]]
-            generators.append(Generator(block, int(cell[a]), key, place, position[run], mono[run], pattern[run]))
-    merged = np.concatenate([generators[g].coefficient for g in number])
-    apart = np.abs(pattern - merged) + 4 * EPSILON * np.abs(pattern) + error / np.abs(np.repeat(lead, lengths))
-    run_of = np.repeat(np.arange(len(begins)), lengths)
-    _, line = np.unique(run_of * cells.shape[1] + position, return_inverse=True)
-    lines = np.bincount(line.ravel(), weights=apart * largest[mono]) ** 2
-    owner = np.zeros(len(lines), dtype=np.int64)
-    owner[line.ravel()] = run_of
-    excess = np.zeros(len(generators))
-    np.maximum.at(excess, number, np.sqrt(np.bincount(owner, weights=lines, minlength=len(begins))))
-    return generators, entry[begins], number, lead, excess
+
+    def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:
+        cell, position = np.empty((2, cells.size), dtype=np.int64)
+        cell[cells], position[cells] = np.indices(cells.shape)
+        cell, position = cell[coordinate], position[coordinate]
+        self.cells, self.order = cells, np.lexsort([mono, position, cell, entry])
+        self.entry, self.position, self.mono = entry[self.order], position[self.order], mono[self.order]
+        cell = cell[self.order]
+        self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
+        self.lengths = np.diff(np.append(self.begins, len(cell)))
+        self.lead = coefficient[self.order][self.begins]
+        self.pattern = coefficient[self.order] / np.repeat(self.lead, self.lengths)
+        self.merged = significant(self.pattern, MERGED_BITS)
+        values = np.unique(self.merged, return_inverse=True)[1]
+        token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
+        shape = numbered_runs(token, self.begins, self.lengths)
+        # Generators are numbered as they come.
+        owner = cell[self.begins]
+        _, first, number = np.unique(shape * len(cells) + owner, return_index=True, return_inverse=True)
+        self.first = np.sort(first)
+        self.number = np.argsort(np.argsort(first))[number.ravel()]
+        self.shape, self.owner = shape[self.first], owner[self.first]
+        self.count, self.alike = len(first), bool((shape == shape[0]).all())
+
+    def generators(self, block: int, start: int) -> list[Generator]:
+        """Return the generators of a variable with this number, whose coordinates start here."""
+        keys: dict[int, bytes] = {}
+        found = []
+        for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
+            own = slice(self.begins[run], self.begins[run] + self.lengths[run])
+            parts = self.position[own], self.mono[own], self.merged[own]
+            key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
+            found.append(Generator(block, cell, key, start + self.cells[cell], *parts[:2], self.pattern[own]))
+        return found
+
+    def excess(self, error: Array, largest: Array) -> Array:
+        """Bound the distance of a row from factor times generator, for each unit of the factor, shape (generators,).
+
+        `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
+        """
+        run = np.repeat(np.arange(len(self.begins)), self.lengths)
+        source = self.begins[self.first[self.number]][run] + np.arange(len(run)) - self.begins[run]
+        lead = np.abs(self.lead)[run]
+        apart = np.abs(self.pattern - self.pattern[source]) + 4 * EPSILON * np.abs(self.pattern)
+        apart += error[self.order] / lead
+        begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
+        lines = np.add.reduceat(apart * largest[self.mono], np.flatnonzero(begins)) ** 2
+        lengths = np.sqrt(np.bincount(run[begins], weights=lines, minlength=len(self.begins)))
+        result = np.zeros(self.count)
+        np.maximum.at(result, self.number, lengths)
+        return result
+
+
+def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
+    """Number runs of tokens so that equal runs have equal numbers.
+
+    >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()
+    [1, 0, 1]
+    """
+    result, count = np.empty(len(begins), dtype=np.int64), 0
+    for length in np.unique(lengths):
+        own = np.flatnonzero(lengths == length)
+        number = numbered_rows(token[begins[own][:, None] + np.arange(length)])[1]
+        result[own] = number + count
+        count += int(number.max()) + 1
+    return result
 
 
 def normalised(matrix: sp.csr_array, known: dict[bytes, sp.csr_array]) -> tuple[bytes, float] | None:

@@ -105,7 +105,7 @@ class Curved:
         for argument in self.arguments:
             built = [build(one) for one in argument.ravel(order="F")]
             parts.append(built[0] if len(built) == 1 else hstack(*built))
-        options = dict(self.entry.source.options) if self.entry.source.atom is self.atom else {}
+        options: dict[str, Any] = dict(self.entry.source.options) if self.entry.source.atom is self.atom else {}
         if "axis" in options:
             options.update(axis=tuple(range(parts[0].ndim)), keepdims=False)
         return self.atom(*parts, **options)
@@ -329,7 +329,8 @@ def is_even(term: Curved) -> bool:
 
 def over_everything(expression: Expression) -> bool:
     """Whether a reduction is over all axes of its argument; one without axes is."""
-    return len(dict(expression.options).get("axis", expression.args[0].shape)) == expression.args[0].ndim
+    options: dict[str, Any] = dict(expression.options)
+    return len(options.get("axis", expression.args[0].shape)) == expression.args[0].ndim
 
 
 def entries_of(expression: Expression) -> list[Entry]:

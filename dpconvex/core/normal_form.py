@@ -244,7 +244,9 @@ class Normaliser:
         if not self.reader.affine_terms(combination):
             return Combination()
         expression = build(combination)
-        zeros = {variable: constant(np.zeros(variable.shape)) for variable in expression.variables}
+        zeros: dict[Expression, Expression] = {
+            variable: constant(np.zeros(variable.shape)) for variable in expression.variables
+        }
         return Combination((), ((ONE, Entry(substituted(expression, zeros))),))
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:

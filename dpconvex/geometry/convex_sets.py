@@ -75,8 +75,9 @@ def clip_spectra(x: Array, shift: Array, lower: Array, upper: Array) -> Array:
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether numbers agree but for the rounding of a few operations."""
-    return np.asarray(np.abs(a - b) <= 8 * UNIT * np.maximum(np.abs(a), np.abs(b)))
+    """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
+    room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
+    return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.record_domains import Fields
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.record import Record
 
 __all__ = ["check_reading"]
 
@@ -28,7 +28,7 @@ FEW = 32
 
 
 def check_reading(
-    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Fields, reader: Reader
+    originals: Sequence[Any], read: Sequence[Expression | Constraint], record: Record, reader: Reader
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
@@ -64,20 +64,20 @@ class CvxpyValues:
         known = self._memory.get(id(node))
         if known is None:
             parts = [self(argument) for argument in node.args]
-            read = self.reader.read_already(node)
-            values = [part for part, _ in parts]
-            value = numeric(node, values) if parts else self.leaves.get(read, node.value)
-            if not is_symmetric_where_asked(read, values):
-                value = np.full(node.shape, np.nan)
+            value = numeric(node, [part for part, _ in parts]) if parts else self._leaf(node)
             value = np.asarray(value.toarray() if sp.issparse(value) else value)
             own = float(np.abs(value).max(initial=0.0))
             known = self._memory[id(node)] = (value, max([0.0, own, *(size for _, size in parts)]))
         return known
 
+    def _leaf(self, node: Any) -> Any:
+        read = self.reader.read_already(node)
+        return self.leaves.get(read, node.value)
+
 
 def numeric(node: Any, values: list[Any]) -> Any:
     """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or is of a norm of nearly the same order."""
-    if float(getattr(node, "original_p", 0)) != float(getattr(node, "p", 0) if hasattr(node, "original_p") else 0):
+    if hasattr(node, "original_p") and float(node.original_p) != float(node.p):
         return np.full(node.shape, np.nan)
     try:
         with np.errstate(all="ignore"):

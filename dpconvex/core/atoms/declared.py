@@ -40,7 +40,7 @@ def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
 
 
 def through(declaration: Any, a: Any, order: int) -> Any:
-    """Apply a derivative of the function that runs; what carries derivatives of its own (`dual_numbers`) asks for the next."""
+    """Apply a derivative of the function that runs; what carries derivatives (`core.dual_numbers`) asks for the next."""
     if isinstance(a, np.ndarray):
         return declaration.evaluate(a, order)
     return a.composed(declaration.evaluate(a.value, order), declaration.evaluate(a.value, order + 1))
