@@ -14,7 +14,17 @@ from scipy.optimize import minimize_scalar
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
 
-__all__ = ["GAUSSIAN", "LAPLACE", "IntegerNoise", "largest_rho", "measurement", "perturb", "smallest_delta"]
+__all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
+    "IntegerNoise",
+    "gaussian_count",
+    "laplace_count",
+    "largest_rho",
+    "measurement",
+    "perturb",
+    "smallest_delta",
+]
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -125,6 +135,17 @@ def largest_rho(epsilon: float, delta: float) -> float:
     low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
     low -= math.log(max(-math.log(delta), 1.0))
     return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
+
+
+def laplace_count(epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes a count epsilon-private, which one record moves by one."""
+    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, 1.0, math.nextafter(1 / epsilon, math.inf), 0.0)
+
+
+def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes such a count rho-zero-concentrated, with the delta that this implies for an epsilon."""
+    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
+    return IntegerNoise(GAUSSIAN, epsilon, smallest_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
 
 
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:

@@ -8,7 +8,6 @@ to the program alone, with integer noise for a small share of the promise; with 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +18,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
-from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, perturb
+from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
 from dpconvex.mechanisms.residual_noise import (
     check_smoothness,
     least_tolerance,
@@ -46,23 +45,8 @@ def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | N
     rng : numpy.random.Generator, optional
         For tests, as for `perturb`.
     """
-    noisy = perturb(np.array([float(count)]), noise_of_count(cover), rng)
+    noisy = perturb(np.array([float(count)]), laplace_count(cover.counting), rng)
     return float(noisy[0]) + margin(cover.counting)
-
-
-def noise_of_count(cover: IntegerNoise) -> IntegerNoise:
-    """Return the integer noise of the number of records, which one of them moves by one."""
-    return replace(
-        cover,
-        noise=LAPLACE,
-        epsilon=cover.counting,
-        delta=0.0,
-        distance=0.5,
-        step=1.0,
-        dimension=1,
-        sensitivity=1.0,
-        scale=math.nextafter(1 / cover.counting, math.inf),
-    )
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
