@@ -7,7 +7,6 @@ over K or a ball that holds all answers.  The absolute values that a proximal ma
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
 import scipy.sparse as sp
 
@@ -30,8 +29,6 @@ from dpconvex.language.record import Record
 
 __all__ = ["bend_of", "bends"]
 
-_PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
-
 
 def bend_of(form: LossForm, radius: float) -> Bend:
     """Bound the curvature of a template's regularizer at all points of K up to a norm.
@@ -52,23 +49,22 @@ def bends(form: LossForm) -> bool:
     return parts(form)[1] is not None
 
 
+@once
 def parts(form: LossForm) -> tuple[float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of a regularizer's squares, and its other terms."""
-    if form not in _PARTS:
-        smooth, absolute = split_absolute(form.template.regularizer, form.space)
-        if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-            smooth = form.template.regularizer
-        bent: dict[Expression, sp.csr_array] = {}
-        rest: dict[Expression, sp.csr_array] = {}
-        for part, row in linear_parts(smooth).items():
-            known = part.is_affine or squares(part, row.toarray()[0]) is not None
-            (bent if known else rest)[part] = row
-        known_part = quadratic_of(bent, form.space)
-        assert known_part is not None
-        hessian = known_part.hessian
-        stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-        _PARTS[form] = stiff, weighted_sum(rest) if rest else None
-    return _PARTS[form]
+    smooth, absolute = split_absolute(form.template.regularizer, form.space)
+    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
+        smooth = form.template.regularizer
+    bent: dict[Expression, sp.csr_array] = {}
+    rest: dict[Expression, sp.csr_array] = {}
+    for part, row in linear_parts(smooth).items():
+        known = part.is_affine or squares(part, row.toarray()[0]) is not None
+        (bent if known else rest)[part] = row
+    known_part = quadratic_of(bent, form.space)
+    assert known_part is not None
+    hessian = known_part.hessian
+    stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
+    return stiff, weighted_sum(rest) if rest else None
 
 
 @once
