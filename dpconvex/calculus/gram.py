@@ -156,11 +156,11 @@ class Gram:
         size = len(self.monomial)
         place, value, whole = products(*self._terms, count, size)
         kept = np.abs(value) > RESIDUE * whole
-        if not kept[value != 0].all():
+        if np.count_nonzero(value) > np.count_nonzero(kept):
             self._residue = RESIDUE
         place, value = place[kept], value[kept]
         pair, row, column = place // size**2, place // size % size, place % size
-        constant = (self.monomial < 0).all(axis=1)
+        constant = np.asarray((self.monomial < 0).all(axis=1))
         varies = ~(constant[row] & constant[column])
         order = np.lexsort([place, varies, pair])
         pair, row, column, varies, value = pair[order], row[order], column[order], varies[order], value[order]
