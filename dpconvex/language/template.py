@@ -18,7 +18,9 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.normal_form import normal_forms
+from dpconvex.core.record_domains import Domain
 from dpconvex.errors import TemplateError
+from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
 
@@ -127,6 +129,43 @@ class Template:
         originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True
+
+    @classmethod
+    def from_problem(
+        cls, problem: cp.Problem, records: Mapping[cp.Parameter | str, Domain], predict: Predict | None = None
+    ) -> Template:
+        """Make a template of a problem whose objective is a sum over the rows of data.
+
+        The data are `cvxpy.Parameter` objects with a row for each record; they need no values, and none are read.  Their names
+        become the fields of the record, and the objective stays what it is: the mean of the template's losses plus its
+        regularizer.  Parameters that are not named in `records` are public numbers: the values that they have now.
+
+        Parameters
+        ----------
+        problem : cvxpy.Problem
+        records : mapping of cvxpy.Parameter or str to Ball, Box or Choice
+            For each parameter with data, or its name, the public domain of one row.
+        predict : callable, optional
+            As for `Template`.
+
+        Raises
+        ------
+        NotPrivate
+            If a term of the objective mixes records, which it shows, or a constraint mentions data.
+        TemplateError, MissingRule
+            As for `Template`; if the declared domains do not fit the parameters.
+
+        Examples
+        --------
+        >>> from dpconvex.core.record_domains import Ball, Choice
+        >>> X, y, w = cp.Parameter((100, 3), name="X"), cp.Parameter(100, name="y"), cp.Variable(3, name="w")
+        >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100
+        >>> problem = cp.Problem(cp.Minimize(fit + cp.sum_squares(w) / 200))
+        >>> template = Template.from_problem(problem, records={X: Ball(3), y: Choice([-1, 1])})
+        >>> print(template.losses[1], "|", template.regularizer)
+        logistic(-X @ w) | sum_squares(w) / 200
+        """
+        return cls(**problem_parts(problem, records), predict=predict)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False) and name not in AFTERWARDS:
