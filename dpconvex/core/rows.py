@@ -233,8 +233,9 @@ class Rows:
         assert atom is not None
         if any(argument.fields for argument in node.args[1:]):
             raise mixed(node, "it divides by data of several records")
-        others = tuple(k - (k > axis) for k in options.pop("axis") if k != axis)
-        keepdims = options.pop("keepdims")
+        others = tuple(k - (k > axis) for k in node.option("axis") if k != axis)
+        options.pop("axis")
+        keepdims = bool(options.pop("keepdims"))
         if axis not in node.option("axis"):
             made = atom(inner, *node.args[1:], axis=others, keepdims=keepdims, **options)
             reduced = 0 if keepdims else sum(k < axis for k in node.option("axis"))
