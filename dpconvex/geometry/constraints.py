@@ -21,9 +21,10 @@ from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block, Space
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.geometry.convex_sets import Interval, Piece, Spectrum, Unrecognised
+from dpconvex.geometry.convex_sets import Interval, Piece, Unrecognised
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_counts
 from dpconvex.geometry.quadratics import squares
+from dpconvex.geometry.spectra import Spectrum
 from dpconvex.geometry.stated_sets import (
     contained,
     linear,
