@@ -108,7 +108,7 @@ ALSO = {
     "norm": ("norm", "norm2"),
 }
 
-SOFTPLUS = dp.Atom("softplus", lambda m: __import__("jax").numpy.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
+SOFTPLUS = dp.Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
 
 # One expression for each curved atom, in a variable w with three entries.
 EXAMPLES: dict[str, tuple[str, Callable[[cp.Variable], Any]]] = {

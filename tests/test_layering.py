@@ -284,7 +284,9 @@ def test_only_the_reader_and_the_bridge_interpret_cvxpy(file: Path) -> None:
     used = [t for _, t in imported(ast.parse(file.read_text(encoding="utf-8")), package_of(file))]
     speaks = [target for target in used if target.split(".")[0] == "cvxpy"]
     assert not speaks or name in SPEAK_CVXPY, f"{name} imports {speaks[0]}: ask core expressions instead"
-    atoms = [target for target in speaks if target.startswith(("cvxpy.atoms", "cvxpy.constraints", "cvxpy.expressions"))]
+    atoms = [
+        target for target in speaks if target.startswith(("cvxpy.atoms", "cvxpy.constraints", "cvxpy.expressions"))
+    ]
     if name not in LOOK_AT_ATOMS | {"dpconvex.core.declared_atoms"}:  # a user's atom is a class of CVXPY's
         assert not atoms, f"{name} imports {atoms[0]}"
     assert "__mro__" not in file.read_text(encoding="utf-8"), f"{name}: a class stands for itself"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -566,15 +567,15 @@ MALFORMED: dict[str, tuple[Callable[[], Any], str, str]] = {
         "1.0 <= w and w <= 0.0",
         "nothing satisfies them",
     ),
-    "an atom in NumPy": (
-        declared(lambda m: np.logaddexp(m, 0.0), (0.0, 1.0), 0.25),
+    "an atom of numbers": (
+        declared(lambda m: math.exp(m), (0.0, 1.0), 0.25),
         "Atom 'mine'",
-        "must be a JAX function of one scalar that returns one scalar, written with jax.numpy",
+        "must be a NumPy or JAX function of one scalar that returns one scalar, written with numpy",
     ),
     "an atom with two values": (
         declared(lambda m: np.array([1.0, 2.0]) * m, (0.0, 1.0), 0.25),
         "Atom 'mine'",
-        "must be a JAX function of one scalar that returns one scalar",
+        "must be a NumPy or JAX function of one scalar that returns one scalar",
     ),
     "an atom whose slope is no pair": (
         lambda: dp.Atom("mine", softplus, slope=1.0, curvature=0.25),  # type: ignore[arg-type]

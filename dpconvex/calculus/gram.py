@@ -13,7 +13,7 @@ Sums that cancel are bounded outward: an error is relative to what was added up,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -115,7 +115,10 @@ class Gram:
         self.generators = generators
         self.scale = np.ones(len(generators))
         self._residue = 0.0
-        self.forms = self._forms(generators)
+        self._squares: dict[tuple[Hashable, ...], float] = {}
+        self._ranges: dict[tuple[Hashable, ...], Interval] = {}
+        self._terms = terms_of(generators)
+        self.forms = self._forms(len(generators))
         lengths, moving = (self._lengths(generators, moving) for moving in (False, True))
         self.errors = ROUNDING * lengths + excess
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
@@ -141,64 +144,56 @@ class Gram:
         for generator in generators:
             if generator.key not in known:
                 matrix = abs(generator.matrix(len(self.monomial))) @ kept
-                square = form_range(sp.csr_array(matrix.T @ matrix), self.monomial, self.bases, same=True)
+                square = self._range(sp.csr_array(matrix.T @ matrix), same=True)
                 known[generator.key] = float(np.sqrt(square.size))
         return np.array([known[generator.key] for generator in generators])
 
-    def _forms(self, generators: list[Generator]) -> list[Form]:
-        count = len(generators)
-        weights: dict[bytes, Array] = {}
-        matrices: dict[bytes, sp.csr_array] = {}
-        products: dict[tuple[bytes, bytes], list[tuple[bytes, float]]] = {}
-        size = len(self.monomial)
-        for g, left in enumerate(generators):
-            for k, right in enumerate(generators):
-                if (left.block, left.cell) != (right.block, right.cell):
-                    continue
-                pair = (left.key, right.key)
-                if pair not in products:
-                    first, second = left.matrix(size), right.matrix(size)
-                    products[pair] = self._split(first, second, matrices)
-                for key, coefficient in products[pair]:
-                    weights.setdefault(key, np.zeros((count, count)))[g, k] = coefficient
-                    if len(weights) > LARGEST_NUMBER_OF_FORMS:
-                        raise MissingRule(
-                            f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
-                            None,
-                            "write it with fewer leaves, or with leaves that share their features",
-                        )
-        return [
-            Form(
-                weight,
-                form_range(matrices[key], self.monomial, self.bases, same=True),
-                form_range(matrices[key], self.monomial, self.bases, same=False),
-                matrices[key],
-            )
-            for key, weight in weights.items()
-        ]
-
-    def _split(
-        self, first: sp.csr_array, second: sp.csr_array, known: dict[bytes, sp.csr_array]
-    ) -> list[tuple[bytes, float]]:
-        """Write the product of two generators as multiples of forms: its constant, which is exact, apart from all else.
+    def _forms(self, count: int) -> list[Form]:
+        """Write the inner products of all pairs of generators as multiples of forms, their constants apart from all else.
 
         An entry that is small against the sum of its absolute terms is rounding.  What is merely small against other entries is
         not, because the monomials that it multiplies may be large.
         """
-        constant = (self.monomial < 0).all(axis=1)
-        matrix, size = sp.csr_array(first.T @ second), sp.csr_array(abs(first).T @ abs(second))
-        parts = [(matrix, size)]
-        if constant.any():
-            only = sp.csr_array(sp.diags_array(constant.astype(float)))
-            parts = [(only @ part @ only, only @ whole @ only) for part, whole in parts]
-            parts.append((matrix - parts[0][0], size - parts[0][1]))
-        found = []
-        for part, whole in parts:
-            kept = sp.csr_array(part.multiply(abs(part) > RESIDUE * whole))
-            if kept.count_nonzero() < part.count_nonzero():
-                self._residue = RESIDUE
-            found.append(normalised(kept, known))
-        return [item for item in found if item is not None]
+        size = len(self.monomial)
+        place, value, whole = products(*self._terms, count, size)
+        kept = np.abs(value) > RESIDUE * whole
+        if np.count_nonzero(value) > np.count_nonzero(kept):
+            self._residue = RESIDUE
+        place, value = place[kept], value[kept]
+        pair, row, column = place // size**2, place // size % size, place % size
+        constant = np.asarray((self.monomial < 0).all(axis=1))
+        varies = ~(constant[row] & constant[column])
+        order = np.lexsort([place, varies, pair])
+        pair, row, column, varies, value = pair[order], row[order], column[order], varies[order], value[order]
+        begins = np.flatnonzero(np.append(True, (np.diff(pair) != 0) | (np.diff(varies) != 0))[: len(pair)])
+        lengths = np.diff(np.append(begins, len(pair)))
+        factor_ = value[begins]
+        value = value / np.repeat(factor_, lengths)
+        merged = np.unique(significant(value, MERGED_BITS), return_inverse=True)[1]
+        number = numbered_runs(numbered_rows(np.stack([row, column, merged.ravel()], axis=1))[1], begins, lengths)
+        first = np.sort(np.unique(number, return_index=True)[1])
+        if len(first) > LARGEST_NUMBER_OF_FORMS:
+            raise MissingRule(
+                f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
+                None,
+                "write it with fewer leaves, or with leaves that share their features",
+            )
+        forms = []
+        for run in first:
+            own, members = slice(begins[run], begins[run] + lengths[run]), number == number[run]
+            matrix = sp.csr_array((value[own], (row[own], column[own])), shape=(size, size))
+            weight = np.zeros((count, count))
+            weight[np.divmod(pair[begins][members], count)] = factor_[members]
+            forms.append(Form(weight, self._range(matrix, same=True), self._range(matrix, same=False), matrix))
+        return forms
+
+    def _range(self, matrix: sp.csr_array, same: bool) -> Interval:
+        """Bound a form (`form_range`), once."""
+        parts = matrix.indptr, matrix.indices, matrix.data
+        key = same, *(part.tobytes() for part in parts)
+        if key not in self._ranges:
+            self._ranges[key] = form_range(matrix, self.monomial, self.bases, same)
+        return self._ranges[key]
 
     def _upper(self, count: int) -> Array:
         upper = np.zeros((count, count))
@@ -291,23 +286,36 @@ class Gram:
             several = sum(not form.fixed for form in self.forms) > 1
             cancelled = ((size @ self.rounding) * size).sum(axis=1) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
-                vector = vectors[k]
-                result[k] = min(result[k], form_range(self._form(vector), self.monomial, self.bases, same=True).high)
+                result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
 
-    def _form(self, vector: Array) -> sp.csr_array:
-        """Return the form of one combination's squared norm: coefficients are added up before they are squared."""
-        count = len(self.monomial)
-        cells: dict[tuple[int, int], sp.csr_array] = {}
-        for generator, factor_ in zip(self.generators, vector * self.scale, strict=True):
-            if factor_ != 0:
-                place = generator.block, generator.cell
-                own = generator.matrix(count) * factor_
-                cells[place] = cells[place] + own if place in cells else own
-        total = sp.csr_array((count, count))
-        for matrix in cells.values():
-            total = total + matrix.T @ matrix
-        return sp.csr_array(total)
+    def _square(self, vector: Array) -> float:
+        """Bound the squared norm of one combination by its own form: coefficients are added up before they are squared.
+
+        Combinations have one form if they differ in the cells and their signs only: with many labels, few are left.
+        """
+        cells: dict[tuple[int, int], list[Generator]] = {}
+        factors = {id(self.generators[g]): float(vector[g]) for g in np.flatnonzero(vector)}
+        for g in np.flatnonzero(vector):
+            generator = self.generators[g]
+            cells.setdefault((generator.block, generator.cell), []).append(generator)
+        known = tuple(sorted(signed([(g.key, factors[id(g)]) for g in part]) for part in cells.values()))
+        if known not in self._squares:
+            owner, row, column, coefficient = self._terms
+            used = np.flatnonzero(vector[owner])
+            place = np.unique(row[used], return_inverse=True)[1].ravel(), column[used]
+            matrix = sp.csr_array(
+                (coefficient[used] * vector[owner[used]], place), shape=(len(used), len(self.monomial))
+            )
+            self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
+        return self._squares[known]
+
+
+def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:
+    """Put terms in order and make the first factor positive."""
+    ordered = sorted(terms)
+    sign = 1.0 if ordered[0][1] > 0 else -1.0
+    return tuple((key, sign * factor_) for key, factor_ in ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,25 +361,24 @@ def factor(
     order = np.argsort(owner, kind="stable")
     ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
     generators: list[Generator] = []
-    found: list[tuple[Index, Index, Array]] = []
+    table_parts: list[tuple[Index, Index, Array]] = []
     excess: list[Array] = []
     for number, block in enumerate(blocks):
         own = order[(ends[number - 1] if number else 0) : ends[number]]
         if len(own) == 0:
             continue
         place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
-        part = (*place, terms.coefficient[own], terms.error[own], largest)
-        best = patterns(number, block.start, np.arange(block.dim)[None, :], *part)
-        if len(best[0]) > 1 and not block.symmetric:
+        best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
+        if best.count > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
-                split = patterns(number, block.start, cells, *part)
-                if len({generator.key for generator in split[0]}) == 1 and len(split[0]) <= len(best[0]):
+                split = Runs(cells, *place, terms.coefficient[own])
+                if split.alike and split.count <= best.count:
                     best = split
-        found.append((best[1], best[2] + len(generators), best[3]))
-        generators.extend(best[0])
-        excess.append(best[4])
+        table_parts.append((best.entry[best.begins], best.number + len(generators), best.lead))
+        generators.extend(best.generators(number, block.start))
+        excess.append(best.excess(terms.error[own], largest))
     table = np.zeros((rows, len(generators)))
-    for row, column, lead in found:
+    for row, column, lead in table_parts:
         table[row, column] = lead
     return table, generators, np.concatenate(excess) if excess else np.zeros(0)
 
@@ -386,82 +393,124 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
     return found
 
 
-def patterns(
-    block: int,
-    start: int,
-    cells: Index,
-    entry: Index,
-    coordinate: Index,
-    mono: Index,
-    coefficient: Array,
-    error: Array,
-    largest: Array,
-) -> tuple[list[Generator], Index, Index, Array, Array]:
-    """Divide the rows within one variable into multiples of generators, cell by cell.
+def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
+    """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
+    lengths = [len(generator.coefficient) for generator in generators]
+    empty = np.zeros(0, dtype=np.int64)
+    return (
+        np.repeat(np.arange(len(generators)), lengths),
+        np.concatenate([empty, *(g.place[g.coordinate] for g in generators)]),
+        np.concatenate([empty, *(g.monomial for g in generators)]),
+        np.concatenate([np.zeros(0), *(g.coefficient for g in generators)]),
+    )
+
+
+def products(
+    owner: Index, row: Index, column: Index, coefficient: Array, count: int, monomials: int
+) -> tuple[Index, Array, Array]:
+    """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
+
+    The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.
+    """
+    place = np.unique(row, return_inverse=True)[1].ravel(), owner * monomials + column
+    table = sp.csr_array((coefficient, place), shape=(len(row), count * monomials))
+    value, whole = (sp.coo_array(part.T @ part) for part in (table, abs(table)))
+    places = []
+    for part in (value, whole):
+        (first, i), (second, j) = (np.divmod(index.astype(np.int64), monomials) for index in part.coords)
+        places.append(((first * count + second) * monomials + i) * monomials + j)
+    order = np.argsort(places[1])
+    place, size = places[1][order], whole.data[order]
+    exact = np.zeros(len(place))
+    exact[np.searchsorted(place, places[0])] = value.data
+    return place, exact, size
+
+
+class Runs:
+    """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
 
     Parameters
     ----------
-    block, start : int
-        Number of the variable, and its first coordinate.
     cells : ndarray of int, shape (cells, size)
         The coordinates of each cell, counted within the variable.
     entry, coordinate, mono : ndarray of int, shape (terms,)
         The row, the coordinate within the variable and the monomial of each term.
-    coefficient, error : ndarray, shape (terms,)
-        And how far each coefficient may be from the exact one.
-    largest : ndarray, shape (monomials,)
-        Bound on the absolute value of each monomial.
+    coefficient : ndarray, shape (terms,)
 
-    Returns
-    -------
-    generators : list of Generator
-    row, number : ndarray of int
-    factor : ndarray
-        In that row, that generator has this factor.
-    excess : ndarray, shape (generators,)
-        Bound on the distance of a row from factor times generator, for each unit of the factor.
+    Attributes
+    ----------
+    begins, number : ndarray of int, shape (runs,)
+        Where each run begins, and the generator that it is a multiple of.
+    lead : ndarray, shape (runs,)
+        The factor.
+    count : int
+        Number of generators.
+    alike : bool
+        Whether they differ in their cells only.
     """
-    cell, position = np.empty((2, cells.size), dtype=np.int64)
-    cell[cells], position[cells] = np.indices(cells.shape)
-    cell, position = cell[coordinate], position[coordinate]
-    order = np.lexsort([mono, position, cell, entry])
-    entry, cell, position, mono = entry[order], cell[order], position[order], mono[order]
-    coefficient, error = coefficient[order], error[order]
-    begins = np.flatnonzero(np.append(True, (np.diff(entry) != 0) | (np.diff(cell) != 0)))
-    lengths = np.diff(np.append(begins, len(entry)))
-    lead = coefficient[begins]
-    pattern = coefficient / np.repeat(lead, lengths)
-    merged = significant(pattern, MERGED_BITS)
-    known: dict[tuple[int, bytes], int] = {}
-    generators: list[Generator] = []
-    number = np.empty(len(begins), dtype=np.int64)
-    for k, a in enumerate(begins):
-        run = slice(a, a + lengths[k])
-        key = position[run].tobytes() + b"|" + mono[run].tobytes() + b"|" + merged[run].tobytes()
-        number[k] = known.setdefault((int(cell[a]), key), len(generators))
-        if number[k] == len(generators):
-            place = start + cells[cell[a]]
-            generators.append(Generator(block, int(cell[a]), key, place, position[run], mono[run], pattern[run]))
-    merged = np.concatenate([generators[g].coefficient for g in number])
-    apart = np.abs(pattern - merged) + 4 * EPSILON * np.abs(pattern) + error / np.abs(np.repeat(lead, lengths))
-    run_of = np.repeat(np.arange(len(begins)), lengths)
-    _, line = np.unique(run_of * cells.shape[1] + position, return_inverse=True)
-    lines = np.bincount(line.ravel(), weights=apart * largest[mono]) ** 2
-    owner = np.zeros(len(lines), dtype=np.int64)
-    owner[line.ravel()] = run_of
-    excess = np.zeros(len(generators))
-    np.maximum.at(excess, number, np.sqrt(np.bincount(owner, weights=lines, minlength=len(begins))))
-    return generators, entry[begins], number, lead, excess
+
+    def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:
+        cell, position = np.empty((2, cells.size), dtype=np.int64)
+        cell[cells], position[cells] = np.indices(cells.shape)
+        cell, position = cell[coordinate], position[coordinate]
+        self.cells, self.order = cells, np.lexsort([mono, position, cell, entry])
+        self.entry, self.position, self.mono = entry[self.order], position[self.order], mono[self.order]
+        cell = cell[self.order]
+        self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
+        self.lengths = np.diff(np.append(self.begins, len(cell)))
+        self.lead = coefficient[self.order][self.begins]
+        self.pattern = coefficient[self.order] / np.repeat(self.lead, self.lengths)
+        self.merged = significant(self.pattern, MERGED_BITS)
+        values = np.unique(self.merged, return_inverse=True)[1]
+        token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
+        shape = numbered_runs(token, self.begins, self.lengths)
+        # Generators are numbered as they come.
+        owner = cell[self.begins]
+        _, first, number = np.unique(shape * len(cells) + owner, return_index=True, return_inverse=True)
+        self.first = np.sort(first)
+        self.number = np.argsort(np.argsort(first))[number.ravel()]
+        self.shape, self.owner = shape[self.first], owner[self.first]
+        self.count, self.alike = len(first), bool((shape == shape[0]).all())
+
+    def generators(self, block: int, start: int) -> list[Generator]:
+        """Return the generators of a variable with this number, whose coordinates start here."""
+        keys: dict[int, bytes] = {}
+        found = []
+        for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
+            own = slice(self.begins[run], self.begins[run] + self.lengths[run])
+            parts = self.position[own], self.mono[own], self.merged[own]
+            key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
+            found.append(Generator(block, cell, key, start + self.cells[cell], *parts[:2], self.pattern[own]))
+        return found
+
+    def excess(self, error: Array, largest: Array) -> Array:
+        """Bound the distance of a row from factor times generator, for each unit of the factor, shape (generators,).
+
+        `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
+        """
+        run = np.repeat(np.arange(len(self.begins)), self.lengths)
+        source = self.begins[self.first[self.number]][run] + np.arange(len(run)) - self.begins[run]
+        lead = np.abs(self.lead)[run]
+        apart = np.abs(self.pattern - self.pattern[source]) + 4 * EPSILON * np.abs(self.pattern)
+        apart += error[self.order] / lead
+        begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
+        lines = np.add.reduceat(apart * largest[self.mono], np.flatnonzero(begins)) ** 2
+        lengths = np.sqrt(np.bincount(run[begins], weights=lines, minlength=len(self.begins)))
+        result = np.zeros(self.count)
+        np.maximum.at(result, self.number, lengths)
+        return result
 
 
-def normalised(matrix: sp.csr_array, known: dict[bytes, sp.csr_array]) -> tuple[bytes, float] | None:
-    """Split a matrix into a factor and a normal form, which is remembered under its key; None for zero."""
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    if matrix.nnz == 0:
-        return None
-    factor_ = float(matrix.data[0])
-    matrix.data = matrix.data / factor_
-    key = matrix.indptr.tobytes() + matrix.indices.tobytes() + significant(matrix.data, MERGED_BITS).tobytes()
-    known.setdefault(key, matrix)
-    return key, factor_
+def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
+    """Number runs of tokens so that equal runs have equal numbers.
+
+    >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()
+    [1, 0, 1]
+    """
+    result, count = np.empty(len(begins), dtype=np.int64), 0
+    for length in np.unique(lengths):
+        own = np.flatnonzero(lengths == length)
+        number = numbered_rows(token[begins[own][:, None] + np.arange(length)])[1]
+        result[own] = number + count
+        count += int(number.max()) + 1
+    return result

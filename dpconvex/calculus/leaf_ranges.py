@@ -17,6 +17,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
+from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
 __all__ = ["LeafRanges", "leaf_ranges"]
@@ -65,6 +66,7 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     part = terms.part(with_theta=True)
     monomial, number = numbered_rows(part.monomial)
     below, above = (bound[number] for bound in bases.monomial_range(monomial))
+    factors = factors_of(part, (below, above))
     # Entries without parameters stay where they are.
     moving = np.bincount(part.entry, minlength=part.size) > 0
     touched = [np.unique(leaf.coordinate[leaf.coordinate >= 0]) for leaf in leaves]
@@ -84,7 +86,10 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
         limits = feasible.lower, feasible.upper
         if shifted:
             limits = np.nextafter(limits[0] - center, -np.inf), np.nextafter(limits[1] - center, np.inf)
-        box_low, box_high = box_of(part, (below, above), limits)
+        box_low, box_high = box_of(part, factors, limits)
+        if not shifted and feasible.hulls:
+            cut = hulls_of(part, factors, limits, feasible.hulls)
+            box_low, box_high = np.maximum(box_low, cut[0]), np.minimum(box_high, cut[1])
         linear = np.maximum(-size, box_low).tolist(), np.minimum(size, box_high).tolist()
         sums = [
             Interval(*a) + Interval(*b)
@@ -117,11 +122,37 @@ def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
     return low - room, high + room
 
 
-def box_of(part: Polynomial, monomial: Pair, limits: Pair) -> Pair:
-    """Bound the linear parts of all entries term by term, given the bounds of monomials and of coordinates."""
+def factors_of(part: Polynomial, monomial: Pair) -> Pair:
+    """Bound what multiplies the coordinate of each term, given the bounds of its monomial."""
     exact = part.error == 0
     about = [part.coefficient + sign * part.error * (1 + SLACK) for sign in (-1, 1)]
     about = [np.where(exact, part.coefficient, end) for end in about]
-    factors = interval_product(monomial, (about[0], about[1]))
+    return interval_product(monomial, (about[0], about[1]))
+
+
+def box_of(part: Polynomial, factors: Pair, limits: Pair) -> Pair:
+    """Bound the linear parts of all entries term by term, given the bounds of factors and of coordinates."""
     own = limits[0][part.coordinate], limits[1][part.coordinate]
     return interval_sums(part.entry, *interval_product(factors, own), part.size)
+
+
+def hulls_of(part: Polynomial, factors: Pair, limits: Pair, hulls: Sequence[AxisHull]) -> Pair:
+    """Bound the linear parts of all entries over simplices and l1 balls on disjoint coordinates, and term by term elsewhere."""
+    owner, place = np.full(len(limits[0]), -1), np.zeros(len(limits[0]), dtype=np.int64)
+    for k, hull in enumerate(hulls):
+        if (owner[hull.coordinates] < 0).all():
+            owner[hull.coordinates], place[hull.coordinates] = k, np.arange(len(hull.coordinates))
+    # Terms of one coordinate in one entry are one term.
+    pairs, term = np.unique(np.stack([part.entry, part.coordinate], axis=1), axis=0, return_inverse=True)
+    entry, coordinate = pairs.T
+    low, high = interval_sums(term.ravel(), *factors, len(pairs))
+    outside = owner[coordinate] < 0
+    own = limits[0][coordinate[outside]], limits[1][coordinate[outside]]
+    least, most = interval_sums(entry[outside], *interval_product((low[outside], high[outside]), own), part.size)
+    for k in np.unique(owner[coordinate[~outside]]):
+        here = owner[coordinate] == k
+        touched, number = np.unique(entry[here], return_inverse=True)
+        below, above = hulls[k].linear_range(number, place[coordinate[here]], low[here], high[here], len(touched))
+        least[touched] = np.nextafter(least[touched] + below, -np.inf)
+        most[touched] = np.nextafter(most[touched] + above, np.inf)
+    return least, most

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.sensitive_subspace import settled
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.polynomial import Polynomial, numbered_rows
 
 __all__ = ["RankOne", "degrees_of_freedom", "rank_one_structures"]
 
@@ -185,8 +185,7 @@ def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tu
     padded = [
         np.pad(leaf.monomial, ((0, 0), (degree - leaf.monomial.shape[1], 0)), constant_values=-1) for leaf in leaves
     ]
-    monomials, number = np.unique(np.concatenate(padded), axis=0, return_inverse=True)
-    number = number.ravel()
+    monomials, number = numbered_rows(np.concatenate(padded))
     offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
     entry = np.concatenate([leaf.entry + offset for leaf, offset in zip(leaves, offsets[:-1], strict=True)])
     coordinate = np.concatenate([leaf.coordinate for leaf in leaves])

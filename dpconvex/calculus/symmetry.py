@@ -7,7 +7,10 @@ forms, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,8 @@ from dpconvex.calculus.gram import Gram
 __all__ = ["Symmetry"]
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class Symmetry:
@@ -28,39 +33,77 @@ class Symmetry:
     """
 
     def __init__(self, gram: Gram) -> None:
-        self._weights = np.array([form.weight for form in gram.forms])
+        self._gram = gram
         # Numbers of what has been seen, so that comparing is quick; equal numbers mean equal bytes.
         self._columns: dict[tuple[Hashable, ...], int] = {}
-        self._profiles: dict[int, tuple[Array, list[int]]] = {}
+        self._profiles: dict[int, tuple[Array, dict[int, int]]] = {}
+        self._found: dict[Hashable, Any] = {}
 
     def key(self, *sets: Array) -> Hashable:
-        """Return what two lists of vertex sets share only if they are alike.
+        """Return what two lists of vertex sets, shape (vertices, generators) each, share only if they are alike.
 
-        Parameters
-        ----------
-        sets : ndarray, shape (vertices, generators) each
-
-        Notes
-        -----
-        Generators are put in an order that does not depend on their numbers, ties aside; then so are the vertices.  Equal keys
-        hold equal arrays, so one permutation of the generators takes one list, and the weights of all forms, to the other.
-        Where ties are broken differently, keys of lists that are alike may differ, which only costs time.
+        Generators that occur are put in an order that does not depend on their numbers, ties aside; then so are the vertices.
+        Equal keys stand for equal arrays (by a hash of them), so one permutation of the generators takes one list, and the
+        weights of all forms, to the other.  Where ties are broken differently, keys of lists that are alike may differ, which
+        only costs time.
         """
         profiles = [self._profile(vertices) for vertices in sets]
-        order = np.array(sorted(range(sets[0].shape[1]), key=lambda g: tuple(profile[g] for profile in profiles)))
-        parts = [len(self._weights), self._weights[:, order][:, :, order].tobytes()]
+        ranked = sorted((*(p.get(g, -1) for p in profiles), g) for g in set().union(*profiles))
+        order = np.array([rank[-1] for rank in ranked], dtype=np.int64)
+        weights = self._kinds[order] if self._exchangeable else self._weights[np.ix_(order, order)]
+        digest = sha256(weights.tobytes())
         for vertices in sets:
             moved = vertices[:, order] + 0.0  # -0 is 0
-            parts += [moved.shape, moved[np.lexsort(moved.T)].tobytes()]
-        return tuple(parts)
+            moved = moved[np.lexsort(moved.T)] if len(order) else moved
+            digest.update(repr(moved.shape).encode() + moved.tobytes())
+        return digest.digest()
 
-    def _profile(self, vertices: Array) -> list[int]:
-        """Return a number for each generator: the same for generators with the same entries and the same weights."""
+    def once(self, facts: Hashable, points: Array, find: Callable[[], T]) -> T:
+        """Return what is found of a set of points and further facts, which holds for all that are alike."""
+        key = facts, self.key(points)
+        if key not in self._found:
+            self._found[key] = find()
+        found: T = self._found[key]
+        return found
+
+    @cached_property
+    def _weights(self) -> Index:
+        """A number for each pair of generators: the same for pairs with the same weights in all forms."""
+        count = len(self._gram.generators)
+        result = np.zeros((count, count), dtype=np.int64)
+        for form in self._gram.forms:
+            distinct, number = np.unique(form.weight, return_inverse=True)
+            result = np.unique(result * len(distinct) + number.reshape(count, count), return_inverse=True)[1]
+            result = result.reshape(count, count)
+        return result
+
+    @cached_property
+    def _kinds(self) -> Index:
+        """A number for each generator: its weight with itself."""
+        return np.ascontiguousarray(np.diag(self._weights))
+
+    @cached_property
+    def _exchangeable(self) -> bool:
+        """Whether the weights of two generators depend on their kinds alone, so that all of a kind may change places."""
+        if not len(self._kinds):
+            return True
+        number = np.unique(self._kinds, return_inverse=True)[1].ravel()
+        side = int(number.max()) + 1
+        apart = ~np.eye(len(number), dtype=bool)
+        place, weights = (number[:, None] * side + number[None, :])[apart], self._weights[apart]
+        least, most = np.full(side**2, np.iinfo(np.int64).max), np.full(side**2, -1)
+        np.minimum.at(least, place, weights)
+        np.maximum.at(most, place, weights)
+        return bool((least >= most).all())
+
+    def _profile(self, vertices: Array) -> dict[int, int]:
+        """Return a number for each generator that occurs: the same for generators of a kind with the same entries."""
         known = self._profiles.get(id(vertices))
         if known is None:
-            own = [self._weights[:, g, g].tobytes() for g in range(vertices.shape[1])]
-            columns = np.sort(vertices + 0.0, axis=0)
-            keys = [(own[g], columns[:, g].tobytes()) for g in range(vertices.shape[1])]
-            known = vertices, [self._columns.setdefault(key, len(self._columns)) for key in keys]
+            used = np.flatnonzero((vertices != 0).any(axis=0))
+            columns = np.sort(vertices[:, used] + 0.0, axis=0).T.copy()
+            keys = [(int(kind), column.tobytes()) for kind, column in zip(self._kinds[used], columns, strict=True)]
+            numbers = [self._columns.setdefault(key, len(self._columns)) for key in keys]
+            known = vertices, dict(zip(used.tolist(), numbers, strict=True))
             self._profiles[id(vertices)] = known
         return known[1]

@@ -23,8 +23,9 @@ from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
 from dpconvex.core.atoms.exponentials import ENTR, EXP, LOG, LOG_SUM_EXP, LOGISTIC, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, HUBER, POWER, QUAD_OVER_LIN
+from dpconvex.core.atoms.powers import ABS, HUBER, POWER
 from dpconvex.core.atoms.products import MATMUL, MULTIPLY
+from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.atoms.sums import add
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, constant
@@ -105,7 +106,7 @@ class Curved:
         for argument in self.arguments:
             built = [build(one) for one in argument.ravel(order="F")]
             parts.append(built[0] if len(built) == 1 else hstack(*built))
-        options = dict(self.entry.source.options) if self.entry.source.atom is self.atom else {}
+        options: dict[str, Any] = dict(self.entry.source.options) if self.entry.source.atom is self.atom else {}
         if "axis" in options:
             options.update(axis=tuple(range(parts[0].ndim)), keepdims=False)
         return self.atom(*parts, **options)
@@ -329,7 +330,8 @@ def is_even(term: Curved) -> bool:
 
 def over_everything(expression: Expression) -> bool:
     """Whether a reduction is over all axes of its argument; one without axes is."""
-    return len(dict(expression.options).get("axis", expression.args[0].shape)) == expression.args[0].ndim
+    options: dict[str, Any] = dict(expression.options)
+    return len(options.get("axis", expression.args[0].shape)) == expression.args[0].ndim
 
 
 def entries_of(expression: Expression) -> list[Entry]:

@@ -18,6 +18,7 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
+from dpconvex.core.dual_numbers import Dual
 from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
 
@@ -37,7 +38,8 @@ class Atom:
     name : str
         What certificates and errors call it.
     function : callable
-        A JAX function of one scalar, convex and continuously differentiable on the real line.
+        A function of one scalar, convex and continuously differentiable on the real line, written with arithmetic and NumPy's
+        functions, which read its slopes off by carrying them along; or with those of `jax.numpy`, where JAX is installed.
     slope : tuple of float
         Declared bounds of the derivative, (lowest, highest); kept as a tuple.
     curvature : float
@@ -52,7 +54,7 @@ class Atom:
 
     Examples
     --------
-    >>> softplus = Atom("softplus", lambda m: __import__("jax").numpy.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
+    >>> softplus = Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
     >>> w = cp.Variable(name="w")
     >>> softplus(2 * w).is_convex()
     True
@@ -95,24 +97,36 @@ class Atom:
         """Evaluate the function that runs, or its first or second derivative, entry by entry in double precision."""
         return self.running.evaluate(np.asarray(value, dtype=float), order)
 
+    def _sample(self, points: Array) -> tuple[Array, Array]:
+        """The user's function and its derivative: in NumPy if it is written so, else by JAX."""
+        if "_compiled" not in self.__dict__:
+            found = carried(self.function, points)
+            if found is not None:
+                return found
+        try:
+            return self._compiled(points)
+        except (TypeError, ValueError, ImportError) as error:  # JAX's own errors are type errors
+            raise TemplateError(
+                f"Atom {self.name!r}: function must be a NumPy or JAX function of one scalar that returns one scalar, written "
+                f"with numpy, or with jax.numpy where JAX is installed ({str(error).splitlines()[0]})."
+            ) from error
+
     @cached_property
     def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
         """The user's function with its derivative, compiled for few numbers of points."""
-        import jax
-
+        try:
+            import jax
+        except ImportError as error:
+            raise TemplateError(
+                f"Atom {self.name!r}: function needs JAX: install the extra 'fast' (pip install dpconvex[fast])."
+            ) from error
         pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
         def evaluate(points: Array) -> tuple[Array, Array]:
             size = 1 << max(12, int(np.ceil(np.log2(max(len(points), 1)))))
             padded = np.pad(points, (0, size - len(points)), mode="edge")
-            try:
-                with jax.enable_x64(True):
-                    value, first = (np.asarray(part, dtype=float)[: len(points)] for part in pair(padded))
-            except (TypeError, ValueError, jax.errors.JAXTypeError) as error:
-                raise TemplateError(
-                    f"Atom {self.name!r}: function must be a JAX function of one scalar that returns one scalar, written with "
-                    f"jax.numpy ({str(error).splitlines()[0]})."
-                ) from error
+            with jax.enable_x64(True):
+                value, first = (np.asarray(part, dtype=float)[: len(points)] for part in pair(padded))
             return value, first
 
         return evaluate
@@ -146,13 +160,31 @@ class Atom:
     @cached_property
     def _built(self) -> tuple[PiecewiseQuadratic, dict[str, float]]:
         try:
-            return built(self._compiled, self.slope, self.curvature, self.lower)
+            return built(self._sample, self.slope, self.curvature, self.lower)
         except Broken as broken:
             self._refuse(*broken.args)
             raise
 
     def _refuse(self, what: str, remedy: str) -> None:
         raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy)
+
+
+def carried(function: Callable[[Any], Any], points: Array) -> tuple[Array, Array] | None:
+    """Return values and slopes of a function that NumPy's arrays with slopes can be given to; None if they cannot.
+
+    A function that mixes points with each other is none of one scalar: some points are tried again, by themselves.
+    """
+    few = (len(points) // 4 + np.arange(5)) % len(points)
+    with np.errstate(all="ignore"):
+        try:
+            all_of, some = (function(Dual(m, np.ones_like(m))) for m in (points, points[few]))
+        except (TypeError, ValueError, ImportError, AttributeError):
+            return None
+    if not isinstance(all_of, Dual) or not isinstance(some, Dual) or all_of.shape != points.shape:
+        return None
+    if not np.array_equal(all_of.value[few], some.value, equal_nan=True):
+        return None
+    return np.asarray(all_of.value, dtype=float), np.array(all_of.whole, dtype=float)
 
 
 class DeclaredAtom(Elementwise):

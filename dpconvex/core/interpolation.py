@@ -148,7 +148,7 @@ def sampled(sample: Sampler, unit: float) -> tuple[Array, Array, Array]:
     if not finite[np.abs(nodes) <= FINITE].all():
         raise Broken(
             "is not finite, with a finite derivative, on the whole real line",
-            "write it so that it neither overflows nor leaves its domain (jax.numpy.logaddexp, jax.numpy.where)",
+            "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)",
         )
     # Programs overflow far out, where what runs is affine; what comes after an overflow is left out.
     last = int(np.argmin(np.append(finite[nodes > 0], False))) + int((nodes <= 0).sum())

@@ -29,8 +29,9 @@ from dpconvex.core.atoms.arrangement import hstack
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, log_sum_exp, logistic
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, largest_entry, maximum
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER, sum_squares
+from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.atoms.products import MULTIPLY
+from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.combinations import (
     Combination,
     Curved,
@@ -244,7 +245,9 @@ class Normaliser:
         if not self.reader.affine_terms(combination):
             return Combination()
         expression = build(combination)
-        zeros = {variable: constant(np.zeros(variable.shape)) for variable in expression.variables}
+        zeros: dict[Expression, Expression] = {
+            variable: constant(np.zeros(variable.shape)) for variable in expression.variables
+        }
         return Combination((), ((ONE, Entry(substituted(expression, zeros))),))
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:

@@ -291,14 +291,14 @@ def numbered_rows(table: Index) -> tuple[Index, Index]:
     """
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
-    low = table.min(axis=0)
-    spans = [int(span) for span in table.max(axis=0) - low + 1]
-    if math.prod(spans) >= 2**62:
-        distinct, inverse = np.unique(table, axis=0, return_inverse=True)
-        return distinct, inverse.ravel()
+    codes, spans = table - table.min(axis=0), [int(span) for span in np.ptp(table, axis=0) + 1]
+    if math.prod(spans) >= 2**62 and len(spans) > 1:
+        half = len(spans) // 2  # numbers of the two halves of a row stand for it, in the same order
+        codes = np.stack([numbered_rows(part)[1] for part in (table[:, :half], table[:, half:])], axis=1)
+        spans = [len(table)] * 2
     code = np.zeros(len(table), dtype=np.int64)  # one number for each row, in the same order
-    for column, (least, span) in enumerate(zip(low, spans, strict=True)):
-        code = code * span + (table[:, column] - least)
+    for column, span in enumerate(spans):
+        code = code * span + codes[:, column]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     return table[first], inverse
 

@@ -16,7 +16,7 @@ from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
-from dpconvex.evaluation.threads import in_order, one_blas_thread
+from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
 from dpconvex.language.columns import dense, itself, readers
 from dpconvex.language.record import Batch
 
@@ -58,6 +58,7 @@ class BlockEngine:
     """
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
+        keep_memory()
         self.form = form
         self.batch = batch
         self.design = design_of(form.monomials, form.fields, form.forms)

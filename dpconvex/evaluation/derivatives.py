@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.dual_numbers import Dual, plain, tangent
 from dpconvex.core.expression import Expression
 from dpconvex.errors import MissingRule
-from dpconvex.evaluation.dual_numbers import Dual, plain, tangent
 from dpconvex.evaluation.programs import Lowered, Program
 
 __all__ = ["affine_rows", "gradient", "hessian_product", "is_scalar", "value_and_slope", "values"]

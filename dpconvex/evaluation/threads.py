@@ -16,9 +16,20 @@ from functools import cache
 from threading import Lock
 from typing import Any, TypeVar
 
-__all__ = ["in_order", "one_blas_thread"]
+import numpy as np
+
+__all__ = ["in_order", "keep_memory", "one_blas_thread"]
 
 T = TypeVar("T")
+
+
+@cache
+def keep_memory() -> None:
+    """Keep memory that blocks of records are done with: to get it anew for each block can cost more than to compute with it.
+
+    The C library of Linux gives memory back at once, until a large piece of it (32 MB at most) was freed for the first time.
+    """
+    np.empty(2**22 - 2**12)
 
 
 @cache

@@ -14,8 +14,8 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations
 from dpconvex.core.expression import Expression
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
-from dpconvex.geometry.constraints import Unrecognised, read_constraint
-from dpconvex.geometry.convex_sets import Piece
+from dpconvex.geometry.constraints import read_constraint
+from dpconvex.geometry.convex_sets import Piece, Unrecognised
 
 __all__ = ["check_translation"]
 
@@ -85,7 +85,9 @@ class Point:
     def _scalars(self, record: dict[Expression, Array]) -> Array:
         """The record's scalars: its fields, and its functions that are no polynomials."""
         functions = self.form.expander.functions_of_record
-        missing = {field: self.fields[field.name] for function in functions for field in function.fields}
+        missing: dict[Expression, Array] = {
+            field: self.fields[field.name] for function in functions for field in function.fields
+        }
         values = evaluations(functions, {**record, **missing})
         parts = [*self.fields.values(), *(values[function][0] for function in functions)]
         result = np.zeros(self.form.bases.count)

@@ -31,8 +31,9 @@ UNIT = float(np.finfo(float).eps)
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
-    """Whether numbers agree but for the rounding of a few operations."""
-    return np.asarray(np.abs(a - b) <= 8 * UNIT * np.maximum(np.abs(a), np.abs(b)))
+    """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
+    room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
+    return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.declared_atoms import DeclaredAtom
+from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.evaluate import postorder
 from dpconvex.core.remembered import once
+from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
+__all__ = ["check_delta", "declared_constants", "public_steps", "record_steps", "sensitivity_of"]
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
     return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
+
+
+def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
+    """Refuse a guarantee without delta, which Gaussian noise does not keep."""
+    if privacy.pure:
+        raise NotPrivate(
+            f"{noise} keeps no promise with delta = 0",
+            f"delta = {privacy.delta:g}",
+            f"promise a small delta, or {otherwise}",
+        )
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:
@@ -50,13 +62,8 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
 @once
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each user's atom whose constants were declared and not derived."""
-    names = set()
-    pending = list(analysis.form.template.losses)
-    while pending:
-        node = pending.pop()
-        pending.extend(node.args)
-        if isinstance(node, DeclaredAtom):
-            names.add(node.declaration.name)
+    nodes = postorder(analysis.form.template.losses)
+    names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
     return tuple(
         f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
         "slopes are linear between those read off the user's at many points."

@@ -7,7 +7,6 @@ over K or a ball that holds all answers.  The absolute values that a proximal ma
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
 import scipy.sparse as sp
 
@@ -16,7 +15,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.norms import norm
-from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.normal_form import normal_forms
@@ -29,8 +28,6 @@ from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.language.record import Record
 
 __all__ = ["bend_of", "bends"]
-
-_PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -52,23 +49,22 @@ def bends(form: LossForm) -> bool:
     return parts(form)[1] is not None
 
 
+@once
 def parts(form: LossForm) -> tuple[float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of a regularizer's squares, and its other terms."""
-    if form not in _PARTS:
-        smooth, absolute = split_absolute(form.template.regularizer, form.space)
-        if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-            smooth = form.template.regularizer
-        bent: dict[Expression, sp.csr_array] = {}
-        rest: dict[Expression, sp.csr_array] = {}
-        for part, row in linear_parts(smooth).items():
-            known = part.is_affine or squares(part, row.toarray()[0]) is not None
-            (bent if known else rest)[part] = row
-        known_part = quadratic_of(bent, form.space)
-        assert known_part is not None
-        hessian = known_part.hessian
-        stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-        _PARTS[form] = stiff, weighted_sum(rest) if rest else None
-    return _PARTS[form]
+    smooth, absolute = split_absolute(form.template.regularizer, form.space)
+    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
+        smooth = form.template.regularizer
+    bent: dict[Expression, sp.csr_array] = {}
+    rest: dict[Expression, sp.csr_array] = {}
+    for part, row in linear_parts(smooth).items():
+        known = part.is_affine or squares(part, row.toarray()[0]) is not None
+        (bent if known else rest)[part] = row
+    known_part = quadratic_of(bent, form.space)
+    assert known_part is not None
+    hessian = known_part.hessian
+    stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
+    return stiff, weighted_sum(rest) if rest else None
 
 
 @once

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.extremes import SUM_LARGEST
-from dpconvex.core.atoms.powers import QUAD_OVER_LIN
+from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
@@ -83,7 +83,7 @@ class Rebuilder:
     def _leaf(self, expression: Expression) -> list[Column]:
         """Affine in the variables: a matrix of derivatives and a vector of offsets for each entry."""
         variables = sorted(expression.variables, key=lambda variable: variable.key)
-        zeros = {variable: np.zeros((*variable.shape, 1)) for variable in variables}
+        zeros: dict[Expression, Array] = {variable: np.zeros((*variable.shape, 1)) for variable in variables}
         offset = self._values(expression, zeros)
         place, slopes = [], []
         for variable in variables:
@@ -99,7 +99,8 @@ class Rebuilder:
 
     def _values(self, expression: Expression, variables: dict[Expression, Array]) -> Array:
         """Evaluate an expression for all records, at once if they do not matter; entries in row order, records last."""
-        leaves = {**{field: self.fields[field.name] for field in expression.fields}, **variables}
+        leaves: dict[Expression, Array] = {field: self.fields[field.name] for field in expression.fields}
+        leaves |= variables
         value = over_records([expression], leaves)[expression]
         return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
 
@@ -143,7 +144,8 @@ class Rebuilder:
 
     def _reduced(self, expression: Expression, arguments: list[Objects]) -> list[Any]:
         """Apply a reduction to the stacks, of shape (k, records), of the k entries that each entry of the result reduces."""
-        argument, options = arguments[0], dict(expression.options)
+        options: dict[str, Any] = dict(expression.options)
+        argument = arguments[0]
         axes = options.pop("axis", tuple(range(argument.ndim)))
         kept = [k for k in range(argument.ndim) if k not in axes]
         table = np.transpose(argument, [*kept, *axes]).reshape(-1, int(np.prod([argument.shape[k] for k in axes])))

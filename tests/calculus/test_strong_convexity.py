@@ -64,6 +64,10 @@ QUADRATICS: dict[str, tuple[Any, tuple[cp.Variable, ...], float]] = {
     "signs and factors": (lambda: -(-1 * (-(-cp.quad_form(w, A) / 2) + 3)), (w,), 0.5),
     "squares of entries": (lambda: cp.sum(cp.square(w)), (w,), 2.0),
     "weighted squares": (lambda: cp.sum(cp.multiply(np.array([1.0, 3.0, 0.25]), cp.square(w))), (w,), 0.5),
+    "squares over a number": (lambda: cp.sum(cp.square(w) / 100), (w,), 0.02),
+    "numbers times squares": (lambda: np.array([1.0, 3.0, 0.25]) @ cp.square(w), (w,), 0.5),
+    "squares along an axis": (lambda: np.array([1.0, 3.0]) @ cp.sum_squares(W, axis=0), (W,), 2.0),
+    "rearranged squares": (lambda: cp.sum(cp.vstack([cp.square(w), 2 * cp.square(w[::-1])])[:, 1:]), (w,), 2.0),
     "square of a norm": (lambda: cp.square(cp.norm(w, 2)) * 3, (w,), 6.0),
     "squares one by one": (lambda: cp.square(w[0]) + 2 * cp.square(w[1]) + cp.square(w[2] - 1) / 4, (w,), 0.5),
     "elastic net": (lambda: 0.1 * cp.norm(w, 1) + cp.sum_squares(w), (w,), 2.0),
@@ -106,6 +110,7 @@ def test_random_quadratics(seed):
 BOUNDED: dict[str, tuple[Any, list[cp.Constraint], tuple[cp.Variable, ...], float]] = {
     "entropy": (lambda: -cp.sum(cp.entr(w)), [w >= 0, w <= 4], (w,), 0.25),
     "entropy of a ball": (lambda: -cp.sum(cp.entr(w + 1)), [cp.norm(w, 2) <= 1], (w,), 0.5),
+    "entropy with weights": (lambda: -np.array([1.0, 2.0, 1.0]) @ cp.entr(w), [w >= 0, w <= 4], (w,), 0.25),
     "entropy with a factor": (lambda: 1 - (0.5 * cp.sum(cp.entr(w)) - w[0]), [w >= 0, w <= 4], (w,), 0.125),
     "logarithms": (lambda: -cp.sum(cp.log(w)), [w >= 0.1, w <= 2], (w,), 0.25),
     "one logarithm": (lambda: -2 * cp.log(v + 1), [v >= 0, v <= 1], (v,), 0.5),

@@ -33,6 +33,28 @@ def test_true_constants_survive_and_are_tight() -> None:
 
 
 @pytest.mark.parametrize(
+    ("numpys", "jaxs"),
+    [
+        (lambda m: np.logaddexp(m, 0.0), softplus),
+        (lambda m: np.logaddexp(0.0, -m) + m, softplus),
+        (lambda m: np.maximum(m, 0.0) + np.log1p(np.exp(-np.abs(m))), softplus),
+        (lambda m: m * m / (1 + np.sqrt(1 + np.square(m))), lambda m: (1 + m * m) ** 0.5 - 1),
+    ],
+)
+def test_functions_in_numpy_run_as_those_in_jax(numpys: Callable[[Any], Any], jaxs: Callable[[Any], Any]) -> None:
+    pytest.importorskip("jax")
+    ours, theirs = (Atom("mine", function, (-1.0, 1.0), 1.0) for function in (numpys, jaxs))
+    points = np.linspace(-30.0, 30.0, 1001)
+    assert ours.evaluate(points) == pytest.approx(theirs.evaluate(points), abs=1e-7)
+    assert ours.evaluate(points, 1) == pytest.approx(theirs.evaluate(points, 1), abs=2e-9)
+
+
+def test_a_function_that_mixes_points_is_refused() -> None:
+    with pytest.raises(dp.TemplateError, match="of one scalar"):
+        Atom("mine", lambda m: m * np.max(np.abs(m)), (0.0, 1.0), 1.0).attack()
+
+
+@pytest.mark.parametrize(
     ("slope", "curvature", "lower", "function", "message"),
     [
         ((0.0, 0.9), 0.25, 0.0, softplus, "slopes in"),

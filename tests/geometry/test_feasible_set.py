@@ -11,6 +11,7 @@ import pytest
 from dpconvex.core.from_cvxpy import Reader, read, variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set as read_set
 from dpconvex.geometry.linear_maps import affine_map
@@ -53,6 +54,17 @@ PROJECTABLE: dict[str, list[cp.Constraint]] = {
     "scaled": [2 * cp.norm(X, 2) - 3 <= -1, 3 * S[0, 0] / 2 <= 0.3],
     "subspace and ball": [cp.sum(X) == 0, cp.norm(X, 2) <= 0.5],
     "soc": [cp.SOC(cp.Constant(0.5), X)],
+    "l1 ball": [cp.norm(X, 1) <= 1.5, cp.norm(P, "fro") <= 1],
+    "l1 ball elsewhere": [cp.sum(cp.multiply([1, 2, 0.5, 1], cp.abs(X - 1))) + 0.5 <= 1.5],
+    "quarter of an l1 ball": [cp.norm(X, 1) <= 1, X >= 0],
+    "half of an l1 ball": [cp.norm(X, 1) <= 1, X[:2] <= 0],
+    "simplex": [cp.sum(X) == 1, X >= 0],
+    "simplex below a level": [cp.sum(X) <= 0.3, X >= 0],
+    "simplex with bounds that it implies": [cp.sum(X) == 1, X >= 0, X <= 1],
+    "weighted simplex elsewhere": [np.array([1, -2, 3, -0.5]) @ X <= 4, X[::2] >= 0.5, X[1::2] <= -0.25],
+    "simplex of some coordinates": [X[1] + X[2] == 2, X >= 0],
+    "largest entries": [cp.max(S, axis=0) <= np.array([0.2, -0.1]), cp.hstack([cp.norm(X), S[0, 0]]) <= 0.3],
+    "eigenvalues": [cp.lambda_max(S) <= 0.2, cp.sigma_max(P) <= 0.5],
     "minimum": [cp.min(X) >= -0.25, cp.minimum(S[0, 1], 3) >= 0],
 }
 
@@ -99,6 +111,8 @@ KINDS: list[tuple[type, Callable[[], list[cp.Constraint]]]] = [
     (NormBall, lambda: [cp.norm(X, 2) <= 1]),
     (Slab, lambda: [cp.sum(X) <= 1]),
     (AffineSubspace, lambda: [cp.sum(X) == 1]),
+    (AxisHull, lambda: [cp.norm(X, 1) <= 1]),
+    (AxisHull, lambda: [cp.sum(X) == 1, X >= 0]),
     (ConesInBall, lambda: [cp.norm(X, 2) <= 1, X[:2] >= 0]),
 ]
 

@@ -44,7 +44,8 @@ class Dual(NDArrayOperatorsMixin):
     @property
     def whole(self) -> Array:
         """The derivative in the array's shape."""
-        return np.broadcast_to(self.tangent, self.shape)
+        shape = self.shape
+        return self.tangent if np.shape(self.tangent) == shape else np.broadcast_to(self.tangent, shape)
 
     def reshape(self, shape: tuple[int, ...]) -> Dual:
         """Reshape in row order."""
@@ -140,12 +141,19 @@ def power(a: Any, p: Any) -> Dual:
 
 
 def log_add_exp(a: Any, b: Any) -> Dual:
-    """log(exp(a) + exp(b)), for b = 0: value and slope share an exponential."""
-    assert np.ndim(b) == 0
-    assert b == 0
-    tail = np.exp(-np.abs(a.value))
-    value = np.maximum(a.value, 0.0) + np.log1p(tail)
-    return Dual(value, np.where(a.value >= 0, 1.0, tail) / (1.0 + tail) * a.tangent)
+    """log(exp(a) + exp(b)); for b = 0, values and slopes share an exponential."""
+    if not isinstance(b, Dual) and np.ndim(b) == 0 and b == 0:
+        tail = np.exp(-np.abs(a.value))
+        value = np.maximum(a.value, 0.0) + np.log1p(tail)
+        return Dual(value, np.where(a.value >= 0, 1.0, tail) / (1.0 + tail) * a.tangent)
+    first, second = plain(a), plain(b)
+    value = np.logaddexp(first, second)
+    return Dual(value, np.exp(first - value) * rate(a) + np.exp(second - value) * rate(b))
+
+
+def smooth(function: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[[Any], Dual]:
+    """Return the rule of a function of one number with a known slope."""
+    return lambda a: a.composed(function(a.value), slope(a.value))
 
 
 def maximum(a: Any, b: Any) -> Dual:
@@ -205,7 +213,7 @@ def singular_values(a: Any, compute_uv: bool) -> Dual:
     return Dual(values, np.einsum("...ik,...ij,...kj->...k", left, a.whole, right))
 
 
-FLAT = {np.equal, np.greater, np.greater_equal, np.less, np.less_equal, np.sign}
+FLAT = {np.equal, np.not_equal, np.greater, np.greater_equal, np.less, np.less_equal, np.sign, np.isfinite, np.isnan}
 UFUNCS: dict[Any, Callable[..., Dual]] = {
     np.add: add,
     np.subtract: subtract,
@@ -213,16 +221,29 @@ UFUNCS: dict[Any, Callable[..., Dual]] = {
     np.divide: divide,
     np.power: power,
     np.negative: lambda a: Dual(-a.value, -a.tangent),
-    np.absolute: lambda a: Dual(np.abs(a.value), np.sign(a.value) * a.tangent),
+    np.positive: lambda a: a,
+    np.absolute: smooth(np.abs, np.sign),
+    np.fabs: smooth(np.abs, np.sign),
     np.exp: lambda a: a.composed(value := np.exp(a.value), value),
     np.log: lambda a: Dual(np.log(a.value), a.tangent / a.value),
     np.sqrt: lambda a: Dual(value := np.sqrt(a.value), a.tangent / (2 * value)),
+    np.square: lambda a: a * a,
+    np.reciprocal: lambda a: 1.0 / a,
+    np.log1p: smooth(np.log1p, lambda m: 1.0 / (1.0 + m)),
+    np.expm1: smooth(np.expm1, np.exp),
+    np.sin: smooth(np.sin, np.cos),
+    np.cos: smooth(np.cos, lambda m: -np.sin(m)),
+    np.sinh: smooth(np.sinh, np.cosh),
+    np.cosh: smooth(np.cosh, np.sinh),
+    np.tanh: smooth(np.tanh, lambda m: 1.0 - np.tanh(m) ** 2),
+    np.arctan: smooth(np.arctan, lambda m: 1.0 / (1.0 + m * m)),
+    np.arcsinh: smooth(np.arcsinh, lambda m: 1.0 / np.hypot(1.0, m)),
     np.logaddexp: log_add_exp,
     np.maximum: maximum,
     np.minimum: lambda a, b: -maximum(-a, -b),
     np.matmul: product,
 }
-LINEAR = {np.sum, np.broadcast_to, np.moveaxis, np.swapaxes, np.concatenate, np.reshape}
+LINEAR = {np.sum, np.broadcast_to, np.moveaxis, np.swapaxes, np.concatenate, np.reshape, np.tril}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: where,
     np.clip: clip,
