@@ -1,7 +1,5 @@
 """Conditional random field on short sequences: a label for each position, and neighbouring labels matter."""
 
-from itertools import pairwise, product
-
 import cvxpy as cp
 import numpy as np
 
@@ -52,12 +50,12 @@ def template(
             f"linear_chain_crf needs {classes} labels without spaces, at least two, not {names!r}, and a length of at "
             f"least 1, not {length!r}."
         )
-    paths = list(product(range(classes), repeat=length))
+    paths = list(np.ndindex(*[classes] * length))
     sequences = [" ".join(names[c] for c in path) for path in paths]
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
     steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
     for k, path in enumerate(paths):
-        for before, after in pairwise(path):
+        for before, after in zip(path, path[1:], strict=False):
             steps[k, before, after] += 1
     steps = steps.reshape(len(paths), -1)
     W = cp.Variable((features, classes), name="W")
