@@ -55,8 +55,8 @@ def template(
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
     steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
     for k, path in enumerate(paths):
-        for before, after in zip(path, path[1:], strict=False):
-            steps[k, before, after] += 1
+        for t in range(length - 1):
+            steps[k, path[t], path[t + 1]] += 1
     steps = steps.reshape(len(paths), -1)
     W = cp.Variable((features, classes), name="W")
     T = cp.Variable((classes, classes), name="T")

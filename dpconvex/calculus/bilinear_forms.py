@@ -58,7 +58,8 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     row, column = position[table.coords[0]], position[table.coords[1]]
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
-    scaled = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
+    value = table.data / (weight[row] * weight[column])
+    scaled = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
