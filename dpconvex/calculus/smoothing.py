@@ -11,7 +11,8 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from dpconvex.core.atoms.extremes import is_hinge
-from dpconvex.core.atoms.powers import HUBER, POWER, QUAD_OVER_LIN
+from dpconvex.core.atoms.powers import HUBER, POWER
+from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.expression import Expression, node
 from dpconvex.errors import MissingRule
 from dpconvex.language.template import Template

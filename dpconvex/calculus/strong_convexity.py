@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atom import Reach
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import POWER, quad_over_lin
+from dpconvex.core.atoms.powers import POWER
+from dpconvex.core.atoms.squares import quad_over_lin
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.expansion import Expander
@@ -79,7 +80,7 @@ def least_hessian(
     linear, constant = polynomial.part(with_theta=True), polynomial.part(with_theta=False)
     shape = (polynomial.size, expander.space.dim)
     jacobian = sp.csr_array((linear.coefficient, (linear.entry, linear.coordinate)), shape=shape)
-    offset = np.bincount(constant.entry, weights=constant.coefficient, minlength=polynomial.size)
+    offset = np.asarray(np.bincount(constant.entry, constant.coefficient, polynomial.size), dtype=float)
     bend = atom.strong.bend(squared, weights, reach_of(jacobian, offset, feasible))
     if bend is None:
         return None

@@ -23,8 +23,9 @@ from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
 from dpconvex.core.atoms.exponentials import ENTR, EXP, LOG, LOG_SUM_EXP, LOGISTIC, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, HUBER, POWER, QUAD_OVER_LIN
+from dpconvex.core.atoms.powers import ABS, HUBER, POWER
 from dpconvex.core.atoms.products import MATMUL, MULTIPLY
+from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.atoms.sums import add
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, constant

@@ -29,8 +29,9 @@ from dpconvex.core.atoms.arrangement import hstack
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, log_sum_exp, logistic
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, largest_entry, maximum
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER, sum_squares
+from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.atoms.products import MULTIPLY
+from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.combinations import (
     Combination,
     Curved,

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER, QUAD_OVER_LIN
+from dpconvex.core.atoms.powers import ABS, POWER
+from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expression import Expression

@@ -9,8 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import evaluations
+from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.errors import DPConvexError, TemplateError
@@ -32,7 +33,14 @@ def check_reading(
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
-    roots = [part for one in read for part in (one.args if isinstance(one, Constraint) else (one,))]
+    kept = [
+        not any(node.atom is DECLARED for node in postorder(parts_of(one))) for one in read
+    ]  # whose values have one source
+    originals, read = (
+        [o for o, k in zip(originals, kept, strict=True) if k],
+        [r for r, k in zip(read, kept, strict=True) if k],
+    )
+    roots = [part for one in read for part in parts_of(one)]
     for positive in (False, True) if len(originals) <= FEW else (False,):
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
@@ -50,6 +58,11 @@ def check_reading(
                         f"Template: {original} was read as an expression of other values ({two.ravel()[place]:.12g} instead "
                         f"of {one.ravel()[place]:.12g}). Please report it; write it in another way."
                     )
+
+
+def parts_of(read: Expression | Constraint) -> tuple[Expression, ...]:
+    """Return an expression, or the arguments of a constraint."""
+    return read.args if isinstance(read, Constraint) else (read,)
 
 
 class CvxpyValues:

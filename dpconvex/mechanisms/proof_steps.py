@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.declared_atoms import DeclaredAtom
+from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.evaluate import postorder
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
@@ -61,13 +62,8 @@ def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation
 @once
 def declared_constants(analysis: Analysis) -> tuple[str, ...]:
     """Return a sentence for each user's atom whose constants were declared and not derived."""
-    names = set()
-    pending = list(analysis.form.template.losses)
-    while pending:
-        node = pending.pop()
-        pending.extend(node.args)
-        if isinstance(node, DeclaredAtom):
-            names.add(node.declaration.name)
+    nodes = postorder(analysis.form.template.losses)
+    names = {node.option("declaration").name for node in nodes if node.atom is DECLARED}
     return tuple(
         f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
         "slopes are linear between those read off the user's at many points."

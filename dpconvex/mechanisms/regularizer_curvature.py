@@ -15,7 +15,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.norms import norm
-from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.normal_form import normal_forms

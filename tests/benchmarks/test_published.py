@@ -67,7 +67,7 @@ ALONE = {
         OWN | {"rate": 0.5, "mean": False},
         "replace-one",
         "not strongly convex: a trace is linear",
-        "Phi_0[0:3, 0:3]",
+        "Phi_0[:3, :3]",
         "add lambda * cp.sum_squares",
     ),
     "a unit element outside the unit ball": (

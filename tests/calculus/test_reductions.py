@@ -11,7 +11,7 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap
 from derivatives import Jets, analyse, certified, compare, observe
 
 from dpconvex.core.abstract_values import Piece, Scalar, Term
-from dpconvex.core.atoms.powers import sum_squares
+from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Variable
 from dpconvex.core.intervals import Interval

@@ -11,7 +11,7 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
-from tests.core.atom_cases import CASES, Case
+from atom_cases import CASES, Case
 
 EVERY = pytest.mark.parametrize("name", CASES)
 

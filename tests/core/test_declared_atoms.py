@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +37,7 @@ def test_true_constants_survive_and_are_tight() -> None:
     [
         (lambda m: np.logaddexp(m, 0.0), softplus),
         (lambda m: np.logaddexp(0.0, -m) + m, softplus),
-        (lambda m: np.where(m > 0, m, 0.0) + np.log1p(np.exp(-np.abs(m))), softplus),
+        (lambda m: np.maximum(m, 0.0) + np.log1p(np.exp(-np.abs(m))), softplus),
         (lambda m: m * m / (1 + np.sqrt(1 + np.square(m))), lambda m: (1 + m * m) ** 0.5 - 1),
     ],
 )
@@ -52,7 +51,7 @@ def test_functions_in_numpy_run_as_those_in_jax(numpys: Callable[[Any], Any], ja
 
 def test_a_function_that_mixes_points_is_refused() -> None:
     with pytest.raises(dp.TemplateError, match="of one scalar"):
-        Atom("mine", lambda m: m * math.exp(0.0 * float(np.argsort(m)[0])), (0.0, 1.0), 1.0).attack()
+        Atom("mine", lambda m: m * np.max(np.abs(m)), (0.0, 1.0), 1.0).attack()
 
 
 @pytest.mark.parametrize(

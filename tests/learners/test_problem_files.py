@@ -146,14 +146,14 @@ def test_a_users_file_may_have_a_shipped_name(write: Callable[..., Path]) -> Non
     mine = dp.load(file, features=2, name="mine")
     shipped = dp.load("logistic_regression", features=2)
     assert mine.variables[0].name == "mine"
-    assert "mine" not in [v.name() for v in shipped.variables]
+    assert "mine" not in [v.name for v in shipped.variables]
 
 
 def test_two_files_of_one_name_do_not_clash(write: Callable[..., Path]) -> None:
     text = "TAG = {!r}\n" + LEARNER.replace("name=name", "name=TAG")
     one, two = write(text.format("one"), "a/mine.py"), write(text.format("two"), "b/mine.py")
     factories = [problem_files.factory(problem_files.execute(f), f) for f in (one, two)]
-    assert [dp.load(f, features=2).variables[0].name() for f in (one, two, one)] == ["one", "two", "one"]
+    assert [dp.load(f, features=2).variables[0].name for f in (one, two, one)] == ["one", "two", "one"]
     assert len({f.__module__ for f in factories}) == 2
     assert "mine" not in sys.modules
 

@@ -11,6 +11,7 @@ from dpconvex.core.atoms import (
     norms,
     powers,
     products,
+    squares,
     sums,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "norms",
     "powers",
     "products",
+    "squares",
     "sums",
 ]
