@@ -7,9 +7,10 @@ forms, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from hashlib import sha256
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ __all__ = ["Symmetry"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class Symmetry:
@@ -35,6 +37,7 @@ class Symmetry:
         # Numbers of what has been seen, so that comparing is quick; equal numbers mean equal bytes.
         self._columns: dict[tuple[Hashable, ...], int] = {}
         self._profiles: dict[int, tuple[Array, dict[int, int]]] = {}
+        self._found: dict[Hashable, Any] = {}
 
     def key(self, *sets: Array) -> Hashable:
         """Return what two lists of vertex sets, shape (vertices, generators) each, share only if they are alike.
@@ -54,6 +57,14 @@ class Symmetry:
             moved = moved[np.lexsort(moved.T)] if len(order) else moved
             digest.update(repr(moved.shape).encode() + moved.tobytes())
         return digest.digest()
+
+    def once(self, facts: Hashable, points: Array, find: Callable[[], T]) -> T:
+        """Return what is found of a set of points and further facts, which holds for all that are alike."""
+        key = facts, self.key(points)
+        if key not in self._found:
+            self._found[key] = find()
+        found: T = self._found[key]
+        return found
 
     @cached_property
     def _weights(self) -> Index:

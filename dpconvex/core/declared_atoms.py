@@ -114,8 +114,12 @@ class Atom:
     @cached_property
     def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
         """The user's function with its derivative, compiled for few numbers of points."""
-        import jax
-
+        try:
+            import jax
+        except ImportError as error:
+            raise TemplateError(
+                f"Atom {self.name!r}: function needs JAX: install the extra 'fast' (pip install dpconvex[fast])."
+            ) from error
         pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
         def evaluate(points: Array) -> tuple[Array, Array]:

@@ -77,15 +77,15 @@ class CvxpyValues:
         known = self._memory.get(id(node))
         if known is None:
             parts = [self(argument) for argument in node.args]
-            value = numeric(node, [part for part, _ in parts]) if parts else self._leaf(node)
+            read = self.reader.read_already(node)
+            values = [part for part, _ in parts]
+            value = numeric(node, values) if parts else self.leaves.get(read, node.value)
+            if not is_symmetric_where_asked(read, values):
+                value = np.full(node.shape, np.nan)
             value = np.asarray(value.toarray() if sp.issparse(value) else value)
             own = float(np.abs(value).max(initial=0.0))
             known = self._memory[id(node)] = (value, max([0.0, own, *(size for _, size in parts)]))
         return known
-
-    def _leaf(self, node: Any) -> Any:
-        read = self.reader.read_already(node)
-        return self.leaves.get(read, node.value)
 
 
 def numeric(node: Any, values: list[Any]) -> Any:
