@@ -55,11 +55,11 @@ def template(
     paths = list(product(range(classes), repeat=length))
     sequences = [" ".join(names[c] for c in path) for path in paths]
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
-    steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
+    follows = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
     for k, path in enumerate(paths):
         for before, after in pairwise(path):
-            steps[k, before, after] += 1
-    steps = steps.reshape(len(paths), -1)
+            follows[k, before, after] += 1
+    steps = follows.reshape(len(paths), -1)
     W = cp.Variable((features, classes), name="W")
     T = cp.Variable((classes, classes), name="T")
 

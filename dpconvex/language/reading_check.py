@@ -99,6 +99,13 @@ def numeric(node: Any, values: list[Any]) -> Any:
         return np.full(node.shape, np.nan)
 
 
+def is_symmetric_where_asked(read: Expression, values: list[Any]) -> bool:
+    """Whether arguments of functions of symmetric matrices are some; CVXPY has values for others, of no meaning."""
+    asked = read.atom.domain(read) if read.atom is not None else ()
+    pairs = zip(asked, values, strict=False)
+    return all(np.array_equal(value, value.T) for want, value in pairs if want in ("symmetric", "semidefinite"))
+
+
 def measured(original: Any, values: CvxpyValues) -> list[Valued]:
     """Return the value of an expression of CVXPY; of a constraint, what it compares with zero or asks to be in a cone."""
     kind = type(original).__name__
