@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import noise_cap
 from dpconvex.mechanisms.rounding import answer_radius
@@ -146,3 +147,31 @@ def test_terms_with_the_factor_zero_ask_for_nothing() -> None:
         cp.sum_squares(w) + 0.0 * cp.norm1(w),
     )
     assert dp.verify(template, dp.Privacy(1.0), 10, GAMMA).noise_scale > 0
+
+
+def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set() -> None:
+    P = cp.Variable((3, 3), symmetric=True, name="P")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3)),
+        lambda x: x @ P @ x,
+        0.05 * cp.sum_squares(P) - 0.3 * cp.log_det(P),
+        [P >> np.diag([0.2, 0.3, 0.4])],
+    )
+    form = analyse(template).form
+    bend = bend_of(form, 7.0)
+    assert not bends(form)
+    assert bend.rest == pytest.approx(0.3 / 0.2**2, rel=1e-8)
+    assert bend.radius == np.inf
+    slope = slope_of(template.regularizer, form, ball=2.0)
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        root = rng.normal(size=(3, 3)) * rng.choice([0.01, 0.3])
+        matrix = np.diag([0.2, 0.3, 0.4]) + root @ root.T
+        inverse = np.linalg.inv(matrix)
+        direction = rng.normal(size=(3, 3))
+        direction = (direction + direction.T) / np.linalg.norm(direction + direction.T)
+        assert 0.3 * np.trace(inverse @ direction @ inverse @ direction) <= bend.rest
+        if np.linalg.norm(matrix) <= 2:
+            assert np.linalg.norm(0.1 * matrix - 0.3 * inverse) <= slope
+    assert np.isfinite(slope)
+    assert dp.verify(template, dp.Privacy(1.0), 100).noise_scale > 0
