@@ -350,8 +350,8 @@ REFUSED: dict[str, Case] = {
     "an atom without a rule": Case(
         verified(lambda w, x, y: cp.dotsort(cp.multiply(w, x), [1.0, 0.5])),
         "there is no rule for the atom dotsort",
-        "dotsort(w * x, [1.00 0.50])",
-        "write the loss with atoms that have rules (see docs/rules.md)",
+        "dotsort(w * x, [1. 0.5])",
+        "write it with atoms that have rules (see docs/rules.md)",
         rule_missing=True,
     ),
     "a declared atom with too small a slope": Case(

@@ -141,12 +141,13 @@ def test_long_batches_agree_with_one_record_at_a_time(monkeypatch: pytest.Monkey
         assert gradient == pytest.approx((factor / (1 + np.exp(-margin))) @ x, rel=1e-10, abs=1e-10)
 
 
-def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
+@pytest.mark.parametrize("engine", [None, "device"])
+def test_losses_that_are_no_low_polynomials_take_another_engine(engine: str | None) -> None:
     w = cp.Variable(2, name="w")
     template = Template(Record(x=Ball(2)), lambda x: cp.logistic(cp.exp(x) @ w), cp.sum_squares(w))
     batch = template.record.validate({"x": sp.csr_array([[0.5, 0.0], [0.0, 1.0]])})
-    loss = BatchedLoss(template, Space(template.variables), batch)
-    assert loss.engine == "device"
+    loss = BatchedLoss(template, Space(template.variables), batch, engine)
+    assert loss.engine == (engine or "whole")
     scores = np.exp([[0.5, 0.0], [0.0, 1.0]]) @ [1.0, -2.0]
     assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
 
