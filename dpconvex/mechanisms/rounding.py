@@ -230,8 +230,6 @@ def projection_error(form: LossForm, norm: float) -> float:
     """
     multiples, constants = [0.0], [0.0]
     for piece in form.feasible.pieces:
-        point = np.zeros(len(piece.coordinates))
-        constants.append(piece.error(point))
-        point[0] = norm
-        multiples.append(max(piece.error(point) - constants[-1], 0.0))
+        constants.append(piece.largest_error(0.0))
+        multiples.append(max(piece.largest_error(norm) - constants[-1], 0.0))
     return max(multiples) + float(np.linalg.norm(constants)) + 4 * UNIT * norm
