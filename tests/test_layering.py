@@ -268,11 +268,12 @@ SPEAK_CVXPY = {
     "dpconvex.language.record",
     "dpconvex.language.template",
     "dpconvex.language.huber_hinge",
+    "dpconvex.language.problem_parts",
     "dpconvex.core.declared_atoms",
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
-    "dpconvex.solvers.conic_batch",
+    "dpconvex.language.batch_program",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.
 LOOK_AT_ATOMS = {"dpconvex.core.from_cvxpy", "dpconvex.core.to_cvxpy"}

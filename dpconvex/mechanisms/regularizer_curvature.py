@@ -1,13 +1,12 @@
 """Curvature of a regularizer, where its answers are: what certificates of distance rest on.
 
 A squared term has a curvature that is read off.  What is left is treated like a loss that no record enters, by the same rules,
-over K or a ball that holds all answers.  The absolute values that a proximal map handles do not count.
+over K or a ball that holds all answers.  The kinks that a proximal map handles do not count.
 """
 
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
 import scipy.sparse as sp
 
@@ -23,14 +22,13 @@ from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
-from dpconvex.geometry.absolute_values import split_absolute, weighted_sum
+from dpconvex.geometry.absolute_values import weighted_sum
+from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.language.record import Record
 
 __all__ = ["bend_of", "bends"]
-
-_PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -48,27 +46,24 @@ def bend_of(form: LossForm, radius: float) -> Bend:
 
 
 def bends(form: LossForm) -> bool:
-    """Whether a regularizer has terms besides squares, affine terms and absolute values that a proximal map handles."""
+    """Whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
     return parts(form)[1] is not None
 
 
+@once
 def parts(form: LossForm) -> tuple[float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of a regularizer's squares, and its other terms."""
-    if form not in _PARTS:
-        smooth, absolute = split_absolute(form.template.regularizer, form.space)
-        if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-            smooth = form.template.regularizer
-        bent: dict[Expression, sp.csr_array] = {}
-        rest: dict[Expression, sp.csr_array] = {}
-        for part, row in linear_parts(smooth).items():
-            known = part.is_affine or squares(part, row.toarray()[0]) is not None
-            (bent if known else rest)[part] = row
-        known_part = quadratic_of(bent, form.space)
-        assert known_part is not None
-        hessian = known_part.hessian
-        stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-        _PARTS[form] = stiff, weighted_sum(rest) if rest else None
-    return _PARTS[form]
+    smooth, _ = split_kinks(form.feasible, form.template.regularizer)
+    bent: dict[Expression, sp.csr_array] = {}
+    rest: dict[Expression, sp.csr_array] = {}
+    for part, row in linear_parts(smooth).items():
+        known = part.is_affine or squares(part, row.toarray()[0]) is not None
+        (bent if known else rest)[part] = row
+    known_part = quadratic_of(bent, form.space)
+    assert known_part is not None
+    hessian = known_part.hessian
+    stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
+    return stiff, weighted_sum(rest) if rest else None
 
 
 @once

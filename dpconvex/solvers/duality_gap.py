@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.to_cvxpy import Writer, variable_like
 from dpconvex.errors import MissingRule, NotConverged
-from dpconvex.solvers.conic_batch import batched_loss, entries_matrix
+from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.problem import Problem
 
 __all__ = ["least"]
@@ -77,18 +77,15 @@ def solver_gap(data: dict[str, Any], found: Any) -> float:
 
 
 def whole_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
-    """Write the objective and the constraints in the given variables; record by record where no atom takes whole columns."""
-    leaves: dict[Expression, Any] = {block.variable: fresh[name] for name, block in problem.space.blocks.items()}
-    writer = Writer(leaves)
-    entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
+    """Write the objective and the constraints in the given variables; record by record where an atom takes no whole columns."""
     try:
-        losses = batched_loss(problem, entries)
+        return perturbed_program(problem, fresh)
     except MissingRule:
+        leaves: dict[Expression, Any] = {block.variable: fresh[name] for name, block in problem.space.blocks.items()}
+        writer = Writer(leaves)
         losses = cp.sum(cp.hstack(one_by_one(problem, leaves)))
-    objective = losses + problem.size * writer.expression(problem.template.regularizer)
-    if problem.linear is not None and problem.linear.any():
-        objective = objective + (entries_matrix(problem.space) @ problem.linear) @ entries
-    return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])
+        objective = losses + problem.size * writer.expression(problem.template.regularizer)
+        return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])
 
 
 def one_by_one(problem: Problem, leaves: dict[Expression, Any]) -> list[Any]:
