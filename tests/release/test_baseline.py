@@ -22,18 +22,27 @@ def records(n: int = 80, features: int = D) -> dict[str, Any]:
     return {"x": x, "y": np.where(x[:, 0] + 0.3 * rng.normal(size=n) > 0, 1, -1)}
 
 
-LOGISTIC: Callable[..., Any] = lambda x, y, w: cp.logistic(-y * (x @ w))
-SQUARES: Callable[..., Any] = lambda w: 0.05 * cp.sum_squares(w)
-FREE: Callable[..., Any] = lambda w: []
+def logistic_loss(x: Any, y: Any, w: Any) -> Any:
+    return cp.logistic(-y * (x @ w))
+
+
+def squares(w: Any) -> Any:
+    return 0.05 * cp.sum_squares(w)
+
+
+def free(w: Any) -> list[Any]:
+    return []
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
-    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), SQUARES, FREE),
-    "absolute error, lasso": (lambda x, y, w: cp.abs(x @ w - y), lambda w: 0.01 * cp.norm1(w), FREE),
-    "logistic, lasso": (LOGISTIC, lambda w: 0.01 * cp.norm1(w), FREE),
-    "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0, FREE),
-    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), SQUARES, FREE),
-    "second-order cone": (LOGISTIC, SQUARES, lambda w: [cp.norm(w[:2]) <= w[2]]),
-    "order": (LOGISTIC, SQUARES, lambda w: [w[0] <= w[1], w[1] <= w[2]]),
-    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), SQUARES, FREE),
+    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), squares, free),
+    "absolute error, lasso": (lambda x, y, w: cp.abs(x @ w - y), lambda w: 0.01 * cp.norm1(w), free),
+    "logistic, lasso": (logistic_loss, lambda w: 0.01 * cp.norm1(w), free),
+    "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0, free),
+    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), squares, free),
+    "second-order cone": (logistic_loss, squares, lambda w: [cp.norm(w[:2]) <= w[2]]),
+    "order": (logistic_loss, squares, lambda w: [w[0] <= w[1], w[1] <= w[2]]),
+    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), squares, free),
 }
 
 
@@ -88,8 +97,8 @@ def test_a_gap_is_an_honest_bound() -> None:
 @pytest.mark.parametrize(
     ("regularizer", "constraints", "reason"),
     [
-        (lambda w: 0.0, FREE, "decreases without end"),
-        (SQUARES, lambda w: [cp.sum(w) >= 1, w <= -1], "nothing satisfies"),
+        (lambda w: 0.0, free, "decreases without end"),
+        (squares, lambda w: [cp.sum(w) >= 1, w <= -1], "nothing satisfies"),
     ],
 )
 def test_without_a_least_value_it_says_so(regularizer: Any, constraints: Any, reason: str) -> None:
