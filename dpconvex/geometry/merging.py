@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.cones import Ordered
-from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Piece, Slab, Unrecognised, close, overlap
+from dpconvex.geometry.convex_sets import (
+    AffineSubspace,
+    ConesInBall,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Unrecognised,
+    close,
+    overlap,
+)
 from dpconvex.geometry.cuts import Cut, Product
 from dpconvex.geometry.dykstra import intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, corner, rows_of
