@@ -252,14 +252,7 @@ def kinks_of(form: LossForm) -> Kinks | None:
 
 
 def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
-    """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm.
-
-    Every piece of K bounds the error of its projection by a multiple of the norm of its own coordinates plus a constant.
-    """
-    multiples, constants = [0.0], [0.0]
-    for piece in form.feasible.pieces:
-        constants.append(piece.largest_error(0.0))
-        multiples.append(max(piece.largest_error(norm) - constants[-1], 0.0))
+    """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
     kinks = kinks_of(form) if step else None
     shrinking = 0.0 if kinks is None else kinks.error(norm, step)
-    return max(multiples) + float(np.linalg.norm(constants)) + 4 * UNIT * norm + shrinking
+    return form.feasible.largest_error(norm) + 4 * UNIT * norm + shrinking

@@ -138,7 +138,8 @@ def run_certified(
     assert certificate.cover is not None
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, source.rng)
-    theta = engine.project(perturb(theta, certificate.cover, source.seeded))
+    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    theta = analysis.form.feasible.apart().project(perturb(theta, certificate.cover, source.seeded))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
@@ -165,6 +166,7 @@ class DataEngine:
         self.batch = batch
         self.size = size
         self.backend = backend
+        self.feasible = analysis.form.feasible.apart()
 
     def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
         form = self.analysis.form
@@ -172,7 +174,7 @@ class DataEngine:
         return Problem(
             template=smooth_template(form.template, smoothing) if smoothing else form.template,
             space=form.space,
-            feasible=form.feasible,
+            feasible=self.feasible,
             batch=self.batch,
             size=self.size,
             strong_convexity=strong_convexity,
@@ -222,8 +224,15 @@ class DataEngine:
         return self._plain.gradient(theta)
 
     def project(self, theta: Array) -> Array:
-        """Project on the feasible set K."""
-        return self.analysis.form.feasible.project(theta)
+        """Project on the feasible set K; no farther from the exact projection than noise was planned for."""
+        theta = np.asarray(theta, dtype=float)
+        error, planned = self.feasible.error(theta), self.feasible.largest_error(float(np.linalg.norm(theta)))
+        if not error <= planned * (1 + 1e-9):
+            raise NotConverged(
+                f"a projection on the feasible set is certified only to within {error:.3g}, and {planned:.3g} was planned for; "
+                "nothing is released. Write the constraints so that they do not meet at an edge, or drop one of them."
+            )
+        return self.feasible.project(theta)
 
 
 def resolved(backend: Any) -> Any:
