@@ -42,7 +42,7 @@ RANK = {name: rank for rank, name in enumerate(WINGS)}
 PROGRAMS = {"apps", "__main__"}
 
 # What a learner may be written in: the toolkit, its language, and plain Python.
-LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "math", "typing"}
+LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 
 # Slow to import, or optional.
 HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
