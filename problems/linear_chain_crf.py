@@ -1,7 +1,5 @@
 """Conditional random field on short sequences: a label for each position, and neighbouring labels matter."""
 
-from itertools import pairwise, product
-
 import cvxpy as cp
 import numpy as np
 
@@ -52,14 +50,14 @@ def template(
             f"linear_chain_crf needs {classes} labels without spaces, at least two, not {names!r}, and a length of at "
             f"least 1, not {length!r}."
         )
-    paths = list(product(range(classes), repeat=length))
+    paths = list(np.ndindex(*[classes] * length))
     sequences = [" ".join(names[c] for c in path) for path in paths]
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
-    follows = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
+    steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
     for k, path in enumerate(paths):
-        for before, after in pairwise(path):
-            follows[k, before, after] += 1
-    steps = follows.reshape(len(paths), -1)
+        for t in range(length - 1):
+            steps[k, path[t], path[t + 1]] += 1
+    steps = steps.reshape(len(paths), -1)
     W = cp.Variable((features, classes), name="W")
     T = cp.Variable((classes, classes), name="T")
 

@@ -11,13 +11,13 @@ def template(
     features: int,
     classes: int = 4,
     regularization: float = 0.01,
-    rank: float = 0.01,
+    bound: float = 3.0,
     radius: float = 1.0,
     labels: tuple | None = None,
 ) -> dp.Template:
     """Return the template (Amit, Fink, Srebro & Ullman 2007, "Uncovering shared structures in multiclass classification").
 
-    The nuclear norm of W adds up its singular values, and makes small ones zero: a low rank is learnt, not given.
+    The nuclear norm of W adds up its singular values, and a bound on it makes small ones zero: a low rank is learnt, not given.
 
     Parameters
     ----------
@@ -26,9 +26,9 @@ def template(
     classes : int
         Number of classes C.
     regularization : float
-        Lambda: the quadratic part of the regularizer is ``Lambda/2 ||W||^2``, with one column of W for each class.
-    rank : float
-        Weight of the nuclear norm of W.
+        Lambda: the regularizer is ``Lambda/2 ||W||^2``, with one column of W for each class.
+    bound : float
+        Bound on the nuclear norm of W, part of the model.
     radius : float
         Public bound on the Euclidean norm of a record's features.
     labels : tuple, optional
@@ -56,6 +56,7 @@ def template(
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
-        regularizer=regularization / 2 * cp.sum_squares(W) + rank * cp.normNuc(W),
+        regularizer=regularization / 2 * cp.sum_squares(W),
+        constraints=[cp.normNuc(W) <= bound],
         predict=predict,
     )

@@ -36,7 +36,7 @@ def template(
     --------
     >>> learner = template(features=3, labels=("poor", "fair", "good", "fine"))
     >>> print(learner.constraints[0])
-    b[0:2] <= b[1:3]
+    b[:2] <= b[1:]
     >>> round(dp.verify(learner, dp.Privacy(1.0), size=1000).gradient_bound ** 2, 6)  # of (3x, -1, -1, -1)
     12.0
     """

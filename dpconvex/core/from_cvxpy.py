@@ -110,7 +110,8 @@ class Reader:
             if kind in ITSELF:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
-                return quadratic_form(node, *arguments, self._what)
+                inner, matrix = arguments
+                return quadratic_form(node, inner, matrix, self._what)
             if kind in READERS:
                 return READERS[kind](node, arguments)
         except NotPrivate:

@@ -1,0 +1,179 @@
+"""Intersections of sets with a projection each: Dykstra's method with extrapolation, certified by its own corrections."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import NotConverged
+from dpconvex.geometry.convex_sets import UNIT, Piece, Warm
+from dpconvex.geometry.cuts import places
+
+__all__ = ["Intersection", "intersection"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# The certificate of an intersection is a square root of rounding.
+PLANNED = 2.5e-7
+QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
+SAMPLES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Intersection(Piece):
+    """Sets of which each has a projection; `inner` is a point of the last one with a ball about it in each of the others.
+
+    Dykstra's method (J. Boyle & R. Dykstra 1986) keeps a correction for each set: ``x - sum(corrections)`` tends to the projection,
+    and every correction is normal to its set at the point where it was made, which bounds the distance (docs/theory.md, section 16).
+    """
+
+    pieces: tuple[Piece, ...]
+    inner: Array
+    ball: float
+    # The corrections of the last projection, where the next one begins: they change how fast an answer is found.
+    _last: Warm = field(default_factory=Warm, repr=False)
+
+    @cached_property
+    def parts(self) -> list[tuple[Piece, Indices]]:
+        """Each piece and where its coordinates stand."""
+        return [(piece, places(piece.coordinates, self.coordinates)) for piece in self.pieces]
+
+    def sweep(self, x: Array, corrections: Array) -> tuple[Array, Array]:
+        """Project on every set in turn: the last point, and new corrections, shape (k, dim)."""
+        z, fresh = x - corrections.sum(axis=0), np.zeros_like(corrections)
+        for k, (piece, place) in enumerate(self.parts):
+            before = z[place] + corrections[k, place]
+            z = z + corrections[k]
+            z[place] = piece.project(before)
+            fresh[k, place] = before - z[place]
+        return z, fresh
+
+    def solve(self, x: Array) -> tuple[Array, Array]:
+        """Return the projection and the corrections: by Anderson's extrapolation, and where that goes astray, by Nesterov's."""
+        scale = float(np.linalg.norm(x) + np.linalg.norm(self.inner) + 1e-290)
+        start = self._last.get("corrections", np.zeros((len(self.parts), len(x))))
+        for method, sweeps in ((self.anderson, QUICK), (self.nesterov, SWEEPS)):
+            start, left = method(x, start, sweeps, 32 * UNIT * scale)
+            if left <= 1e-11 * scale:
+                self._last["corrections"] = start
+                return self.sweep(x, start)[0], start
+        raise NotConverged(f"the projection on {self.text} was not found in {SWEEPS} sweeps.")
+
+    def anderson(self, x: Array, now: Array, sweeps: int, enough: float) -> tuple[Array, float]:
+        """Combine sweeps so that what they move would cancel (D. Anderson, J. ACM 1965); the best corrections, and their move."""
+        past: list[tuple[Array, Array]] = []
+        best, least, stalled = now, np.inf, 0
+        for _ in range(sweeps):
+            fresh = self.sweep(x, now)[1]
+            size = float(np.linalg.norm(fresh - now))
+            stalled = 0 if size < 0.9 * least else stalled + 1
+            if size < least:
+                best, least = fresh, size
+            if size <= enough or stalled > PATIENCE:
+                break
+            past = [*past[-MEMORY:], (now.ravel(), (fresh - now).ravel())]
+            now = fresh if len(past) < 2 else extrapolated(past).reshape(now.shape)
+        return best, least
+
+    def nesterov(self, x: Array, now: Array, sweeps: int, enough: float) -> tuple[Array, float]:
+        """Extrapolate with momentum, begun anew whenever it points against the move (B. O'Donoghue & E. Candes 2015)."""
+        best, least, stalled, before, momentum = now, np.inf, 0, now, 1.0
+        for _ in range(sweeps):
+            fresh = self.sweep(x, now)[1]
+            size = float(np.linalg.norm(fresh - now))
+            stalled = 0 if size < 0.99 * least else stalled + 1
+            if size < least:
+                best, least = fresh, size
+            if size <= enough or (stalled > 10 * PATIENCE and least <= 1e-11 * enough / (32 * UNIT)):
+                break
+            following = (1.0 + math.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
+            if float(np.sum((now - fresh) * (fresh - before))) > 0:
+                now, momentum = fresh, 1.0
+            else:
+                now, momentum = fresh + (momentum - 1.0) / following * (fresh - before), following
+            before = fresh
+        return best, least
+
+    def project(self, x: Array) -> Array:
+        """Sweep until nothing moves; a point of all sets comes back unchanged."""
+        if all(np.array_equal(piece.project(x[place]), x[place]) for piece, place in self.parts):
+            return x
+        return self.solve(x)[0]
+
+    def depth(self, x: Array) -> float:
+        """Return that in the set that is nearest."""
+        return min(piece.depth(x[place]) for piece, place in self.parts)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Intersect those of the pieces."""
+        lower, upper = super().bounds()
+        for piece, place in self.parts:
+            below, above = piece.bounds()
+            lower[place], upper[place] = np.maximum(lower[place], below), np.minimum(upper[place], above)
+        return lower, upper
+
+    def error(self, x: Array) -> float:
+        """Bound by the corrections: each is normal to its set at a known point."""
+        _, corrections = self.solve(x)
+        p, fresh = self.sweep(x, corrections)
+        z = x - corrections.sum(axis=0)
+        gap, own, outside = 0.0, 0.0, 0.0
+        for k, (piece, place) in enumerate(self.parts):
+            before = z[place] + corrections[k, place]
+            point = piece.project(before)
+            z = z + corrections[k]
+            z[place] = point
+            eta = piece.error(before) + 4 * UNIT * float(np.linalg.norm(before))
+            apart, length = point - p[place], float(np.linalg.norm(fresh[k]))
+            gap += float(fresh[k, place] @ apart) + eta * (length + float(np.linalg.norm(apart)) + eta)
+            gap += (len(place) + 4) * UNIT * length * float(np.linalg.norm(apart))
+            own += eta
+            if k < len(self.parts) - 1:
+                outside = max(outside, float(np.linalg.norm(piece.project(p[place]) - p[place])) + piece.error(p[place]))
+        missed = outside + own
+        share = missed / (missed + self.ball)
+        away = own + share * (float(np.linalg.norm(p - self.inner)) + own)
+        room = 8 * len(self.parts) * UNIT * float(np.linalg.norm(x) + np.abs(fresh).sum(axis=0).max() + np.linalg.norm(p))
+        g = float(np.linalg.norm(p - x + fresh.sum(axis=0))) + own + room
+        gamma = max(gap, 0.0) + (float(np.linalg.norm(x - p)) + away) * away
+        # One sweep more than `project` makes moves by as much as it says.
+        moved = float(np.linalg.norm(p - self.project(x)))
+        return (g + math.sqrt(g * g + 4 * gamma)) / 2 + away + moved
+
+    def largest_error(self, norm: float) -> float:
+        """What the certificate reaches where the sets have a common interior: a share of the move and of the size of the set."""
+        whole = norm + float(np.linalg.norm(self.inner))
+        return PLANNED * math.sqrt(len(self.coordinates) * whole * min(whole, self.norm_bound()))
+
+
+def extrapolated(past: list[tuple[Array, Array]]) -> Array:
+    """Combine points so that their moves come closest to 0."""
+    points, moves = (np.array(part) for part in zip(*past, strict=True))
+    share = np.linalg.lstsq((moves[1:] - moves[:-1]).T, moves[-1], rcond=1e-12)[0]
+    return np.asarray(points[-1] + moves[-1] - share @ (points[1:] - points[:-1] + moves[1:] - moves[:-1]))
+
+
+def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...]) -> Intersection | None:
+    """Make an intersection, with a point inside of it as the mean of projections; None if none is found."""
+    n = len(coordinates)
+    rng = np.random.default_rng(0)
+    rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0)
+    start = rough.sweep(np.zeros(n), np.zeros((len(pieces), n)))[0]
+    scale = 1.0 + float(np.abs(start).max(initial=0.0))
+    try:
+        found = [rough.solve(start + scale * 4.0 ** (k % 4 - 1) * rng.normal(size=n))[0] for k in range(SAMPLES)]
+    except NotConverged:
+        return None
+    inner = np.mean(found, axis=0)
+    *others, (last, place) = rough.parts
+    inner[place] = last.project(inner[place])
+    ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
+    ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
+    if ball <= 1e-9 * scale:
+        return None
+    return Intersection(coordinates, text, pieces, inner, ball)
