@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from scipy import stats

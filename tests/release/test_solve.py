@@ -51,7 +51,7 @@ def test_two_fits_of_the_same_data_differ(problem: str) -> None:
     assert one.spent == PROMISE
     assert one.certificate == dp.verify(template, PROMISE, SIZE)
     for name in one:
-        assert not np.isclose(one[name], other[name], rtol=1e-3, atol=0).any()
+        assert not np.isclose(one[name], other[name], rtol=1e-6, atol=0).any()
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
