@@ -28,7 +28,7 @@ from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.remembered import once
 from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute, weighted_sum
-from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece, Spectrum
+from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 from dpconvex.geometry.proximal_functions import (
@@ -40,6 +40,7 @@ from dpconvex.geometry.proximal_functions import (
     SIZES,
     VectorFunction,
 )
+from dpconvex.geometry.spectra import Spectrum
 
 __all__ = ["Kinks", "Term", "split_kinks"]
 
