@@ -82,7 +82,7 @@ def read(variables: list[cp.Variable], constraints: list[cp.Constraint]) -> Feas
 def reference(feasible: FeasibleSet, variables: list[cp.Variable], constraints: list[cp.Constraint], x: np.ndarray) -> np.ndarray:
     values = feasible.space.unpack(x)
     distance = cp.norm(cp.hstack([cp.vec(v - values[v.name()], order="F") for v in variables]))
-    tight = {name: 1e-11 for name in ("tol_gap_abs", "tol_gap_rel", "tol_feas")}
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
     cp.Problem(cp.Minimize(distance), constraints).solve(solver="CLARABEL", **tight)
     return feasible.space.pack({v.name(): v.value for v in variables})
 
