@@ -11,8 +11,10 @@ coordinates that have nothing in common.  For such a function f of ``A theta + c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +28,6 @@ from dpconvex.core.atoms.sums import total
 from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.remembered import once
 from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute, weighted_sum
 from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece
 from dpconvex.geometry.feasible_set import FeasibleSet
@@ -185,12 +186,23 @@ class Kinks:
         return 4 * UNIT * norm + cones + sum(term.error(norm, step) for term in self.terms)
 
 
-@once
+_SPLITS: WeakKeyDictionary[Space, dict[tuple[Any, ...], tuple[Expression, Kinks | None]]] = WeakKeyDictionary()
+
+
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
 
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.
+    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  Done once for each K, also
+    where there are several copies of it.
     """
+    known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.reason, feasible.declared)
+    if key not in known:
+        known[key] = split(feasible, regularizer)
+    return known[key]
+
+
+def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
+    """Do the work of `split_kinks`."""
     if not is_convex(regularizer):
         return regularizer, None
     space = feasible.space
@@ -212,7 +224,24 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
         cones.extend(around)
     if not terms:
         return (rest, Kinks(absolute)) if absolute is not None else (regularizer, None)
-    return weighted_sum(left), Kinks(absolute, tuple(terms), tuple(cones))
+    return weighted_sum(left), Kinks(absolute, tuple(together(terms)), tuple(cones))
+
+
+def together(terms: Sequence[Term]) -> Iterator[Term]:
+    """Join terms of one function of vectors of one length, so that one pass serves all."""
+    alike: dict[tuple[Any, ...], list[Term]] = {}
+    for number, term in enumerate(terms):
+        alike.setdefault((number,) if term.spectrum else (term.function.name, term.table.shape[1]), []).append(term)
+    for group in alike.values():
+        starts = np.cumsum([0, *(len(term.offset) for term in group)])
+        yield replace(
+            group[0],
+            matrix=sp.csr_array(sp.vstack([term.matrix for term in group])),
+            offset=np.concatenate([term.offset for term in group]),
+            scale=np.concatenate([term.scale for term in group]),
+            table=np.concatenate([term.table + start for term, start in zip(group, starts[:-1], strict=True)]),
+            weights=np.concatenate([term.weights for term in group]),
+        )
 
 
 def fits_with(absolute: AbsoluteValues, feasible: FeasibleSet) -> bool:

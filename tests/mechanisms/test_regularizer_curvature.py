@@ -149,8 +149,8 @@ def test_what_has_a_proximal_map_is_released_whatever_the_noise(name: str, mecha
         spy = Spy()
         certificate = dp.solve(template, data, dp.Privacy(epsilon, 1e-6), mechanism, spy, seed=1).certificate
         assert certificate is not None
-        ((_, solution),) = spy.seen
-        assert solution.distance_bound <= certificate.tolerance
+        assert spy.seen or mechanism is None  # which may choose noisy gradient descent
+        assert all(solution.distance_bound <= certificate.tolerance for _, solution in spy.seen)
 
 
 def test_noisy_gradient_descent_needs_no_smooth_regularizer() -> None:
