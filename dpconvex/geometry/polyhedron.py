@@ -252,7 +252,7 @@ def polyhedron(
 Ends = tuple[Array, Array]
 
 
-def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array, Array]:
+def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Any, ...]:
     """Return ``A x <= b`` for all ends that are no equations, ``E x = e`` for those that are, and where they come from."""
     matrix = np.vstack([np.eye(len(box[0])), rows[0]])
     least, most = np.concatenate([box[0], rows[1]]), np.concatenate([box[1], rows[2]])
