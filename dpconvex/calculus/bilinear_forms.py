@@ -7,7 +7,7 @@ bounded over the record's domain, for one record (z = z') and for two records th
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,7 +21,7 @@ __all__ = ["form_range"]
 
 Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
-Block = Any  # a sparse array, or an array of few numbers
+Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
 # Diagonal entries that agree to this fraction may be taken together.

@@ -129,7 +129,9 @@ def product(pieces: Sequence[Piece], depth: int, more: Indices | None = None) ->
     parts = [merge(group, depth) for group in overlap(pieces)]
     if any(part is None for part in parts):
         return None
-    whole = np.unique(np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more]))
+    whole = np.unique(
+        np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more])
+    )
     return Product(whole, texts(pieces), tuple(part for part in parts if part is not None))
 
 

@@ -231,7 +231,9 @@ def least_change(rows: Array, aim: Array) -> tuple[Array, Array]:
     return q[:, :rank] @ z, y
 
 
-def polyhedron(coordinates: Indices, text: str, box: tuple[Array, Array], rows: tuple[Array, Array, Array]) -> Polyhedron:
+def polyhedron(
+    coordinates: Indices, text: str, box: tuple[Array, Array], rows: tuple[Array, Array, Array]
+) -> Polyhedron:
     """Make a polyhedron of bounds and rows (a matrix, and the least and the most of each row).
 
     Raises
