@@ -15,10 +15,20 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.cones import Ordered
-from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Piece, Slab, Unrecognised, close, overlap
+from dpconvex.geometry.convex_sets import (
+    AffineSubspace,
+    ConesInBall,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Unrecognised,
+    close,
+    overlap,
+)
 from dpconvex.geometry.cuts import Cut, Product
 from dpconvex.geometry.dykstra import intersection
-from dpconvex.geometry.enclosures import coordinate_bounds, corner, rows_of
+from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
 from dpconvex.geometry.polyhedron import polyhedron
 from dpconvex.geometry.spectra import Spectral, Spectrum, svec
 from dpconvex.geometry.tied import Tied, tied_coordinates
@@ -119,7 +129,9 @@ def product(pieces: Sequence[Piece], depth: int, more: Indices | None = None) ->
     parts = [merge(group, depth) for group in overlap(pieces)]
     if any(part is None for part in parts):
         return None
-    whole = np.unique(np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more]))
+    whole = np.unique(
+        np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more])
+    )
     return Product(whole, texts(pieces), tuple(part for part in parts if part is not None))
 
 
@@ -274,6 +286,7 @@ def polyhedral(pieces: Sequence[Piece]) -> Piece | None:
         if isinstance(piece, Interval):
             lower[place], upper[place] = np.maximum(lower[place], piece.lower), np.minimum(upper[place], piece.upper)
             continue
+        assert isinstance(piece, Slab | AffineSubspace)
         rows = piece.normal[None] if isinstance(piece, Slab) else piece.matrix
         spread = np.zeros((len(rows), n))
         spread[:, place] = rows
@@ -306,7 +319,10 @@ def curved(pieces: list[Piece]) -> Piece | None:
             return None
         parts.append(last)
     coordinates = np.unique(np.concatenate([p.coordinates for p in pieces]))
-    return intersection(coordinates, texts(pieces), tuple(parts))
+    dim = int(coordinates[-1]) + 1
+    ends = coordinate_bounds([*pieces, *enclosures(pieces, dim)], dim)
+    size = float(np.linalg.norm(np.max(np.abs(ends), axis=0)[coordinates])) * (1 + 1e-12)
+    return intersection(coordinates, texts(pieces), tuple(parts), size)
 
 
 def intersect(a: Piece, b: Piece) -> Piece | None:

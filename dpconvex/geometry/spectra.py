@@ -167,7 +167,7 @@ class Spectral(Piece):
         """Frobenius norm of the shift plus the largest norm of a spectrum."""
         return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound()) * (1 + 4 * UNIT)
 
-    def center_point(self) -> Array | None:
+    def center_point(self) -> Array:
         """Return the shift."""
         return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
 
