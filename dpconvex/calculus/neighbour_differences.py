@@ -282,7 +282,7 @@ def dimension_of(terms: Sequence[Term], symmetry: Symmetry | None) -> int:
     """Bound the dimension of the span of all gradients of one record: the rank of its rows in generator coordinates."""
     if not terms:
         return 0
-    rows = np.concatenate([term.rows for term in terms])
+    rows = terms[0].rows if len(terms) == 1 else np.concatenate([term.rows for term in terms])
     return numerical_rank(rows) if symmetry is None else symmetry.once("rank", rows, lambda: numerical_rank(rows))
 
 

@@ -97,7 +97,8 @@ class Ordered(Piece):
     def error(self, x: Array) -> float:
         """How far x must move for the computed answer to be exact.
 
-        An answer p is the projection of x on the order if the partial sums of ``x - p`` are nowhere negative, and 0 where p increases.
+        An answer p is the projection of x on the order if the partial sums of ``x - p`` are nowhere negative, and 0 where p
+        increases.
         Of the sums that are not so, what is too much is taken back from x, with room for the rounding of the sums.
         """
         y = x - self.offset

@@ -26,11 +26,12 @@ SAMPLES = 10
 
 @dataclass(frozen=True, eq=False)
 class Intersection(Piece):
-    """Sets of which each has a projection; `inner` is a point of the last one with a ball about it in each
-    of the others, and no point has a larger norm than `size`.
+    """Sets of which each has a projection.
 
-    Dykstra's method (J. Boyle & R. Dykstra 1986) keeps a correction for each set: ``x - sum(corrections)`` tends to the projection,
-    and every correction is normal to its set at the point where it was made, which bounds the distance (docs/theory.md, section 16).
+    `inner` is a point of the last one with a ball about it in each of the others, and no point has a norm above `size`.
+    Dykstra's method (J. Boyle & R. Dykstra 1986) keeps a correction for each set: ``x - sum(corrections)`` tends to the
+    projection, and every correction is normal to its set at the point where it was made, which bounds the distance
+    (docs/theory.md, section 17).
     """
 
     pieces: tuple[Piece, ...]

@@ -1,4 +1,4 @@
-"""Polyhedra: projections by an active-set method, certified by their multipliers (docs/theory.md, section 16)."""
+"""Polyhedra: projections by an active-set method, certified by their multipliers (docs/theory.md, section 17)."""
 
 from __future__ import annotations
 

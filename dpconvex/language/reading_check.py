@@ -99,7 +99,7 @@ def numeric(node: Any, values: list[Any]) -> Any:
         return np.full(node.shape, np.nan)
 
 
-def is_symmetric_where_asked(read: Expression, values: list[Array]) -> bool:
+def is_symmetric_where_asked(read: Expression, values: list[Any]) -> bool:
     """Whether arguments of functions of symmetric matrices are some; CVXPY has values for others, of no meaning."""
     asked = read.atom.domain(read) if read.atom is not None else ()
     pairs = zip(asked, values, strict=False)

@@ -622,7 +622,15 @@ def interrupted_draw(*arguments: Any) -> Array:
 
 @pytest.mark.parametrize("where", ["backend", "cover"])
 def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = dp.load("large_margin_gaussian", features=3)
+    theirs, make = [], cp.Variable.__init__
+
+    def noted(variable: cp.Variable, *arguments: Any, **attributes: Any) -> None:
+        make(variable, *arguments, **attributes)
+        theirs.append(variable)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(cp.Variable, "__init__", noted)
+        template = dp.load("large_margin_gaussian", features=3)
     ledger = tmp_path / "ledger"
     backend = Interrupted() if where == "backend" else None
     if where == "cover":
@@ -639,7 +647,8 @@ def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, m
     assert [(e.label, e.privacy) for e in dp.Budget.open(ledger).entries] == [("stopped", dp.Privacy(1.0))]
     assert [file.name for file in tmp_path.iterdir()] == ["ledger"]
     # Not even the user's own variables come to hold an answer.
-    assert all(variable.value is None for variable in template.variables)
+    assert {variable.name() for variable in theirs} == {variable.name for variable in template.variables}
+    assert all(variable.value is None for variable in theirs)
 
 
 def broken(change: Callable[[IntegerNoise], IntegerNoise]) -> Iterator[IntegerNoise]:
