@@ -1,0 +1,477 @@
+"""The set K as convex inequalities: values, linearisations that hold on all of K, and a point strictly inside.
+
+Sets that have no projection in closed form are handled by their linearisations.  A convex g satisfies ``g(p) + <s, x - p> <= g(x)``
+for every subgradient s at any p, so ``g(p) + <s, x - p> <= 0`` holds wherever ``g(x) <= 0`` does: a *cut*.  For a matrix inequality
+``X(x) >= 0`` every ``v' X(x) v >= 0`` is one.  Bounds on what rounding does to values are kept with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.atoms.arrangement import repeated, reshape
+from dpconvex.core.atoms.divergences import rel_entr
+from dpconvex.core.atoms.norms import norm
+from dpconvex.core.atoms.sums import total
+from dpconvex.core.constraint import Constraint
+from dpconvex.core.discipline import is_concave
+from dpconvex.core.evaluate import evaluations, postorder, subgradient
+from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.to_cvxpy import ConicForm, inner_point
+from dpconvex.errors import DPConvexError, MissingRule
+from dpconvex.geometry.constraints import read_attributes, recognised
+from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab, Spectrum, svec
+from dpconvex.geometry.linear_maps import affine_map
+
+__all__ = ["Cuts", "Linearised"]
+
+Array = NDArray[np.float64]
+
+# Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
+ROOM = 8
+# A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
+SHALLOW = 1e-9
+# Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
+MOST_PAIRED = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """Inequalities ``values + <rows, x - points> <= 0`` for all x in K, one a row.
+
+    Attributes
+    ----------
+    rows, points : ndarray, shape (m, dim)
+    values : ndarray, shape (m,)
+    errors, slope_errors : ndarray, shape (m,)
+        Bounds on what rounding did to the values, and to the rows in norm.
+    owners : ndarray of int, shape (m,)
+        Which inequality it is of: linear ones are -1.
+    vectors : ndarray, shape (m, side)
+        For matrix inequalities, the v of ``v' X v >= 0``, filled up with zeros.
+    """
+
+    rows: Array
+    points: Array
+    values: Array
+    errors: Array
+    slope_errors: Array
+    owners: NDArray[np.int64]
+    vectors: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def at(self, x: Array) -> Array:
+        """Left-hand sides at a point, shape (m,)."""
+        return np.asarray(self.values + np.sum(self.rows * (x - self.points), axis=1))
+
+    def error_at(self, x: Array) -> Array:
+        """Bound what rounding does to them there."""
+        away = np.linalg.norm(x - self.points, axis=1)
+        sizes = np.linalg.norm(self.rows, axis=1)
+        return np.asarray(self.errors + (self.slope_errors + (ROOM + len(x)) * UNIT * sizes) * away)
+
+    def some(self, kept: NDArray[np.bool_]) -> Cuts:
+        """Return some of them."""
+        return Cuts(*(part[kept] for part in vars(self).values()))
+
+    @staticmethod
+    def joined(parts: Sequence[Cuts]) -> Cuts:
+        """Return all of several."""
+        return Cuts(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+class Linearised:
+    """A closed convex set with linearisations, in the coordinates of a space.
+
+    Parameters
+    ----------
+    space : Space
+    constraints : sequence of Constraint
+        Besides the attributes of the variables.
+
+    Raises
+    ------
+    MissingRule
+        If a constraint has no linearisations.
+    """
+
+    def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
+        self.space, self.dim = space, space.dim
+        self.constraints = with_domains(constraints)
+        self.curved: list[Expression] = []
+        self._matrices: list[tuple[sp.csr_array, Array]] = []
+        self._rows: list[tuple[NDArray[np.int64], Array, float, float]] = []
+        equations: list[tuple[NDArray[np.int64], Array, Array]] = []
+        lower, upper = np.full(self.dim, -np.inf), np.full(self.dim, np.inf)
+        pieces = [piece for block in space.blocks.values() for piece in read_attributes(block)]
+        for constraint in self.constraints:
+            found = stated(constraint, space)
+            if found is not None:
+                pieces.extend(found)
+            elif constraint.kind == "semidefinite":
+                self._matrices.append(symmetric_map(constraint.args[0], space))
+            else:
+                self.curved.append(curved(constraint))
+        for piece in pieces:
+            here = piece.coordinates
+            if isinstance(piece, Interval):
+                lower[here], upper[here] = np.maximum(lower[here], piece.lower), np.minimum(upper[here], piece.upper)
+            elif isinstance(piece, Slab):
+                self._rows.append((here, piece.normal, piece.lower, piece.upper))
+            elif isinstance(piece, AffineSubspace):
+                equations.append((here, piece.matrix, piece.value))
+            else:
+                assert isinstance(piece, Spectrum)
+                self._spectrum(piece)
+        self.lower, self.upper = lower, upper
+        self.fixed = lower == upper
+        self._equations = equations
+
+    def _spectrum(self, piece: Spectrum) -> None:
+        """Add ``+-(X - bound I - shift) >= 0``, as a matrix in coordinates for the svec of it."""
+        side = len(piece.shift)
+        place = sp.csr_array(
+            (np.ones(len(piece.coordinates)), (np.arange(len(piece.coordinates)), piece.coordinates)),
+            shape=(len(piece.coordinates), self.dim),
+        )
+        for bound, sign in ((piece.lower, 1.0), (piece.upper, -1.0)):
+            if np.isfinite(bound):
+                self._matrices.append((sp.csr_array(sign * place), -sign * svec(piece.shift + bound * np.eye(side))))
+
+    @cached_property
+    def _hull(self) -> tuple[Array, Array, Array]:
+        """Orthonormal rows of the equations, shape (r, dim), their values, and a basis of what they leave free."""
+        rows, values = [np.eye(self.dim)[self.fixed]], [self.lower[self.fixed]]
+        for here, matrix, value in self._equations:
+            wide = np.zeros((len(value), self.dim))
+            wide[:, here] = matrix
+            rows.append(wide)
+            values.append(value)
+        matrix, value = np.concatenate(rows), np.concatenate(values)
+        if not len(matrix):
+            return np.zeros((0, self.dim)), np.zeros(0), np.eye(self.dim)
+        left, singular, right = np.linalg.svd(matrix)
+        rank = int((singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT).sum())
+        return right[:rank], (left[:, :rank].T @ value) / singular[:rank], right[rank:].T
+
+    @property
+    def free(self) -> Array:
+        """Orthonormal basis of the directions that the equations leave free, shape (dim, k)."""
+        return self._hull[2]
+
+    @property
+    def rows(self) -> Array:
+        """Orthonormal basis of the other directions, shape (dim - k, dim)."""
+        return self._hull[0]
+
+    def on_hull(self, x: Array) -> Array:
+        """Return the nearest point that satisfies all equations; fixed coordinates exactly."""
+        rows, values, _ = self._hull
+        y = x - rows.T @ (rows @ x - values) if len(rows) else x.copy()
+        y[self.fixed] = self.lower[self.fixed]
+        return np.asarray(y)
+
+    def off_hull(self, x: Array) -> float:
+        """Bound the distance of a point from the solutions of all equations."""
+        rows, values, _ = self._hull
+        if not self._equations:
+            return 0.0
+        rounding = (ROOM + self.dim) * UNIT * (float(np.linalg.norm(x)) + float(np.linalg.norm(values)))
+        return float(np.linalg.norm(rows @ x - values)) + 4 * rounding
+
+    @cached_property
+    def _linear(self) -> tuple[Array, Array, Array]:
+        """Rows, levels and number of entries of what is linear, bounds first."""
+        eye = np.eye(self.dim)
+        low, high = np.isfinite(self.lower) & ~self.fixed, np.isfinite(self.upper) & ~self.fixed
+        rows, levels = [-eye[low], eye[high]], [-self.lower[low], self.upper[high]]
+        widths = [np.zeros(int(low.sum() + high.sum()))]
+        for here, normal, below, above in self._rows:
+            for sign, bound in ((-1.0, -below), (1.0, above)):
+                if np.isfinite(bound):
+                    row = np.zeros((1, self.dim))
+                    row[0, here] = sign * normal
+                    rows.append(row)
+                    levels.append(np.array([bound]))
+                    widths.append(np.array([float(len(here))]))
+        return np.concatenate(rows), np.concatenate(levels), np.concatenate(widths)
+
+    def _linear_at(self, x: Array) -> tuple[Array, Array]:
+        rows, levels, widths = self._linear
+        errors = np.where(widths > 0, (ROOM + widths) * UNIT * (float(np.linalg.norm(x)) + np.abs(levels)), 0.0)
+        return rows @ x - levels, errors
+
+    def _curved_at(self, x: Array) -> list[tuple[Array, Array]]:
+        """Values of the curved inequalities' entries, in column order, and what rounding does to them."""
+        if not self.curved:
+            return []
+        found = evaluations(self.curved, self._leaves(x))
+        result = []
+        for root in self.curved:
+            value, size = found[root]
+            width = max(node.size for node in postorder([root]))
+            flat = np.where(np.isnan(value), np.inf, value).reshape(-1, order="F")
+            result.append((flat, np.full(len(flat), (ROOM + width) * UNIT * size)))
+        return result
+
+    def _leaves(self, x: Array) -> dict[Variable, Array]:
+        values = self.space.unpack(x)
+        return {block.variable: values[name] for name, block in self.space.blocks.items()}
+
+    def _spectra_at(self, x: Array) -> list[tuple[Array, Array, float]]:
+        """Eigenvalues and vectors of the matrix inequalities, and what rounding does to the former."""
+        found = []
+        for matrix, offset in self._matrices:
+            whole = smat(matrix @ x + offset)
+            value, vector = np.linalg.eigh(whole)
+            scale = float(np.linalg.norm(x) + np.linalg.norm(offset))
+            found.append((value, vector, (ROOM + 2 * len(whole)) * UNIT * scale))
+        return found
+
+    def excess(self, x: Array) -> Array:
+        """Bounds on all inequalities' left-hand sides: where none is positive, the point lies in K but for `off_hull`."""
+        value, error = self._linear_at(x)
+        parts = [value + error]
+        parts.extend(value + error for value, error in self._curved_at(x))
+        parts.extend(np.array([error - value[0]]) for value, _, error in self._spectra_at(x))
+        whole = np.concatenate(parts)
+        return np.where(np.isnan(whole), np.inf, whole)
+
+    @cached_property
+    def conic(self) -> ConicForm:
+        """The set in the form of conic solvers."""
+        return ConicForm.of(self.space, self.constraints)
+
+    @cached_property
+    def inside(self) -> Array:
+        """A point of K at which no inequality is near equality.
+
+        Raises
+        ------
+        DPConvexError
+            If none was found.
+        """
+        point = inner_point(self.space, self.constraints)
+        if point is not None:
+            point = self.on_hull(point)
+            if self.excess(point).max(initial=-1.0) < -SHALLOW and self.off_hull(point) < 1e-9:
+                return point
+        raise DPConvexError(
+            "no point was found at which all constraints hold strictly; write those that can only hold with equality as "
+            "equations, and make sure that the others can be satisfied"
+        )
+
+    @cached_property
+    def depth(self) -> Array:
+        """How far the inequalities are from equality at `inside`."""
+        return -self.excess(self.inside)
+
+    def bring_in(self, x: Array) -> Array:
+        """Return a point of K near a point: pulled towards `inside` as far as it must be."""
+        x = self.on_hull(np.clip(x, self.lower, self.upper))
+        share = 0.0
+        for _ in range(80):
+            point = x if share == 0 else self.on_hull(x + share * (self.inside - x))
+            excess = self.excess(point)
+            if excess.max(initial=-1.0) <= 0:
+                return point
+            here = np.maximum(excess, 0.0)
+            finite = np.isfinite(here)
+            needed = float((here[finite] / (here[finite] + self.depth[finite])).max(initial=0.0))
+            step = max(needed * (1 - share) * 1.001, share if not finite.all() or share > 0 and needed < share / 4 else 0)
+            share = min(share + max(step, 1e-17), 1.0)
+        return self.inside
+
+    def cuts(self, x: Array, reach: float) -> Cuts:
+        """Return the linearisations at a point of all inequalities that a step of length `reach` may bring to equality."""
+        rows, _, _ = self._linear
+        value, error = self._linear_at(x)
+        near = value > -reach
+        parts = [self._cuts_at(x, rows[near], value[near], error[near], 0.0)]
+        owner = 0
+        for root, (value, error) in zip(self.curved, self._curved_at(x), strict=True):
+            for entry in np.flatnonzero(np.isfinite(value)):
+                slope = self._slope(reshape(root, (root.size,))[int(entry)], x)
+                if value[entry] > -reach * max(float(np.linalg.norm(slope)), 1e-12):
+                    relative = max(float(error[entry]), (ROOM + self.dim) * UNIT)
+                    here = slope[None], value[[entry]], error[[entry]]
+                    parts.append(self._cuts_at(x, *here, relative, owner + int(entry)))
+            owner += root.size
+        for number, (value, vector, _) in enumerate(self._spectra_at(x)):
+            near = vector[:, value < reach]
+            pairs = [near]
+            if near.shape[1] <= MOST_PAIRED:
+                i, j = np.triu_indices(near.shape[1], 1)
+                pairs += [near[:, i] + near[:, j], near[:, i] - near[:, j]]
+            parts.append(self._spectral_cuts(x, number, np.hstack(pairs)))
+        return Cuts.joined(parts)
+
+    def _spectral_cuts(self, x: Array, number: int, vectors: Array) -> Cuts:
+        """Return the cuts of some vectors, one a column, of a matrix inequality."""
+        matrix, offset = self._matrices[number]
+        vectors = (vectors / np.linalg.norm(vectors, axis=0)).T
+        outer = svec(vectors[:, :, None] * vectors[:, None, :])
+        values = -(outer @ (matrix @ x + offset))
+        scale = float(np.linalg.norm(x) + np.linalg.norm(offset))
+        errors = np.full(len(values), (ROOM + 2 * vectors.shape[1]) * UNIT * scale)
+        rows = -np.asarray((matrix.T @ outer.T).T)
+        owner = sum(root.size for root in self.curved) + number
+        return self._cuts_at(x, rows, values, errors, (ROOM + vectors.shape[1]) * UNIT, owner, vectors)
+
+    def _cuts_at(
+        self,
+        x: Array,
+        rows: Array,
+        values: Array,
+        errors: Array,
+        relative: float,
+        owner: int = -1,
+        vectors: Array | None = None,
+    ) -> Cuts:
+        shown = np.zeros((len(values), self._side))
+        if vectors is not None:
+            shown[:, : vectors.shape[1]] = vectors
+        sizes = relative * np.linalg.norm(rows, axis=1)
+        points = np.broadcast_to(x, rows.shape)
+        return Cuts(rows, points, values, errors, sizes, np.full(len(values), owner), shown)
+
+    @cached_property
+    def _side(self) -> int:
+        return max((side_of(offset) for _, offset in self._matrices), default=0)
+
+    def active(self, x: Array, cuts: Cuts, multipliers: Array) -> Cuts:
+        """Return cuts that the multipliers come from, fewer if they can be: those of a matrix belong to its eigenvectors."""
+        start = sum(root.size for root in self.curved)
+        parts = [cuts.some((multipliers > 0) & (cuts.owners >= 0) & (cuts.owners < start))]
+        for number in range(len(self._matrices)):
+            value, vector = np.linalg.eigh(self._multiplier(number, cuts, multipliers))
+            parts.append(self._spectral_cuts(x, number, vector[:, value > 1e-12 * max(value.max(), 1e-300)]))
+        return Cuts.joined(parts)
+
+    def _multiplier(self, number: int, cuts: Cuts, multipliers: Array) -> Array:
+        """The matrix that multiplies a matrix inequality."""
+        side = side_of(self._matrices[number][1])
+        own = cuts.owners == sum(root.size for root in self.curved) + number
+        vectors = cuts.vectors[own][:, :side]
+        return np.asarray((vectors.T * np.maximum(multipliers[own], 0.0)) @ vectors)
+
+    def curvature(self, x: Array, cuts: Cuts, multipliers: Array) -> Array:
+        """Estimate the second derivatives of the inequalities with their multipliers; steps depend on it, proofs do not."""
+        result = np.zeros((self.dim, self.dim))
+        for number, (matrix, offset) in enumerate(self._matrices):
+            bent = spectral_curvature(smat(matrix @ x + offset), self._multiplier(number, cuts, multipliers))
+            result += matrix.T @ np.asarray((matrix.T @ bent).T)
+        owner = 0
+        width = 1e-5 * (1 + float(np.linalg.norm(x)))
+        for root in self.curved:
+            own = (cuts.owners >= owner) & (cuts.owners < owner + root.size)
+            weights = np.bincount(cuts.owners[own] - owner, weights=multipliers[own], minlength=root.size)
+            owner += root.size
+            if weights.any():
+                whole = total(weights * reshape(root, (root.size,)))
+                steps = width * np.eye(self.dim)
+                rows = np.array([self._slope(whole, x + e) - self._slope(whole, x - e) for e in steps]) / (2 * width)
+                result += np.where(np.isfinite(rows), rows + rows.T, 0.0) / 2
+        return result
+
+    def _slope(self, entry: Expression, x: Array) -> Array:
+        """A subgradient of one entry of a curved inequality, shape (dim,)."""
+        slopes = subgradient(entry, self._leaves(x))
+        if slopes is None:
+            raise MissingRule("an atom of a constraint has no derivative", entry, "write the constraint with other atoms")
+        result = np.zeros(self.dim)
+        for variable, slope in slopes.items():
+            block = self.space.block_of(variable)
+            result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
+        return result
+
+
+def side_of(vector: Array) -> int:
+    """Side of the symmetric matrix of some coordinates."""
+    return int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
+
+
+def spectral_curvature(matrix: Array, multiplier: Array) -> Array:
+    """How much the least eigenvalues of a matrix bend, with a multiplier: ``2 tr(Y dX X^+ dX)`` as a matrix in svec coordinates."""
+    value, vector = np.linalg.eigh(matrix)
+    inverse = np.where(value > 1e-6 * max(float(np.abs(value).max()), 1e-300), 1 / np.where(value > 0, value, 1.0), 0.0)
+    inverted = (vector * inverse) @ vector.T
+    basis = np.stack([smat(e) for e in np.eye(len(matrix) * (len(matrix) + 1) // 2)])
+    return np.asarray(svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted))
+
+
+def smat(vector: Array) -> Array:
+    """Symmetric matrix from its coordinates."""
+    side = side_of(vector)
+    row, column = np.triu_indices(side)
+    result = np.zeros((side, side))
+    result[row, column] = result[column, row] = vector * np.where(row == column, 1.0, np.sqrt(0.5))
+    return result
+
+
+def stated(constraint: Constraint, space: Space) -> list[Piece] | None:
+    """Return the bounds, slabs, equations and matrix inequalities that a constraint states; None if it is curved."""
+    pieces = recognised(constraint, space, str(constraint))
+    if pieces is not None and all(isinstance(p, Interval | Slab | AffineSubspace | Spectrum) for p in pieces):
+        return pieces
+    return None
+
+
+def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array]:
+    """Return an affine symmetric matrix as a map from coordinates to its svec, and the svec of its constant.
+
+    Raises
+    ------
+    MissingRule
+        If it is not symmetric for all parameters.
+    """
+    entries, offset = affine_map(matrix, space)
+    side = matrix.shape[0]
+    row, column = np.triu_indices(side)
+    upper, lower = column * side + row, row * side + column
+    skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
+    if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
+        raise MissingRule("a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2")
+    weight = np.where(row == column, 1.0, np.sqrt(2.0))
+    return sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
+
+
+def curved(constraint: Constraint) -> Expression:
+    """Return an expression that is not positive where a constraint holds, and only there."""
+    first, *others = constraint.args
+    if constraint.kind == "inequality":
+        return first - others[0]
+    if constraint.kind == "second-order cone":
+        if others[0].ndim < 2:
+            return norm(others[0]) - reshape(first, ())
+        return norm(others[0], axis=(int(constraint.options[0]),)) - reshape(first, (first.size,))
+    if constraint.kind == "exponential cone":
+        return first + rel_entr(others[0], others[1])
+    raise MissingRule(f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power")
+
+
+def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
+    """Add where the atoms in constraints are defined, as constraints of their own."""
+    found = list(dict.fromkeys(constraints))
+    for constraint in constraints:
+        roots = list(constraint.args)
+        if constraint.kind == "exponential cone":
+            roots.append(rel_entr(*constraint.args[1:]))
+        for node in postorder(roots):
+            if node.atom is None or node.is_constant:
+                continue
+            for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
+                if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
+                    found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
+                elif kind == "semidefinite" and argument.variables:
+                    found.append(Constraint("semidefinite", (argument,)))
+    return list(dict.fromkeys(found))
