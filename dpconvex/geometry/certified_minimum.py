@@ -29,6 +29,8 @@ Array = NDArray[np.float64]
 NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 60, 8
 # A Newton step of this size, relative to the point, is followed by polishing.
 NEAR = 1e-5
+# Inequalities so near to equality, relative to the point, are in the models that polishing minimises.
+REACH = 1e-3
 
 
 class Smooth(Protocol):
@@ -72,7 +74,7 @@ class SquaredDistance:
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """A point of K and a bound on its distance from the minimiser."""
+    """A point of K (but for rounding to double precision) and a bound on its distance from the minimiser."""
 
     point: Array
     distance: float
@@ -91,12 +93,13 @@ def certified_distance(
     gap = float(y @ (np.maximum(-cuts.at(x), 0.0) + cuts.error_at(x)))
     off = region.off_hull(x)
     gap += 2 * off * sizes
-    return (residual + float(np.sqrt(residual**2 + 4 * mu * gap))) / (2 * mu) + off
+    rounded = UNIT * float(np.linalg.norm(x.astype(float)))
+    return (residual + float(np.sqrt(residual**2 + 4 * mu * gap))) / (2 * mu) + off + rounded
 
 
 def minimum(function: Smooth, region: Linearised, start: Array, tolerance: float) -> Certified:
     """Minimise a function over a set, to a tolerance or as exactly as rounding allows."""
-    x, step = newton(function, region, region.bring_in(start))
+    x, step = newton(function, region, region.bring_in(start).astype(float))
     return polished(function, region, x, step, tolerance)
 
 
@@ -109,7 +112,7 @@ def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float
         target = region.conic.minimise(hessian, gradient - hessian @ x)
         if target is None:
             break
-        target = region.bring_in(target)
+        target = region.bring_in(target).astype(float)
         step = target - x
         length = float(np.linalg.norm(step))
         slope = float(gradient @ step)
@@ -135,31 +138,30 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, tolera
     free = region.free
     _, gradient = function.value_and_gradient(x)
     hessian = function.hessian(x)
-    bent = np.zeros_like(hessian)
-    best = Certified(region.bring_in(x), np.inf)
+    curvature = free.T @ hessian @ free
+    best = Certified(region.bring_in(x).astype(float), np.inf)
     kept: Cuts | None = None
-    waiting = 0
+    waiting, near = 0, region.on_hull(x)
     for number in range(POLISHING_STEPS):
-        reach = max(10 * step, 1e-3 * (1 + float(np.linalg.norm(x))))
-        cuts = region.cuts(x, reach)
+        cuts = region.cuts(near, max(10 * step, REACH * (1 + float(np.linalg.norm(x)))))
         cuts = cuts if kept is None else Cuts.joined([cuts, kept])
-        move, y = quadratic_program(
-            free.T @ (hessian + bent) @ free, free.T @ gradient, cuts.rows @ free, -cuts.at(x)
-        )
-        x = region.on_hull(x + free @ move)
+        move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
+        near = region.on_hull(near + free @ move)
         step = float(np.linalg.norm(move))
-        point = region.bring_in(x)
-        _, gradient = function.value_and_gradient(point)
+        point = region.bring_in(near)
+        x = point.astype(float)
+        _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, cuts, y)
         waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         if distance < best.distance:
-            best = Certified(point, distance, float(y.sum()))
+            best = Certified(x, distance, float(y.sum()))
         if best.distance <= tolerance or waiting > PATIENCE:
             break
         kept = region.active(point, cuts, y)
         if number % 4 == 0:
-            hessian, bent = function.hessian(point), region.curvature(point, cuts, y)
-        x = point
+            bent = free.T @ (function.hessian(x) + region.curvature(point, cuts, y)) @ free
+            value, vector = np.linalg.eigh(bent)
+            curvature = (vector * np.maximum(value, function.modulus / 2)) @ vector.T
     return best
 
 

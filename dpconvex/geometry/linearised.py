@@ -3,6 +3,9 @@
 Sets that have no projection in closed form are handled by their linearisations.  A convex g satisfies ``g(p) + <s, x - p> <= g(x)``
 for every subgradient s at any p, so ``g(p) + <s, x - p> <= 0`` holds wherever ``g(x) <= 0`` does: a *cut*.  For a matrix inequality
 ``X(x) >= 0`` every ``v' X(x) v >= 0`` is one.  Bounds on what rounding does to values are kept with them.
+
+A distance is certified up to the root of how exactly inequalities hold with equality.  So points and values have extended precision
+here, where NumPy has any (80 bits on most machines); slopes have not.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dpconvex.core.atoms.norms import norm
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave
-from dpconvex.core.evaluate import evaluations, postorder, subgradient
+from dpconvex.core.evaluate import over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
@@ -34,12 +37,16 @@ __all__ = ["Cuts", "Linearised"]
 
 Array = NDArray[np.float64]
 
+Long = NDArray[np.longdouble]
+EXTENDED = float(np.finfo(np.longdouble).eps)
 # Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
 ROOM = 8
 # A set without a point that is at least so deep inside has none, as far as floating-point numbers tell.
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
+# Rounding is looked at in so many directions.
+DIRECTIONS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +78,11 @@ class Cuts:
 
     def at(self, x: Array) -> Array:
         """Left-hand sides at a point, shape (m,)."""
-        return np.asarray(self.values + np.sum(self.rows * (x - self.points), axis=1))
+        return np.asarray(self.values + np.sum(self.rows * (x - self.points), axis=1), dtype=float)
 
     def error_at(self, x: Array) -> Array:
         """Bound what rounding does to them there."""
-        away = np.linalg.norm(x - self.points, axis=1)
+        away = np.linalg.norm((x - self.points).astype(float), axis=1)
         sizes = np.linalg.norm(self.rows, axis=1)
         return np.asarray(self.errors + (self.slope_errors + (ROOM + len(x)) * UNIT * sizes) * away)
 
@@ -148,45 +155,54 @@ class Linearised:
                 self._matrices.append((sp.csr_array(sign * place), -sign * svec(piece.shift + bound * np.eye(side))))
 
     @cached_property
-    def _hull(self) -> tuple[Array, Array, Array]:
-        """Orthonormal rows of the equations, shape (r, dim), their values, and a basis of what they leave free."""
-        rows, values = [np.eye(self.dim)[self.fixed]], [self.lower[self.fixed]]
+    def _system(self) -> tuple[Array, Array]:
+        """The equations of coordinates that are not fixed."""
+        rows, values = [np.zeros((0, self.dim))], [np.zeros(0)]
         for here, matrix, value in self._equations:
             wide = np.zeros((len(value), self.dim))
             wide[:, here] = matrix
             rows.append(wide)
             values.append(value)
         matrix, value = np.concatenate(rows), np.concatenate(values)
+        value = value - matrix[:, self.fixed] @ self.lower[self.fixed]
+        matrix[:, self.fixed] = 0.0
+        return matrix, value
+
+    @cached_property
+    def _hull(self) -> tuple[Array, Array, float]:
+        """A pseudo-inverse of the equations, a basis of what they leave free, and the least singular value that is not 0."""
+        matrix, _ = self._system
+        loose = np.eye(self.dim)[:, ~self.fixed]
         if not len(matrix):
-            return np.zeros((0, self.dim)), np.zeros(0), np.eye(self.dim)
-        left, singular, right = np.linalg.svd(matrix)
+            return np.zeros((self.dim, 0)), loose, 1.0
+        left, singular, right = np.linalg.svd(matrix @ loose)
         rank = int((singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT).sum())
-        return right[:rank], (left[:, :rank].T @ value) / singular[:rank], right[rank:].T
+        inverse = loose @ (right[:rank].T / singular[:rank]) @ left[:, :rank].T
+        return inverse, loose @ right[rank:].T, float(singular[:rank].min(initial=1.0))
 
     @property
     def free(self) -> Array:
         """Orthonormal basis of the directions that the equations leave free, shape (dim, k)."""
-        return self._hull[2]
+        return self._hull[1]
 
-    @property
-    def rows(self) -> Array:
-        """Orthonormal basis of the other directions, shape (dim - k, dim)."""
-        return self._hull[0]
-
-    def on_hull(self, x: Array) -> Array:
-        """Return the nearest point that satisfies all equations; fixed coordinates exactly."""
-        rows, values, _ = self._hull
-        y = x - rows.T @ (rows @ x - values) if len(rows) else x.copy()
+    def on_hull(self, x: Array) -> Long:
+        """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
+        y = np.array(x, dtype=np.longdouble)
         y[self.fixed] = self.lower[self.fixed]
-        return np.asarray(y)
+        matrix, value = self._system
+        for _ in range(2 if len(matrix) else 0):
+            y = y - self._hull[0] @ (matrix @ y - value)
+        return y
 
     def off_hull(self, x: Array) -> float:
         """Bound the distance of a point from the solutions of all equations."""
-        rows, values, _ = self._hull
-        if not self._equations:
+        matrix, value = self._system
+        if not len(matrix):
             return 0.0
-        rounding = (ROOM + self.dim) * UNIT * (float(np.linalg.norm(x)) + float(np.linalg.norm(values)))
-        return float(np.linalg.norm(rows @ x - values)) + 4 * rounding
+        sizes = np.linalg.norm(matrix, axis=1) * float(np.linalg.norm(x.astype(float))) + np.abs(value)
+        rounding = (ROOM + self.dim) * EXTENDED * float(np.linalg.norm(sizes))
+        missed = float(np.linalg.norm((matrix @ x - value).astype(float)))
+        return (missed + rounding) / self._hull[2] * (1 + 1e-9)
 
     @cached_property
     def _linear(self) -> tuple[Array, Array, Array]:
@@ -207,43 +223,71 @@ class Linearised:
 
     def _linear_at(self, x: Array) -> tuple[Array, Array]:
         rows, levels, widths = self._linear
-        errors = np.where(widths > 0, (ROOM + widths) * UNIT * (float(np.linalg.norm(x)) + np.abs(levels)), 0.0)
+        size = float(np.linalg.norm(x.astype(float)))
+        errors = np.where(widths > 0, (ROOM + widths) * EXTENDED * (size + np.abs(levels)), 0.0)
         return rows @ x - levels, errors
 
     def _curved_at(self, x: Array) -> list[tuple[Array, Array]]:
         """Values of the curved inequalities' entries, in column order, and what rounding does to them."""
         if not self.curved:
             return []
-        found = evaluations(self.curved, self._leaves(x))
+        found: dict[Expression, Array] = {}
+        for extended in (True, False):
+            roots = [root for root in self.curved if self._extended[root] is extended]
+            leaves = self._leaves(x if extended else x.astype(float))
+            found |= over_records(roots, {leaf: value[..., None] for leaf, value in leaves.items()}) if roots else {}
         result = []
         for root in self.curved:
-            value, size = found[root]
-            width = max(node.size for node in postorder([root]))
-            flat = np.where(np.isnan(value), np.inf, value).reshape(-1, order="F")
-            result.append((flat, np.full(len(flat), (ROOM + width) * UNIT * size)))
+            nodes = postorder([root])
+            value = found[root][..., 0]
+            unit = EXTENDED if value.dtype == np.longdouble else UNIT
+            size = max(float(np.abs(found[node]).max(initial=0.0)) for node in nodes)
+            flat = np.broadcast_to(np.where(np.isnan(value), np.inf, value), root.shape).reshape(-1, order="F")
+            width = max(node.size for node in nodes)
+            result.append((flat, np.full(len(flat), (ROOM + width) * unit * size)))
         return result
 
+    @cached_property
+    def _extended(self) -> dict[Expression, bool]:
+        """Which curved inequalities can be computed in extended precision: decompositions of matrices cannot."""
+        leaves = self._leaves(np.zeros(self.dim, dtype=np.longdouble))
+        found = {}
+        for root in self.curved:
+            try:
+                over_records([root], {leaf: value[..., None] for leaf, value in leaves.items()})
+                found[root] = True
+            except TypeError:
+                found[root] = False
+        return found
+
     def _leaves(self, x: Array) -> dict[Variable, Array]:
-        values = self.space.unpack(x)
-        return {block.variable: values[name] for name, block in self.space.blocks.items()}
+        found = {}
+        for block in self.space.blocks.values():
+            part = block.lift @ x[block.slice] if block.symmetric else x[block.slice]
+            found[block.variable] = np.asarray(part).reshape(block.variable.shape, order="F")
+        return found
 
     def _spectra_at(self, x: Array) -> list[tuple[Array, Array, float]]:
-        """Eigenvalues and vectors of the matrix inequalities, and what rounding does to the former."""
+        """Eigenvalues and vectors of the matrix inequalities, and a lower bound on the least eigenvalue."""
         found = []
         for matrix, offset in self._matrices:
             whole = smat(matrix @ x + offset)
-            value, vector = np.linalg.eigh(whole)
-            scale = float(np.linalg.norm(x) + np.linalg.norm(offset))
-            found.append((value, vector, (ROOM + 2 * len(whole)) * UNIT * scale))
+            value, vector = np.linalg.eigh(whole.astype(float))
+            scale = float(np.linalg.norm(x.astype(float)) * self._norm(matrix) + np.linalg.norm(offset))
+            found.append((value, vector, least_eigenvalue(whole, vector) - (ROOM + 4 * len(whole)) * EXTENDED * scale))
         return found
+
+    @staticmethod
+    def _norm(matrix: sp.csr_array) -> float:
+        return float(np.sqrt((matrix.data**2).sum()))
 
     def excess(self, x: Array) -> Array:
         """Bounds on all inequalities' left-hand sides: where none is positive, the point lies in K but for `off_hull`."""
         value, error = self._linear_at(x)
         parts = [value + error]
         parts.extend(value + error for value, error in self._curved_at(x))
-        parts.extend(np.array([error - value[0]]) for value, _, error in self._spectra_at(x))
-        whole = np.concatenate(parts)
+        parts.extend(np.array([-least]) for _, _, least in self._spectra_at(x))
+        whole = np.concatenate(parts).astype(float)
         return np.where(np.isnan(whole), np.inf, whole)
 
     @cached_property
@@ -252,7 +296,7 @@ class Linearised:
         return ConicForm.of(self.space, self.constraints)
 
     @cached_property
-    def inside(self) -> Array:
+    def inside(self) -> Long:
         """A point of K at which no inequality is near equality.
 
         Raises
@@ -275,11 +319,45 @@ class Linearised:
         """How far the inequalities are from equality at `inside`."""
         return -self.excess(self.inside)
 
-    def bring_in(self, x: Array) -> Array:
+    def check(self) -> None:
+        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere.
+
+        Raises
+        ------
+        DPConvexError
+            If not.
+        """
+        inside = self.inside
+        self.cuts(inside, np.inf)
+        if self.conic.minimise(np.eye(self.dim), -inside.astype(float)) is None:
+            raise DPConvexError("the conic solver does not find points of the set")
+
+    def relative_rounding(self, radius: float) -> float:
+        """Bound what rounding does to inequalities, in units of their margins at `inside`, at points of K up to a norm.
+
+        Rounding is proportional to the numbers that occur, and is looked at in some directions.
+        """
+        rng = np.random.default_rng(0)
+        points = [self.bring_in(radius * v / np.linalg.norm(v)) for v in rng.normal(size=(DIRECTIONS, self.dim))]
+        errors = [self.rounding(point) for point in [self.inside, *points]]
+        return float((np.max(errors, axis=0) / self.depth).max(initial=EXTENDED))
+
+    def rounding(self, x: Long) -> Array:
+        """What rounding does to all inequalities' left-hand sides, in the order of `excess`."""
+        parts = [self._linear_at(x)[1]]
+        parts.extend(error for _, error in self._curved_at(x))
+        size = float(np.linalg.norm(x.astype(float)))
+        for matrix, offset in self._matrices:
+            scale = size * self._norm(matrix) + float(np.linalg.norm(offset))
+            parts.append(np.array([(ROOM + 4 * side_of(offset)) * EXTENDED * scale]))
+        off = self.off_hull(x) * np.ones(1)
+        return np.concatenate(parts) + off
+
+    def bring_in(self, x: Array) -> Long:
         """Return a point of K near a point: pulled towards `inside` as far as it must be."""
         x = self.on_hull(np.clip(x, self.lower, self.upper))
         share = 0.0
-        for _ in range(80):
+        for _ in range(120):
             point = x if share == 0 else self.on_hull(x + share * (self.inside - x))
             excess = self.excess(point)
             if excess.max(initial=-1.0) <= 0:
@@ -288,7 +366,7 @@ class Linearised:
             finite = np.isfinite(here)
             needed = float((here[finite] / (here[finite] + self.depth[finite])).max(initial=0.0))
             step = max(needed * (1 - share) * 1.001, share if not finite.all() or share > 0 and needed < share / 4 else 0)
-            share = min(share + max(step, 1e-17), 1.0)
+            share = min(share + max(step, EXTENDED / 64), 1.0)
         return self.inside
 
     def cuts(self, x: Array, reach: float) -> Cuts:
@@ -321,8 +399,8 @@ class Linearised:
         vectors = (vectors / np.linalg.norm(vectors, axis=0)).T
         outer = svec(vectors[:, :, None] * vectors[:, None, :])
         values = -(outer @ (matrix @ x + offset))
-        scale = float(np.linalg.norm(x) + np.linalg.norm(offset))
-        errors = np.full(len(values), (ROOM + 2 * vectors.shape[1]) * UNIT * scale)
+        scale = float(np.linalg.norm(x.astype(float)) * self._norm(matrix) + np.linalg.norm(offset))
+        errors = np.full(len(values), (ROOM + 4 * vectors.shape[1]) * EXTENDED * scale)
         rows = -np.asarray((matrix.T @ outer.T).T)
         owner = sum(root.size for root in self.curved) + number
         return self._cuts_at(x, rows, values, errors, (ROOM + vectors.shape[1]) * UNIT, owner, vectors)
@@ -341,7 +419,7 @@ class Linearised:
         if vectors is not None:
             shown[:, : vectors.shape[1]] = vectors
         sizes = relative * np.linalg.norm(rows, axis=1)
-        points = np.broadcast_to(x, rows.shape)
+        points = np.broadcast_to(np.asarray(x, dtype=np.longdouble), rows.shape)
         return Cuts(rows, points, values, errors, sizes, np.full(len(values), owner), shown)
 
     @cached_property
@@ -368,16 +446,16 @@ class Linearised:
         """Estimate the second derivatives of the inequalities with their multipliers; steps depend on it, proofs do not."""
         result = np.zeros((self.dim, self.dim))
         for number, (matrix, offset) in enumerate(self._matrices):
-            bent = spectral_curvature(smat(matrix @ x + offset), self._multiplier(number, cuts, multipliers))
+            bent = spectral_curvature(smat(np.asarray(matrix @ x + offset, dtype=float)), self._multiplier(number, cuts, multipliers))
             result += matrix.T @ np.asarray((matrix.T @ bent).T)
         owner = 0
-        width = 1e-5 * (1 + float(np.linalg.norm(x)))
+        width = 1e-5 * (1 + float(np.linalg.norm(x.astype(float))))
         for root in self.curved:
             own = (cuts.owners >= owner) & (cuts.owners < owner + root.size)
             weights = np.bincount(cuts.owners[own] - owner, weights=multipliers[own], minlength=root.size)
             owner += root.size
             if weights.any():
-                whole = total(weights * reshape(root, (root.size,)))
+                whole = total(reshape(root, (root.size,)) * weights)
                 steps = width * np.eye(self.dim)
                 rows = np.array([self._slope(whole, x + e) - self._slope(whole, x - e) for e in steps]) / (2 * width)
                 result += np.where(np.isfinite(rows), rows + rows.T, 0.0) / 2
@@ -385,7 +463,7 @@ class Linearised:
 
     def _slope(self, entry: Expression, x: Array) -> Array:
         """A subgradient of one entry of a curved inequality, shape (dim,)."""
-        slopes = subgradient(entry, self._leaves(x))
+        slopes = subgradient(entry, self._leaves(x.astype(float)))
         if slopes is None:
             raise MissingRule("an atom of a constraint has no derivative", entry, "write the constraint with other atoms")
         result = np.zeros(self.dim)
@@ -398,6 +476,26 @@ class Linearised:
 def side_of(vector: Array) -> int:
     """Side of the symmetric matrix of some coordinates."""
     return int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
+
+
+def least_eigenvalue(matrix: Long, vectors: Array) -> float:
+    """Bound the least eigenvalue of a matrix, whose eigenvectors are nearly `vectors`, from below if it is near 0.
+
+    In their basis, let A be the block of what is small, B the rest of its rows and C the other block; then the matrix is positive
+    semidefinite if ``A - B C^-1 B'`` is, and A is known to a small relative error.
+    """
+    turned = vectors.T @ matrix @ vectors
+    size = np.diag(turned).astype(float)
+    small = np.abs(size) <= 1e-6 * max(float(np.abs(size).max()), 1e-300)
+    if not small.any() or size.min() < -1e-6 * np.abs(size).max():
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * float(np.abs(size).max())
+    corner = turned[np.ix_(small, small)].astype(float)
+    rest = 0.0
+    if not small.all():
+        others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
+        rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
+    found = float(np.linalg.eigvalsh(corner)[0])
+    return found - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest
 
 
 def spectral_curvature(matrix: Array, multiplier: Array) -> Array:
@@ -413,7 +511,7 @@ def smat(vector: Array) -> Array:
     """Symmetric matrix from its coordinates."""
     side = side_of(vector)
     row, column = np.triu_indices(side)
-    result = np.zeros((side, side))
+    result = np.zeros((side, side), dtype=vector.dtype)
     result[row, column] = result[column, row] = vector * np.where(row == column, 1.0, np.sqrt(0.5))
     return result
 

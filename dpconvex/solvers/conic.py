@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dpconvex.core.to_cvxpy import Writer, variable_like
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.solvers.certify import certify
-from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.conic_batch import batched_loss, entries_matrix
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
@@ -88,7 +87,10 @@ class Conic:
         MissingRule
             If an atom of the loss cannot be rebuilt over a batch.
         """
-        Composite(problem)
+        if problem.feasible.obstacle is not None:
+            raise NotConverged(
+                f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released."
+            )
         try:
             start = self.point(problem)
         except SolverFailed:
