@@ -26,11 +26,11 @@ __all__ = ["Certified", "Smooth", "SquaredDistance", "certified_distance", "mini
 
 Array = NDArray[np.float64]
 
-NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 60, 8
+NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 100, 10
 # A Newton step of this size, relative to the point, is followed by polishing.
 NEAR = 1e-5
 # Inequalities so near to equality, relative to the point, are in the models that polishing minimises.
-REACH = 1e-3
+REACHES = (1e-3, 1e-5, 1e-1)
 
 
 class Smooth(Protocol):
@@ -100,7 +100,13 @@ def certified_distance(
 def minimum(function: Smooth, region: Linearised, start: Array, tolerance: float) -> Certified:
     """Minimise a function over a set, to a tolerance or as exactly as rounding allows."""
     x, step = newton(function, region, region.bring_in(start).astype(float))
-    return polished(function, region, x, step, tolerance)
+    best = Certified(x, np.inf)
+    for reach in REACHES:
+        found = polished(function, region, x, step, reach, tolerance)
+        best = found if found.distance < best.distance else best
+        if best.distance <= tolerance:
+            break
+    return best
 
 
 def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float]:
@@ -133,18 +139,23 @@ def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float
     return x, min(length, 1 + float(np.linalg.norm(x)))
 
 
-def polished(function: Smooth, region: Linearised, x: Array, step: float, tolerance: float) -> Certified:
+def polished(
+    function: Smooth, region: Linearised, x: Array, step: float, reach: float, tolerance: float
+) -> Certified:
     """Minimise models over cuts, with the curvature of constraints in them, until the proved distance stops shrinking."""
     free = region.free
+    near = region.on_hull(x)
+    best, waiting = Certified(x, np.inf), 0
     _, gradient = function.value_and_gradient(x)
     hessian = function.hessian(x)
-    curvature = free.T @ hessian @ free
-    best = Certified(region.bring_in(x).astype(float), np.inf)
-    kept: Cuts | None = None
-    waiting, near = 0, region.on_hull(x)
+    cuts = last = region.cuts(near, reach * (1 + float(np.linalg.norm(x))))
+    y = fitted_multipliers(free.T @ gradient, cuts.rows @ free, -cuts.at(near))
     for number in range(POLISHING_STEPS):
-        cuts = region.cuts(near, max(10 * step, REACH * (1 + float(np.linalg.norm(x)))))
-        cuts = cuts if kept is None else Cuts.joined([cuts, kept])
+        if number < 3 or number % 4 == 0:
+            hessian = function.hessian(x) if number else hessian
+            bent = free.T @ (hessian + region.curvature(near, last, y)) @ free
+            value, vector = np.linalg.eigh(bent)
+            curvature = (vector * np.maximum(value, function.modulus / 2)) @ vector.T
         move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
         near = region.on_hull(near + free @ move)
         step = float(np.linalg.norm(move))
@@ -157,12 +168,18 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, tolera
             best = Certified(x, distance, float(y.sum()))
         if best.distance <= tolerance or waiting > PATIENCE:
             break
-        kept = region.active(point, cuts, y)
-        if number % 4 == 0:
-            bent = free.T @ (function.hessian(x) + region.curvature(point, cuts, y)) @ free
-            value, vector = np.linalg.eigh(bent)
-            curvature = (vector * np.maximum(value, function.modulus / 2)) @ vector.T
+        last, wide = cuts, max(10 * step, reach * (1 + float(np.linalg.norm(x))))
+        cuts = Cuts.joined([region.cuts(near, wide), region.active(point, cuts, y)])
     return best
+
+
+def fitted_multipliers(gradient: Array, rows: Array, slack: Array) -> Array:
+    """Return multipliers, not negative, that leave little of a gradient, and are small where there is slack."""
+    if not len(rows):
+        return np.zeros(0)
+    weight = np.maximum(slack, 0.0) * float(np.linalg.norm(gradient)) / max(float(np.abs(slack).max()), 1e-300)
+    found, _ = nnls(np.vstack([rows.T, np.diag(weight)]), np.concatenate([-gradient, np.zeros(len(rows))]))
+    return np.asarray(found)
 
 
 def quadratic_program(hessian: Array, slope: Array, rows: Array, levels: Array) -> tuple[Array, Array]:

@@ -18,10 +18,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.arrangement import repeated, reshape
+from dpconvex.core.atoms.arrangement import hstack, repeated, reshape, transpose, vstack
 from dpconvex.core.atoms.divergences import rel_entr
-from dpconvex.core.atoms.norms import norm
-from dpconvex.core.atoms.sums import total
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
+from dpconvex.core.atoms.norms import NORM, norm
+from dpconvex.core.atoms.powers import ABS
+from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave
 from dpconvex.core.evaluate import over_records, postorder, subgradient
@@ -31,7 +34,7 @@ from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import DPConvexError, MissingRule
 from dpconvex.geometry.constraints import read_attributes, recognised
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab, Spectrum, svec
-from dpconvex.geometry.linear_maps import affine_map
+from dpconvex.geometry.linear_maps import affine_map, linear_parts
 
 __all__ = ["Cuts", "Linearised"]
 
@@ -45,6 +48,8 @@ ROOM = 8
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
+# Atoms with kinks that no inequality of ours avoids; norms of order 1 and infinity have them too.
+KINKED = (ABS, MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 # Rounding is looked at in so many directions.
 DIRECTIONS = 12
 
@@ -113,7 +118,7 @@ class Linearised:
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.dim = space, space.dim
-        self.constraints = with_domains(constraints)
+        self.constraints = with_domains([simple for constraint in constraints for simple in simplified(constraint)])
         self.curved: list[Expression] = []
         self._matrices: list[tuple[sp.csr_array, Array]] = []
         self._rows: list[tuple[NDArray[np.int64], Array, float, float]] = []
@@ -442,6 +447,14 @@ class Linearised:
         vectors = cuts.vectors[own][:, :side]
         return np.asarray((vectors.T * np.maximum(multipliers[own], 0.0)) @ vectors)
 
+    @cached_property
+    def _smooth(self) -> list[dict[Expression, sp.csr_array]]:
+        """The terms of each curved inequality that bend, and have no kinks."""
+        return [
+            {part: matrix for part, matrix in linear_parts(root).items() if not part.is_affine and not has_kinks(part)}
+            for root in self.curved
+        ]
+
     def curvature(self, x: Array, cuts: Cuts, multipliers: Array) -> Array:
         """Estimate the second derivatives of the inequalities with their multipliers; steps depend on it, proofs do not."""
         result = np.zeros((self.dim, self.dim))
@@ -450,13 +463,13 @@ class Linearised:
             result += matrix.T @ np.asarray((matrix.T @ bent).T)
         owner = 0
         width = 1e-5 * (1 + float(np.linalg.norm(x.astype(float))))
-        for root in self.curved:
+        for root, smooth in zip(self.curved, self._smooth, strict=True):
             own = (cuts.owners >= owner) & (cuts.owners < owner + root.size)
             weights = np.bincount(cuts.owners[own] - owner, weights=multipliers[own], minlength=root.size)
             owner += root.size
-            if weights.any():
-                whole = total(reshape(root, (root.size,)) * weights)
-                steps = width * np.eye(self.dim)
+            terms = [total(reshape(part, (part.size,)) * (weights @ matrix)) for part, matrix in smooth.items()]
+            if weights.any() and terms:
+                whole, steps = add(*terms), width * np.eye(self.dim)
                 rows = np.array([self._slope(whole, x + e) - self._slope(whole, x - e) for e in steps]) / (2 * width)
                 result += np.where(np.isfinite(rows), rows + rows.T, 0.0) / 2
         return result
@@ -522,6 +535,32 @@ def stated(constraint: Constraint, space: Space) -> list[Piece] | None:
     if pieces is not None and all(isinstance(p, Interval | Slab | AffineSubspace | Spectrum) for p in pieces):
         return pieces
     return None
+
+
+def has_kinks(expression: Expression) -> bool:
+    """Whether an expression has kinks in the midst of its domain."""
+    return any(
+        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf)) for node in postorder([expression])
+    )
+
+
+def simplified(constraint: Constraint) -> list[Constraint]:
+    """Write bounds on the greatest of several expressions as bounds on each, and bounds on spectra as matrix inequalities."""
+    if constraint.kind != "inequality":
+        return [constraint]
+    small, large = constraint.args
+    if small.atom is MAXIMUM or large.atom is MINIMUM:
+        smaller = small.args if small.atom is MAXIMUM else (small,)
+        larger = large.args if large.atom is MINIMUM else (large,)
+        return [c for a in smaller for b in larger for c in simplified(Constraint("inequality", (a, b)))]
+    if small.atom in (LAMBDA_MAX, SIGMA_MAX) and small.args[0].is_affine and large.is_affine:
+        inner, level = small.args[0], reshape(large, ())
+        rows, columns = inner.shape
+        if small.atom is LAMBDA_MAX:
+            return [Constraint("semidefinite", (level * np.eye(rows) - inner,))]
+        upper = hstack(level * np.eye(rows), inner)
+        return [Constraint("semidefinite", (vstack(upper, hstack(transpose(inner), level * np.eye(columns))),))]
+    return [constraint]
 
 
 def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array]:
