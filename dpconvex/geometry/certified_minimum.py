@@ -205,4 +205,28 @@ def quadratic_program(hessian: Array, slope: Array, rows: Array, levels: Array) 
     rest = system @ weights - target
     y = -length * weights / rest[-1]
     v = -(turned @ y)
-    return solve_triangular(lower, v - shift, lower=True, trans=1), y
+    move = solve_triangular(lower, v - shift, lower=True, trans=1)
+    return refined(hessian, slope, rows, levels, move, y)
+
+
+def refined(hessian: Array, slope: Array, rows: Array, levels: Array, move: Array, y: Array) -> tuple[Array, Array]:
+    """Solve for the same active rows again, so that these hold to the last digit of their levels, however large the slope is."""
+    active = y > 0
+    count = int(active.sum())
+    if not 0 < count <= len(slope):
+        return move, y
+    basis, triangle = np.linalg.qr(rows[active].T, mode="complete")
+    triangle = triangle[:count]
+    if not np.abs(np.diag(triangle)).min() > 1e-10 * np.abs(triangle).max():
+        return move, y
+    across, along = basis[:, :count], basis[:, count:]
+    found = across @ solve_triangular(triangle, levels[active], trans=1)
+    if count < len(slope):
+        found = found - along @ np.linalg.solve(along.T @ hessian @ along, along.T @ (slope + hessian @ found))
+    weights = -solve_triangular(triangle, across.T @ (slope + hessian @ found))
+    room = 1e-9 * (float(np.linalg.norm(found)) + float(np.abs(levels[active]).max()))
+    if weights.min() < 0 or (rows @ found > levels + room).any():
+        return move, y
+    better = np.zeros(len(y))
+    better[active] = weights
+    return np.asarray(found), better
