@@ -367,7 +367,8 @@ def test_translation_changes_no_constant(loss: str, feasible: str) -> None:
         check(known, constants(translated(BOUNDED[loss], SETS[feasible], np.array(shift))), accuracy=accuracy)
 
 
-@given(shift=st.lists(st.floats(-100, 100), min_size=3, max_size=3), spectral=st.booleans())
+# Not below what magnitudes are refused for.
+@given(shift=st.lists(st.floats(-100, 100).map(lambda v: round(v, 60)), min_size=3, max_size=3), spectral=st.booleans())
 @settings(max_examples=5)
 def test_translation_of_matrices_changes_no_constant(shift: list[float], spectral: bool) -> None:
     def template(a: float, b: float, c: float) -> dp.Template:

@@ -42,7 +42,7 @@ RANK = {name: rank for rank, name in enumerate(WINGS)}
 PROGRAMS = {"apps", "__main__"}
 
 # What a learner may be written in: the toolkit, its language, and plain Python.
-LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "math", "typing"}
+LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 
 # Slow to import, or optional.
 HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
@@ -268,11 +268,12 @@ SPEAK_CVXPY = {
     "dpconvex.language.record",
     "dpconvex.language.template",
     "dpconvex.language.huber_hinge",
+    "dpconvex.language.problem_parts",
     "dpconvex.core.declared_atoms",
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
-    "dpconvex.solvers.conic_batch",
+    "dpconvex.language.batch_program",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.
 LOOK_AT_ATOMS = {"dpconvex.core.from_cvxpy", "dpconvex.core.to_cvxpy"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners import problem_files as gallery
+from dpconvex.learners import problem_files
 
 # At least so much of a certified constant is observed.  A sensitivity that is certified as 2 G need not be attained: with
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
@@ -19,7 +19,7 @@ def variants(features: int) -> list[Any]:
     """Return every shipped problem with its numbers of classes and of components; the large ones are slow."""
     found = []
     for name in dp.problems():
-        options = gallery.options(name)
+        options = problem_files.options(name)
         for classes in (2, 3) if takes_classes(name) else (None,):
             for components in (2, 3) if "components" in options else (None,):
                 chosen: dict[str, Any] = {"features": features}
@@ -35,7 +35,7 @@ def variants(features: int) -> list[Any]:
 
 def takes_classes(name: str) -> bool:
     """Say whether a problem has more than two classes to offer."""
-    if "classes" not in gallery.options(name):
+    if "classes" not in problem_files.options(name):
         return False
     try:
         dp.load(name, features=1, classes=3)
@@ -64,7 +64,7 @@ def test_the_constants_of_every_problem_are_nearly_reached(name: str, options: d
 @pytest.mark.parametrize("name", ["large_margin_gaussian", "ridge_regression"])
 def test_a_record_on_the_line_in_other_units_is_as_tight(name: str) -> None:
     # Bounds on features and targets are units; nothing may be certified that holds in one of them only.
-    units = {key: value for key, value in (("radius", 7.0), ("target", 3.0)) if key in gallery.options(name)}
+    units = {key: value for key, value in (("radius", 7.0), ("target", 3.0)) if key in problem_files.options(name)}
     check(dp.falsify(dp.load(name, features=1, **units), starts=16, steps=30, seed=2))
 
 

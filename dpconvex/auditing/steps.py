@@ -16,7 +16,7 @@ from dpconvex.auditing.objective import Effort, left_delta
 from dpconvex.auditing.report import Attack
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import LAPLACE, CoverNoise
+from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 
 __all__ = ["attack_cover", "attack_gradients", "attack_output", "profile_delta"]
@@ -160,7 +160,7 @@ def shifted(
     )
 
 
-def attack_cover(cover: CoverNoise, part: str = "cover of the computed answer") -> Attack:
+def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:
     """Attack integer noise by enumeration: answers on the grid that are as far apart as they may be, along one coordinate."""
     steps = math.floor(cover.sensitivity)
     epsilon, delta = cover.epsilon, cover.delta

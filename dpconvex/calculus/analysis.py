@@ -133,7 +133,7 @@ class Analysis:
         check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
         bound = gradients.bound * (1 + ROUNDING_SLACK)
-        curvature = self._curvature(scalar, self.gram)
+        curvature = self._curvature(scalar, self.gram, self.symmetry)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
@@ -225,14 +225,16 @@ class Analysis:
         if min(ratios, default=1.0) == 1.0:
             ratios = ()
         if ratios not in self._weighted:
-            gram = self.gram.reweighted(np.sqrt(np.array(ratios))) if ratios else None
-            self._weighted[ratios] = LogDeterminants(
-                [loss.curvature if gram is None else self._curvature(loss.scalar, gram) for loss in self.losses]
-            )
+            curvatures = [loss.curvature for loss in self.losses]
+            if ratios:
+                gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
+                symmetry = Symmetry(gram)
+                curvatures = [self._curvature(loss.scalar, gram, symmetry) for loss in self.losses]
+            self._weighted[ratios] = LogDeterminants(curvatures)
         return self._weighted[ratios]
 
-    def _curvature(self, scalar: Scalar, gram: Gram) -> Curvature:
-        return curvature_bound(scalar.pieces, gram, self.form.noise_dimension).padded(1 + ROUNDING_SLACK)
+    def _curvature(self, scalar: Scalar, gram: Gram, symmetry: Symmetry) -> Curvature:
+        return curvature_bound(scalar.pieces, gram, self.form.noise_dimension, symmetry).padded(1 + ROUNDING_SLACK)
 
     def moduli(self, size: float, added: float) -> Moduli:
         """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
@@ -265,14 +267,23 @@ class Analysis:
             return apart, "suprema of gradient and curvature apart"
         other = beta * self.gradient_bound if replace else 0.0
         joint = 0.0
-        for loss, curved in zip(self.losses, self._log_dets()(mu).tolist(), strict=True):
-            separate = beta * loss.gradient_bound + curved
-            together = separate if loss.joint is None else min(separate, loss.joint.loss(beta, mu))
+        known: dict[Hashable, float] = {}
+        for loss, key, curved in zip(self.losses, self._joints, self._log_dets()(mu).tolist(), strict=True):
+            separate = together = beta * loss.gradient_bound + curved
+            if loss.joint is not None:
+                if key not in known:
+                    known[key] = loss.joint.loss(beta, mu)
+                together = min(separate, known[key])
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "suprema of gradient and curvature apart"
         names = sorted({loss.joint.name for loss in self.losses if loss.joint is not None})
         return joint, "; ".join(names)
+
+    @cached_property
+    def _joints(self) -> list[Hashable]:
+        """For each loss, what those with equal joint bounds share."""
+        return [None if loss.joint is None else loss.joint.signature(self.symmetry) for loss in self.losses]
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:

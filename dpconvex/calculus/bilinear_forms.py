@@ -20,8 +20,9 @@ __all__ = ["form_range"]
 
 Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
+Block = sp.csr_array | NDArray[np.float64]
 
-LARGEST_DENSE = 1500
+SMALL, LARGEST_DENSE = 100, 1500
 # Diagonal entries that agree to this fraction may be taken together.
 ALIKE = 1e-12
 
@@ -58,7 +59,10 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     row, column = position[table.coords[0]], position[table.coords[1]]
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
-    scaled = sp.csr_array((table.data / (weight[row] * weight[column]), (row, column)), shape=(len(used), len(used)))
+    value = table.data / (weight[row] * weight[column])
+    scaled: Block = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
+    if len(used) <= SMALL:  # a sparse matrix costs more than its few numbers
+        scaled = scaled.toarray()
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
@@ -70,13 +74,12 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     return result
 
 
-def isotropic_coefficients(scaled: sp.csr_array, kinds: Kinds, bases: Bases) -> dict[tuple[int, ...], Interval] | None:
+def isotropic_coefficients(scaled: Block, kinds: Kinds, bases: Bases) -> dict[tuple[int, ...], Interval] | None:
     """Return the multiple of the identity that P is on each tensor power, or None if it is something else.
 
     Where its diagonal differs by rounding, what it adds lies between its least and its largest entry times the identity.
     """
-    table = sp.coo_array(scaled)
-    if (table.coords[0] != table.coords[1]).any():
+    if not is_diagonal(scaled):
         return None
     diagonal = scaled.diagonal()
     coefficients = {}
@@ -127,7 +130,7 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases
     return total + Interval(-spread, spread)
 
 
-def spectral_range(scaled: sp.csr_array, kinds: Kinds, bases: Bases, same: bool) -> Interval:
+def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Interval:
     """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers."""
     total = Interval(0.0, 0.0)
     norms = {kind: float(np.prod([bases.bases[b].norm for b in kind])) for kind in kinds}
@@ -141,7 +144,7 @@ def spectral_range(scaled: sp.csr_array, kinds: Kinds, bases: Bases, same: bool)
     for first, rows in kinds.items():
         for second, columns in kinds.items():
             block = scaled[rows][:, columns]
-            if block.nnz == 0:
+            if not (block.any() if isinstance(block, np.ndarray) else block.nnz):
                 continue
             # Few roundings for each factor of a monomial, and those of the decomposition; what is constant is exact.
             room = EPSILON * (8 * (len(first) + len(second)) + (max(block.shape) if first or second else 0))
@@ -177,31 +180,39 @@ def box_range(
     return Interval(float(least[0]), float(most[0])) + Interval(-float(lost[0]) - more, float(gained[0]) + more)
 
 
-def eigenvalue_range(block: sp.csr_array) -> tuple[float, float]:
+def eigenvalue_range(block: Block) -> tuple[float, float]:
     """Bound the eigenvalues of the symmetric part of a block from below and above."""
     symmetric = (block + block.T) / 2
     if is_diagonal(symmetric):
         diagonal = symmetric.diagonal()
         return float(diagonal.min()), float(diagonal.max())
     if symmetric.shape[0] <= LARGEST_DENSE:
-        values = np.linalg.eigvalsh(symmetric.toarray())
+        values = np.linalg.eigvalsh(dense(symmetric))
         room = EPSILON * len(values) * float(np.abs(values).max())
         return float(values[0]) - room, float(values[-1]) + room
     size = singular_bound(symmetric)
     return -size, size
 
 
-def singular_bound(block: sp.csr_array) -> float:
+def singular_bound(block: Block) -> float:
     """Bound the largest singular value of a block."""
     if is_diagonal(block):
         return float(np.abs(block.diagonal()).max(initial=0.0))
     if max(block.shape) <= LARGEST_DENSE:
-        return float(np.linalg.norm(block.toarray(), 2))
+        return float(np.linalg.norm(dense(block), 2))
     magnitude = abs(block)
     return float(np.sqrt(magnitude.sum(axis=0).max() * magnitude.sum(axis=1).max()))
 
 
-def is_diagonal(block: sp.csr_array) -> bool:
+def dense(block: Block) -> Array:
+    """Return a matrix as an array."""
+    return block if isinstance(block, np.ndarray) else np.asarray(block.toarray())
+
+
+def is_diagonal(block: Block) -> bool:
     """Say whether only diagonal entries are non-zero."""
+    if isinstance(block, np.ndarray):
+        row, column = block.nonzero()
+        return bool((row == column).all())
     table = sp.coo_array(block)
     return bool((table.coords[0] == table.coords[1]).all())

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.gradient_norms import gradient_bound
+from dpconvex.calculus.gradient_norms import Gradients, gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed, log_dets
+from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.ranks import numerical_rank
 
@@ -126,7 +127,32 @@ def table(rows: list[list[tuple[float, int]]]) -> tuple[Array, Array]:
     return result[0], result[1]
 
 
-def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
+@dataclass(frozen=True)
+class PieceBounds:
+    """Bounds on one piece of a Hessian."""
+
+    trace: float
+    rank: int
+    eigenvalue: float
+    mixed: Mixed | None
+
+
+def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | None) -> PieceBounds:
+    """Bound one piece; `symmetry` remembers pieces that are alike."""
+
+    def find() -> PieceBounds:
+        trace = trace_bound(piece, gram)
+        rank = min(rank_bound(piece, gram), dimension)
+        return PieceBounds(trace, rank, eigenvalue_bound(piece, gram, trace), mixed_piece(piece, gram, dimension))
+
+    rows = hull(piece)
+    if rows is None or symmetry is None:
+        return find()
+    facts = "piece", piece.outer, piece.spread, Gradients(piece.terms, gram).rounding
+    return symmetry.once(facts, rows, find)
+
+
+def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetry: Symmetry | None = None) -> Curvature:
     """Bound the Hessian that is the sum of `pieces`, for every record.
 
     Parameters
@@ -135,6 +161,8 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
     gram : Gram
     dimension : int
         Dimension of the sensitive subspace, which no rank exceeds.
+    symmetry : Symmetry, optional
+        Of the same Gram matrix; remembers pieces that are alike.
 
     Returns
     -------
@@ -143,10 +171,9 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     if not pieces:
         return Curvature(0.0, 0.0, 0)
-    traces = [trace_bound(piece, gram) for piece in pieces]
-    ranks = [min(rank_bound(piece, gram), dimension) for piece in pieces]
-    values = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
-    eigenvalue = min(sum(values), sum(traces))
+    found = [piece_bounds(piece, gram, dimension, symmetry) for piece in pieces]
+    traces, ranks = [bounds.trace for bounds in found], [bounds.rank for bounds in found]
+    eigenvalue = min(sum(bounds.eigenvalue for bounds in found), sum(traces))
     if all(hull(piece) is not None for piece in pieces):
         eigenvalue = min(eigenvalue, joint_eigenvalue(pieces, gram))
     spectrum = dominating_spectrum(pieces, gram)
@@ -158,7 +185,7 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
         rank=int(min(sum(ranks), dimension)),
         parts=tuple(zip([float(t) for t in traces], ranks, strict=True)),
         spectrum=spectrum,
-        mixed=tuple(mixed_piece(piece, gram, dimension) for piece in pieces),
+        mixed=tuple(bounds.mixed for bounds in found),
     )
 
 

@@ -13,7 +13,7 @@ Sums that cancel are bounded outward: an error is relative to what was added up,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -115,7 +115,10 @@ class Gram:
         self.generators = generators
         self.scale = np.ones(len(generators))
         self._residue = 0.0
-        self.forms = self._forms(generators)
+        self._squares: dict[tuple[Hashable, ...], float] = {}
+        self._ranges: dict[tuple[Hashable, ...], Interval] = {}
+        self._terms = terms_of(generators)
+        self.forms = self._forms(len(generators))
         lengths, moving = (self._lengths(generators, moving) for moving in (False, True))
         self.errors = ROUNDING * lengths + excess
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
@@ -141,66 +144,56 @@ class Gram:
         for generator in generators:
             if generator.key not in known:
                 matrix = abs(generator.matrix(len(self.monomial))) @ kept
-                square = form_range(sp.csr_array(matrix.T @ matrix), self.monomial, self.bases, same=True)
+                square = self._range(sp.csr_array(matrix.T @ matrix), same=True)
                 known[generator.key] = float(np.sqrt(square.size))
         return np.array([known[generator.key] for generator in generators])
 
-    def _forms(self, generators: list[Generator]) -> list[Form]:
-        count = len(generators)
-        weights: dict[bytes, Array] = {}
-        matrices: dict[bytes, sp.csr_array] = {}
-        products: dict[tuple[bytes, bytes], list[tuple[bytes, float]]] = {}
-        size = len(self.monomial)
-        together: dict[tuple[int, int], list[int]] = {}
-        for g, generator in enumerate(generators):
-            together.setdefault((generator.block, generator.cell), []).append(g)
-        for g, left in enumerate(generators):
-            for k in together[left.block, left.cell]:
-                right = generators[k]
-                pair = (left.key, right.key)
-                if pair not in products:
-                    first, second = left.matrix(size), right.matrix(size)
-                    products[pair] = self._split(first, second, matrices)
-                for key, coefficient in products[pair]:
-                    weights.setdefault(key, np.zeros((count, count)))[g, k] = coefficient
-                    if len(weights) > LARGEST_NUMBER_OF_FORMS:
-                        raise MissingRule(
-                            f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
-                            None,
-                            "write it with fewer leaves, or with leaves that share their features",
-                        )
-        return [
-            Form(
-                weight,
-                form_range(matrices[key], self.monomial, self.bases, same=True),
-                form_range(matrices[key], self.monomial, self.bases, same=False),
-                matrices[key],
-            )
-            for key, weight in weights.items()
-        ]
-
-    def _split(
-        self, first: sp.csr_array, second: sp.csr_array, known: dict[bytes, sp.csr_array]
-    ) -> list[tuple[bytes, float]]:
-        """Write the product of two generators as multiples of forms: its constant, which is exact, apart from all else.
+    def _forms(self, count: int) -> list[Form]:
+        """Write the inner products of all pairs of generators as multiples of forms, their constants apart from all else.
 
         An entry that is small against the sum of its absolute terms is rounding.  What is merely small against other entries is
         not, because the monomials that it multiplies may be large.
         """
-        constant = (self.monomial < 0).all(axis=1)
-        matrix, size = sp.csr_array(first.T @ second), sp.csr_array(abs(first).T @ abs(second))
-        parts = [(matrix, size)]
-        if constant.any():
-            only = sp.csr_array(sp.diags_array(constant.astype(float)))
-            parts = [(only @ part @ only, only @ whole @ only) for part, whole in parts]
-            parts.append((matrix - parts[0][0], size - parts[0][1]))
-        found = []
-        for part, whole in parts:
-            kept = sp.csr_array(part.multiply(abs(part) > RESIDUE * whole))
-            if kept.count_nonzero() < part.count_nonzero():
-                self._residue = RESIDUE
-            found.append(normalised(kept, known))
-        return [item for item in found if item is not None]
+        size = len(self.monomial)
+        place, value, whole = products(*self._terms, count, size)
+        kept = np.abs(value) > RESIDUE * whole
+        if np.count_nonzero(value) > np.count_nonzero(kept):
+            self._residue = RESIDUE
+        place, value = place[kept], value[kept]
+        pair, row, column = place // size**2, place // size % size, place % size
+        constant = np.asarray((self.monomial < 0).all(axis=1))
+        varies = ~(constant[row] & constant[column])
+        order = np.lexsort([place, varies, pair])
+        pair, row, column, varies, value = pair[order], row[order], column[order], varies[order], value[order]
+        begins = np.flatnonzero(np.append(True, (np.diff(pair) != 0) | (np.diff(varies) != 0))[: len(pair)])
+        lengths = np.diff(np.append(begins, len(pair)))
+        factor_ = value[begins]
+        value = value / np.repeat(factor_, lengths)
+        merged = np.unique(significant(value, MERGED_BITS), return_inverse=True)[1]
+        number = numbered_runs(numbered_rows(np.stack([row, column, merged.ravel()], axis=1))[1], begins, lengths)
+        first = np.sort(np.unique(number, return_index=True)[1])
+        if len(first) > LARGEST_NUMBER_OF_FORMS:
+            raise MissingRule(
+                f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
+                None,
+                "write it with fewer leaves, or with leaves that share their features",
+            )
+        forms = []
+        for run in first:
+            own, members = slice(begins[run], begins[run] + lengths[run]), number == number[run]
+            matrix = sp.csr_array((value[own], (row[own], column[own])), shape=(size, size))
+            weight = np.zeros((count, count))
+            weight[np.divmod(pair[begins][members], count)] = factor_[members]
+            forms.append(Form(weight, self._range(matrix, same=True), self._range(matrix, same=False), matrix))
+        return forms
+
+    def _range(self, matrix: sp.csr_array, same: bool) -> Interval:
+        """Bound a form (`form_range`), once."""
+        parts = matrix.indptr, matrix.indices, matrix.data
+        key = same, *(part.tobytes() for part in parts)
+        if key not in self._ranges:
+            self._ranges[key] = form_range(matrix, self.monomial, self.bases, same)
+        return self._ranges[key]
 
     def _upper(self, count: int) -> Array:
         upper = np.zeros((count, count))
@@ -238,8 +231,10 @@ class Gram:
 
     def inner(self, rows: Array) -> tuple[Array, float]:
         """Return the upper bound of the Gram matrix of some rows, and a bound on the rounding of each entry."""
-        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(self.upper), 0.0))).max(initial=0.0))
-        return rows @ self.upper @ rows.T, ROUNDING * size**2
+        place, rows = used(rows)
+        upper = self.upper[place]
+        size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
+        return rows @ upper @ rows.T, ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
@@ -276,40 +271,61 @@ class Gram:
 
     def summed_squares(self, vectors: Array) -> Array:
         """Bound the squared norm of each row form by form."""
+        place, vectors = used(vectors)
         size = np.abs(vectors)
-        total = ((size @ self.rounding) * size).sum(axis=1)
+        total = ((size @ self.rounding[place]) * size).sum(axis=1)
         for form in self.forms:
-            value = ((vectors @ form.weight) * vectors).sum(axis=1)
+            value = ((vectors @ form.weight[place]) * vectors).sum(axis=1)
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
-        size = np.abs(vectors)
-        result = ((vectors @ self.upper) * vectors).sum(axis=1)
-        result += ROUNDING * ((size @ np.abs(self.upper)) * size).sum(axis=1)
+        place, part = used(vectors)
+        size, upper = np.abs(part), self.upper[place]
+        result = ((part @ upper) * part).sum(axis=1)
+        result += ROUNDING * ((size @ np.abs(upper)) * size).sum(axis=1)
         result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = ((size @ self.rounding) * size).sum(axis=1) > CANCELLED * result
+            cancelled = ((size @ self.rounding[place]) * size).sum(axis=1) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
-                vector = vectors[k]
-                result[k] = min(result[k], form_range(self._form(vector), self.monomial, self.bases, same=True).high)
+                result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
 
-    def _form(self, vector: Array) -> sp.csr_array:
-        """Return the form of one combination's squared norm: coefficients are added up before they are squared."""
-        count = len(self.monomial)
-        cells: dict[tuple[int, int], sp.csr_array] = {}
-        for generator, factor_ in zip(self.generators, vector * self.scale, strict=True):
-            if factor_ != 0:
-                place = generator.block, generator.cell
-                own = generator.matrix(count) * factor_
-                cells[place] = cells[place] + own if place in cells else own
-        total = sp.csr_array((count, count))
-        for matrix in cells.values():
-            total = total + matrix.T @ matrix
-        return sp.csr_array(total)
+    def _square(self, vector: Array) -> float:
+        """Bound the squared norm of one combination by its own form: coefficients are added up before they are squared.
+
+        Combinations have one form if they differ in the cells and their signs only: with many labels, few are left.
+        """
+        cells: dict[tuple[int, int], list[Generator]] = {}
+        factors = {id(self.generators[g]): float(vector[g]) for g in np.flatnonzero(vector)}
+        for g in np.flatnonzero(vector):
+            generator = self.generators[g]
+            cells.setdefault((generator.block, generator.cell), []).append(generator)
+        known = tuple(sorted(signed([(g.key, factors[id(g)]) for g in part]) for part in cells.values()))
+        if known not in self._squares:
+            owner, row, column, coefficient = self._terms
+            used = np.flatnonzero(vector[owner])
+            place = np.unique(row[used], return_inverse=True)[1].ravel(), column[used]
+            matrix = sp.csr_array(
+                (coefficient[used] * vector[owner[used]], place), shape=(len(used), len(self.monomial))
+            )
+            self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
+        return self._squares[known]
+
+
+def used(vectors: Array) -> tuple[tuple[Index, Index], Array]:
+    """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
+    place = np.flatnonzero((vectors != 0).any(axis=0))
+    return (place[:, None], place[None, :]), vectors[:, place]
+
+
+def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:
+    """Put terms in order and make the first factor positive."""
+    ordered = sorted(terms)
+    sign = 1.0 if ordered[0][1] > 0 else -1.0
+    return tuple((key, sign * factor_) for key, factor_ in ordered)
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,6 +401,39 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
         columns = numbers.reshape(shape[::-1])
         found += [columns, columns.T]
     return found
+
+
+def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
+    """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
+    lengths = [len(generator.coefficient) for generator in generators]
+    empty = np.zeros(0, dtype=np.int64)
+    return (
+        np.repeat(np.arange(len(generators)), lengths),
+        np.concatenate([empty, *(g.place[g.coordinate] for g in generators)]),
+        np.concatenate([empty, *(g.monomial for g in generators)]),
+        np.concatenate([np.zeros(0), *(g.coefficient for g in generators)]),
+    )
+
+
+def products(
+    owner: Index, row: Index, column: Index, coefficient: Array, count: int, monomials: int
+) -> tuple[Index, Array, Array]:
+    """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
+
+    The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.
+    """
+    place = np.unique(row, return_inverse=True)[1].ravel(), owner * monomials + column
+    table = sp.csr_array((coefficient, place), shape=(len(row), count * monomials))
+    value, whole = (sp.coo_array(part.T @ part) for part in (table, abs(table)))
+    places = []
+    for part in (value, whole):
+        (first, i), (second, j) = (np.divmod(index.astype(np.int64), monomials) for index in part.coords)
+        places.append(((first * count + second) * monomials + i) * monomials + j)
+    order = np.argsort(places[1])
+    place, size = places[1][order], whole.data[order]
+    exact = np.zeros(len(place))
+    exact[np.searchsorted(place, places[0])] = value.data
+    return place, exact, size
 
 
 class Runs:
@@ -475,16 +524,3 @@ def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
         result[own] = number + count
         count += int(number.max()) + 1
     return result
-
-
-def normalised(matrix: sp.csr_array, known: dict[bytes, sp.csr_array]) -> tuple[bytes, float] | None:
-    """Split a matrix into a factor and a normal form, which is remembered under its key; None for zero."""
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    if matrix.nnz == 0:
-        return None
-    factor_ = float(matrix.data[0])
-    matrix.data = matrix.data / factor_
-    key = matrix.indptr.tobytes() + matrix.indices.tobytes() + significant(matrix.data, MERGED_BITS).tobytes()
-    known.setdefault(key, matrix)
-    return key, factor_

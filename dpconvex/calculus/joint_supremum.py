@@ -6,6 +6,7 @@ two parts apart is always valid.  Where the loss has a known shape the sum is bo
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from scipy.optimize import minimize_scalar
 from dpconvex.calculus.curvature import mixed_piece, trace_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed
+from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
 
@@ -39,6 +41,10 @@ class Joint:
     def loss(self, beta: float, mu: float) -> float:
         """Bound ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and all theta."""
         raise TypeError("Joint is abstract")
+
+    def signature(self, symmetry: Symmetry) -> Hashable:
+        """Return what losses with equal bounds share."""
+        return id(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +94,10 @@ class SoftmaxJoint(Joint):
     def vertices(self) -> Array:
         """The points v_j, shape (k, generators)."""
         return self.term.rows
+
+    def signature(self, symmetry: Symmetry) -> Hashable:
+        """Vertices that are alike, and all digits of the longest but for rounding."""
+        return symmetry.key(self.vertices), self.scale, f"{self.longest:.12e}"
 
     @cached_property
     def longest(self) -> float:

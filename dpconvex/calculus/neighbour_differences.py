@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis, LossBounds
-from dpconvex.calculus.curvature import rank_bound, trace_bound
+from dpconvex.calculus.curvature import piece_bounds
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
@@ -136,11 +136,11 @@ class Facts:
         Whether that one really is larger.
     """
 
-    def __init__(self, number: int, loss: LossBounds, gram: Gram) -> None:
+    def __init__(self, number: int, loss: LossBounds, gram: Gram, symmetry: Symmetry | None = None) -> None:
         self.number = number
-        self.dimension = dimension_of(loss.scalar.terms, gram)
+        self.dimension = dimension_of(loss.scalar.terms, symmetry)
         self.gradients = self.outward = loss.gradients
-        self.opposed = self.opposed_outward = spread_of(loss, gram)
+        self.opposed = self.opposed_outward = spread_of(loss, gram, symmetry)
         self.ray: Ray | None = None
         self.narrow = False
         segment = segment_of(loss)
@@ -164,7 +164,7 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     known = _KNOWN.setdefault(analysis, {})
     if adjacency not in known:
         gram, p = analysis.gram, analysis.form.noise_dimension
-        facts = [Facts(number, loss, gram) for number, loss in enumerate(analysis.losses)]
+        facts = [Facts(number, loss, gram, analysis.symmetry) for number, loss in enumerate(analysis.losses)]
         found: dict[Hashable, Difference] = {}
         if adjacency == "add-remove":
             items = [alone(fact, p) for fact in facts]
@@ -278,26 +278,28 @@ def tally(squares: Array) -> tuple[Array, Array]:
     return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)
 
 
-def dimension_of(terms: Sequence[Term], gram: Gram) -> int:
+def dimension_of(terms: Sequence[Term], symmetry: Symmetry | None) -> int:
     """Bound the dimension of the span of all gradients of one record: the rank of its rows in generator coordinates."""
     if not terms:
         return 0
-    return numerical_rank(np.concatenate([term.rows for term in terms]))
+    rows = terms[0].rows if len(terms) == 1 else np.concatenate([term.rows for term in terms])
+    return numerical_rank(rows) if symmetry is None else symmetry.once("rank", rows, lambda: numerical_rank(rows))
 
 
 def row_dimension(analysis: Analysis) -> int:
     """Bound the dimension r_V of the subspace that all gradients of one given record lie in."""
     if analysis not in _DIMENSIONS:
-        most = max(dimension_of(loss.scalar.terms, analysis.gram) for loss in analysis.losses)
+        most = max(dimension_of(loss.scalar.terms, analysis.symmetry) for loss in analysis.losses)
         _DIMENSIONS[analysis] = min(most, analysis.form.noise_dimension)
     return _DIMENSIONS[analysis]
 
 
-def spread_of(loss: LossBounds, gram: Gram) -> Opposed | None:
+def spread_of(loss: LossBounds, gram: Gram, symmetry: Symmetry | None) -> Opposed | None:
     """Return the spread of a softmax loss."""
     if isinstance(loss.joint, SoftmaxJoint):
         piece = Piece((loss.joint.term,), 0.0, 1.0)
-        return Spread(loss.joint.scale, trace_bound(piece, gram) * SLACK, max(rank_bound(piece, gram), 1))
+        bounds = piece_bounds(piece, gram, len(gram.upper), symmetry)
+        return Spread(loss.joint.scale, bounds.trace * SLACK, max(bounds.rank, 1))
     return None
 
 

@@ -7,9 +7,11 @@ forms, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from hashlib import sha256
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ __all__ = ["Symmetry"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class Symmetry:
@@ -35,6 +38,8 @@ class Symmetry:
         # Numbers of what has been seen, so that comparing is quick; equal numbers mean equal bytes.
         self._columns: dict[tuple[Hashable, ...], int] = {}
         self._profiles: dict[int, tuple[Array, dict[int, int]]] = {}
+        self._sparse: dict[int, tuple[Array, tuple[Index, Index, Index]]] = {}
+        self._found: dict[Hashable, Any] = {}
 
     def key(self, *sets: Array) -> Hashable:
         """Return what two lists of vertex sets, shape (vertices, generators) each, share only if they are alike.
@@ -49,11 +54,34 @@ class Symmetry:
         order = np.array([rank[-1] for rank in ranked], dtype=np.int64)
         weights = self._kinds[order] if self._exchangeable else self._weights[np.ix_(order, order)]
         digest = sha256(weights.tobytes())
+        rank = np.empty(len(self._kinds), dtype=np.int64)
+        rank[order] = np.arange(len(order))
         for vertices in sets:
-            moved = vertices[:, order] + 0.0  # -0 is 0
-            moved = moved[np.lexsort(moved.T)] if len(order) else moved
-            digest.update(repr(moved.shape).encode() + moved.tobytes())
+            # Of each vertex the places and the entries that are not 0, in order.
+            row, column, entry = self._entries(vertices)
+            moved = np.lexsort([rank[column], row])
+            content = np.stack([rank[column[moved]], entry[moved]], axis=1).tobytes()
+            ends = (16 * np.cumsum(np.bincount(row, minlength=len(vertices)))).tolist()
+            rows = sorted(content[a:b] for a, b in pairwise([0, *ends]))
+            digest.update(repr([len(part) for part in rows]).encode() + b"".join(rows))
         return digest.digest()
+
+    def once(self, facts: Hashable, points: Array, find: Callable[[], T]) -> T:
+        """Return what is found of a set of points and further facts, which holds for all that are alike."""
+        key = facts, self.key(points)
+        if key not in self._found:
+            self._found[key] = find()
+        found: T = self._found[key]
+        return found
+
+    def _entries(self, vertices: Array) -> tuple[Index, Index, Index]:
+        """Return rows, columns and bits of the entries that are not 0, row by row."""
+        known = self._sparse.get(id(vertices))
+        if known is None:
+            row, column = np.nonzero(vertices)
+            known = vertices, (row, column, vertices[row, column].view(np.int64))
+            self._sparse[id(vertices)] = known
+        return known[1]
 
     @cached_property
     def _weights(self) -> Index:

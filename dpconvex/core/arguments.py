@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 __all__ = ["is_real", "is_whole"]
 
 
 def is_real(value: object) -> bool:
-    """Whether a value is a real number of Python or NumPy."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    """Whether a value is a real number of Python or NumPy, no larger than floating-point numbers go."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return isinstance(value, float | np.integer | np.floating)
 
 
 def is_whole(value: object, least: int) -> bool:

@@ -243,7 +243,7 @@ UFUNCS: dict[Any, Callable[..., Dual]] = {
     np.minimum: lambda a, b: -maximum(-a, -b),
     np.matmul: product,
 }
-LINEAR = {np.sum, np.broadcast_to, np.moveaxis, np.swapaxes, np.concatenate, np.reshape}
+LINEAR = {np.sum, np.broadcast_to, np.moveaxis, np.swapaxes, np.concatenate, np.reshape, np.tril}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: where,
     np.clip: clip,

@@ -56,7 +56,8 @@ class Reader:
         self.fields = {id(symbol): field_of(symbol) for symbol in fields}
         self.variables: dict[int, Variable] = {}
         self._memory: dict[int, tuple[Any, Expression]] = {}  # the originals are kept, so that their ids stay their own
-        self._what = "the expression"
+        self._what: str = "the expression"
+        self._root: Any = None
 
     def declare(self, roots: Iterable[Any]) -> None:
         """Make a variable for each that occurs, in the order in which the user made them."""
@@ -73,7 +74,7 @@ class Reader:
         NotPrivate
             If a constant is not finite or not real, or an option depends on the record.
         """
-        self._what = what
+        self._what, self._root = what, root
         return self._known(root)
 
     def read_already(self, node: Any) -> Expression:
@@ -109,7 +110,8 @@ class Reader:
             if kind in ITSELF:
                 return arguments[0]
             if kind == "cvxpy.atoms.quad_form.QuadForm":
-                return quadratic_form(node, *arguments)
+                inner, matrix = arguments
+                return quadratic_form(node, inner, matrix, self._what)
             if kind in READERS:
                 return READERS[kind](node, arguments)
         except NotPrivate:
@@ -124,7 +126,7 @@ class Reader:
         if node.value is None:
             raise NotPrivate(
                 f"{self._what} mentions the parameter {node.name()!r}, which is not a field of this record and has no value",
-                node,
+                self._root,
                 "declare it as a field of the record, or give the parameter its public value before the template is made",
             )
         return self._number(node.value, node)
@@ -166,7 +168,7 @@ class Reader:
         NotPrivate
             If it is of a kind that is not known to make a closed convex set.
         """
-        self._what = "a constraint"
+        self._what, self._root = "a constraint", node
         kind = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if kind not in CONSTRAINTS:
             raise NotPrivate(
@@ -236,7 +238,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
     return frozen(np.asarray(value, dtype=float))
 
 
-def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expression:
+def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) -> Expression:
     """Write a quadratic form with a constant matrix as plus or minus a sum of squares: convex, or concave, as it stands.
 
     Raises
@@ -244,15 +246,21 @@ def quadratic_form(node: Any, inner: Expression, matrix: Expression) -> Expressi
     NotPrivate
         If the matrix has eigenvalues of both signs: CVXPY's tolerance is absolute, and users may assert what is not so.
     """
+    if not inner.variables:
+        return reshape(vec(inner) @ (matrix @ vec(inner)), node.shape)
     if not matrix.is_constant:
-        if inner.variables:
-            raise MissingRule(
-                "the matrix of a quadratic form depends on the record", node, "write it as a sum of squares"
-            )
-        return inner @ (matrix @ inner)
+        raise MissingRule("the matrix of a quadratic form depends on the record", node, "write it as a sum of squares")
     found = square_root(matrix.number)
     if found is None:
-        raise NotPrivate("the matrix of a quadratic form is not positive semidefinite", node, "use a convex quadratic")
+        if type(node.args[1]).__name__ == "psd_wrap":
+            raise NotPrivate(
+                "the matrix of a quadratic form is not positive semidefinite, as it is said to be", node, "use a convex quadratic"
+            )
+        raise NotPrivate(
+            f"{what} is not convex: the matrix of a quadratic form has a negative eigenvalue",
+            node,
+            "use a positive semidefinite matrix",
+        )
     sign, root = found
     squares = sum_squares(constant(root) @ vec(inner))
     return reshape(squares if sign > 0 else -squares, node.shape)

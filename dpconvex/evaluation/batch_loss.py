@@ -65,7 +65,7 @@ class BatchedLoss:
     >>> record = Record(x=Ball(2), y=Choice([-1, 1]))
     >>> template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
     >>> batch = record.validate({"x": [[1, 0], [0, 1]], "y": [1, -1]})
-    >>> value, gradient = BatchedLoss(template, Space([w]), batch).value_and_gradient(np.zeros(2))
+    >>> value, gradient = BatchedLoss(template, Space(template.variables), batch).value_and_gradient(np.zeros(2))
     >>> gradient.tolist()
     [-0.5, 0.5]
     """

@@ -139,9 +139,7 @@ def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float
     return x, min(length, 1 + float(np.linalg.norm(x)))
 
 
-def polished(
-    function: Smooth, region: Linearised, x: Array, step: float, reach: float, tolerance: float
-) -> Certified:
+def polished(function: Smooth, region: Linearised, x: Array, step: float, reach: float, tolerance: float) -> Certified:
     """Minimise models over cuts, with the curvature of constraints in them, until the proved distance stops shrinking."""
     free = region.free
     near = region.on_hull(x)
@@ -195,7 +193,9 @@ def quadratic_program(hessian: Array, slope: Array, rows: Array, levels: Array) 
     turned = solve_triangular(lower, rows.T, lower=True)
     # In v = lower' x + shift, the goal is the norm of v.
     bounds = levels + turned.T @ shift
-    length = float(np.abs(np.minimum(bounds, 0.0) / np.maximum(np.linalg.norm(turned, axis=0), 1e-300)).max(initial=0.0))
+    length = float(
+        np.abs(np.minimum(bounds, 0.0) / np.maximum(np.linalg.norm(turned, axis=0), 1e-300)).max(initial=0.0)
+    )
     if length == 0:
         return -solve_triangular(lower, shift, lower=True, trans=1), np.zeros(len(rows))
     system = np.vstack([-turned, -bounds[None] / length])

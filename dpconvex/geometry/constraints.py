@@ -22,13 +22,15 @@ from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block, Space
 from dpconvex.errors import TemplateError, shorten
-from dpconvex.geometry.convex_sets import Interval, Piece, Spectrum, Unrecognised
+from dpconvex.geometry.convex_sets import Interval, Piece, Unrecognised
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_counts
 from dpconvex.geometry.quadratics import squares
+from dpconvex.geometry.spectra import Spectrum
 from dpconvex.geometry.stated_sets import (
-    contained,
     linear,
     norm_ball,
+    nuclear_ball,
+    second_order,
     semidefinite,
     spectral_ball,
     two_sided,
@@ -119,8 +121,11 @@ def recognised(constraint: Constraint, space: Space, text: str) -> Pieces:
     if constraint.kind == "inequality":
         difference = first - others[0]
         return at_most(difference, np.zeros(difference.size), space, text)
-    if constraint.kind == "second-order cone" and first.is_constant and first.is_scalar:
-        return norm_ball(*affine_map(others[0], space), 2, float(first.number.ravel()[0]), text)
+    if constraint.kind == "second-order cone" and first.is_scalar:
+        if first.is_constant:
+            return norm_ball(*affine_map(others[0], space), 2, float(first.number.ravel()[0]), text)
+        row, level = affine_map(first, space)
+        return second_order(*affine_map(others[0], space), row, float(level[0]), text)
     return None
 
 
@@ -141,10 +146,16 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
     asked = np.isfinite(level)
     straight = asked & (counts.sum(axis=0) == 0)
     bent = asked & ~straight
-    # Each row is linear, or bounds entries of one atom.
-    if ((counts > 0).sum(axis=0)[bent] > 1).any() or np.diff(matrix.indptr)[bent].any():
+    # Each row is linear, or bounds entries of one atom by a number, or one norm by something linear.
+    slanted = bent & (np.diff(matrix.indptr) > 0)
+    if ((counts > 0).sum(axis=0)[bent] > 1).any() or (counts.sum(axis=0)[slanted] > 1).any():
         return None
     found: list[Pieces] = [linear(matrix[straight], np.full(straight.sum(), -np.inf), level[straight], text)]
+    for row in np.flatnonzero(slanted):
+        part, factors = next((p, f) for p, f in curved.items() if f.indptr[row + 1] > f.indptr[row])
+        entry, weight = factors.indices[factors.indptr[row]], float(factors.data[factors.indptr[row]])
+        found.append(norm_at_most(part, int(entry), -matrix[[row]] / weight, float(level[row]) / weight, weight, space, text))
+    bent &= ~slanted
     for (part, factors), count in zip(curved.items(), counts, strict=True):
         upper, lower = np.full(part.size, np.inf), np.full(part.size, -np.inf)
         for row in np.flatnonzero(bent & (count > 0)):
@@ -164,6 +175,22 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
         if np.isfinite(lower).any():
             found.append(atom_at_least(part, lower, space, text))
     return together(found)
+
+
+def norm_at_most(
+    part: Expression, entry: int, row: sp.csr_array, level: float, weight: float, space: Space, text: str
+) -> Pieces:
+    """Read a Euclidean norm, or an absolute value, that is at most ``row @ theta + level``."""
+    if weight < 0 or not part.args[0].is_affine:
+        return None
+    matrix, offset = affine_map(part.args[0], space)
+    if part.atom is NORM and part.option("p") == 2:
+        rows = groups(part) == entry
+    elif part.atom is ABS:
+        rows = np.arange(len(offset)) == entry
+    else:
+        return None
+    return second_order(sp.csr_array(matrix[rows]), offset[rows], sp.csr_array(row), level, text)
 
 
 def sum_at_most(part: Expression, weights: Array, level: float, space: Space, text: str) -> Pieces:
@@ -202,8 +229,8 @@ def atom_at_most(part: Expression, level: Array, space: Space, text: str) -> Pie
         return semidefinite(-matrix, level[0] * np.eye(inner.shape[0]).ravel() - offset, text)
     if atom is SIGMA_MAX:
         return spectral_ball(matrix, offset, inner.shape, float(level[0]), text)
-    if atom is NORM_NUC:  # the Frobenius norm is no larger
-        return contained(matrix, offset, float(level[0]), 1.0, text)
+    if atom is NORM_NUC:
+        return nuclear_ball(matrix, offset, inner.shape, float(level[0]), text)
     if atom is NORM and part.option("p") == np.inf:
         return two_sided(matrix, offset, level[groups(part)], text)
     if atom is NORM or (atom is QUAD_OVER_LIN and part.args[1].is_constant):

@@ -21,57 +21,13 @@ __all__ = [
     "NormBall",
     "Piece",
     "Slab",
-    "Spectrum",
     "Unrecognised",
-    "clip_spectra",
 ]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 UNIT = float(np.finfo(float).eps)
-
-
-def svec(matrix: Array) -> Array:
-    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm.
-
-    >>> svec(np.array([[1.0, 2.0], [2.0, 3.0]])).round(6).tolist()
-    [1.0, 2.828427, 3.0]
-    """
-    row, column = np.triu_indices(matrix.shape[-1])
-    return np.asarray(matrix[..., row, column] * np.where(row == column, 1.0, np.sqrt(2.0)))
-
-
-def smat(vector: Array) -> Array:
-    """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
-    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
-    row, column = np.triu_indices(side)
-    entries = vector * np.where(row == column, 1.0, np.sqrt(0.5))
-    matrix = np.empty((*vector.shape[:-1], side, side))
-    matrix[..., row, column] = entries
-    matrix[..., column, row] = entries
-    return matrix
-
-
-def clip_spectra(x: Array, shift: Array, lower: Array, upper: Array) -> Array:
-    """Project k symmetric matrices at once on their spectral bounds (see `Spectrum`).
-
-    Parameters
-    ----------
-    x : ndarray, shape (k, D(D+1)/2)
-        Coordinates of the matrices.
-    shift : ndarray, shape (k, D, D)
-    lower, upper : ndarray, shape (k,)
-
-    Returns
-    -------
-    ndarray, shape (k, D(D+1)/2)
-        A matrix within its bounds comes back unchanged.
-    """
-    value, vector = np.linalg.eigh(smat(x) - shift)
-    clipped = np.clip(value, lower[:, None], upper[:, None])
-    projected = svec(shift + (vector * clipped[:, None, :]) @ np.swapaxes(vector, 1, 2))
-    return np.where((clipped == value).all(axis=1)[:, None], x, projected)
 
 
 def close(a: Array, b: Array) -> NDArray[np.bool_]:
@@ -126,10 +82,25 @@ class Piece:
         """Bound on the distance between the computed and the exact projection of `x`, in units of length."""
         return 8.0 * UNIT * float(np.linalg.norm(x))
 
+    def largest_error(self, norm: float) -> float:
+        """Bound on `error` at every point of at most this norm, known before there are data."""
+        point = np.zeros(len(self.coordinates))
+        point[0] = norm
+        return self.error(point)
+
+    def depth(self, x: Array) -> float:
+        """Radius of a ball about a point that the set contains; 0 if none is known."""
+        return 0.0
+
+    @property
+    def around(self) -> tuple[Piece, ...]:
+        """Sets of simpler kinds that contain this one, on some of its coordinates each."""
+        return ()
+
 
 @dataclass(frozen=True, eq=False)
 class Unrecognised(Piece):
-    """A constraint that no projection is known for; `around` are sets that contain it, on some of its coordinates each."""
+    """A constraint that no projection is known for."""
 
     around: tuple[Piece, ...] = ()
 
@@ -155,70 +126,13 @@ class Interval(Piece):
         """Return the bounds as declared."""
         return self.lower, self.upper
 
+    def depth(self, x: Array) -> float:
+        """Distance from the nearest bound."""
+        return max(float(np.min(np.minimum(x - self.lower, self.upper - x), initial=np.inf)), 0.0)
+
     def error(self, x: Array) -> float:
         """Clipping is exact."""
         return 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Spectrum(Piece):
-    """Symmetric matrices X whose shifted eigenvalues are bounded: ``lower <= eig(X - shift) <= upper``.
-
-    The positive semidefinite cone has shift 0, lower 0, upper infinity.  The projection clips eigenvalues (N. Higham,
-    "Computing a nearest symmetric positive semidefinite matrix", Linear Algebra Appl. 1988, Theorem 2.1; for two-sided
-    bounds the same argument holds, because set and norm are unitarily invariant).
-    """
-
-    shift: Array
-    lower: float
-    upper: float
-
-    def is_cone_at(self, point: Array) -> bool:
-        """One-sided bounds make a cone with its apex at ``shift + bound * I``."""
-        if np.isfinite(self.lower) and np.isfinite(self.upper):
-            return False
-        bound = self.lower if np.isfinite(self.lower) else self.upper
-        return bool(close(svec(self.shift + bound * np.eye(len(self.shift))), point).all())
-
-    def project(self, x: Array) -> Array:
-        """Clip the eigenvalues of the shifted matrix."""
-        return clip_spectra(x[None], self.shift[None], np.array([self.lower]), np.array([self.upper]))[0]
-
-    def bounds(self) -> tuple[Array, Array]:
-        """Diagonal entries lie between the eigenvalue bounds; the others, given both bounds, within half the width."""
-        side = len(self.shift)
-        row, column = np.triu_indices(side)
-        diagonal = row == column
-        half = (self.upper - self.lower) / 2
-        lower = svec(self.shift) + np.where(diagonal, self.lower, -half * np.sqrt(2.0))
-        upper = svec(self.shift) + np.where(diagonal, self.upper, half * np.sqrt(2.0))
-        return lower, upper
-
-    def norm_bound(self) -> float:
-        """Bound the Frobenius norm by the eigenvalues rather than by the entries."""
-        widest = max(abs(self.lower), abs(self.upper))
-        return float(np.linalg.norm(self.shift) + widest * np.sqrt(len(self.shift)))
-
-    def center_point(self) -> Array | None:
-        """The matrix whose eigenvalues lie in the middle, if there are two bounds; else where the cone has its apex."""
-        ends = [bound for bound in (self.lower, self.upper) if np.isfinite(bound)]
-        return svec(self.shift + float(np.mean(ends or [0.0])) * np.eye(len(self.shift)))
-
-    def distance_bound(self, point: Array) -> float:
-        """No eigenvalue is farther from the middle than half the width."""
-        half = (self.upper - self.lower) / 2
-        middle = self.center_point()
-        if middle is None or not np.isfinite(half):
-            return float(np.inf)
-        return float(np.linalg.norm(middle - point)) + half * float(np.sqrt(len(self.shift)))
-
-    def error(self, x: Array) -> float:
-        """Backward error of a symmetric eigendecomposition, with room for the reassembly."""
-        side = len(self.shift)
-        scale = float(np.linalg.norm(x) + np.linalg.norm(self.shift))
-        for bound in (self.lower, self.upper):
-            scale += abs(bound) * side if np.isfinite(bound) else 0.0
-        return 4.0 * side * UNIT * scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +147,10 @@ class NormBall(Piece):
         difference = x - self.center
         norm = float(np.linalg.norm(difference))
         return x if norm <= self.radius else self.center + difference * (self.radius / norm)
+
+    def depth(self, x: Array) -> float:
+        """What the distance from the center leaves of the radius."""
+        return max(self.radius - float(np.linalg.norm(x - self.center)), 0.0)
 
     def bounds(self) -> tuple[Array, Array]:
         """Center plus and minus the radius."""
@@ -264,6 +182,11 @@ class Slab(Piece):
         level = float(self.normal @ x)
         step = (np.clip(level, self.lower, self.upper) - level) / (self.normal @ self.normal)
         return np.asarray(x + step * self.normal)
+
+    def depth(self, x: Array) -> float:
+        """Distance from the nearer hyperplane."""
+        level = float(self.normal @ x)
+        return max(min(level - self.lower, self.upper - level) / float(np.linalg.norm(self.normal)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,11 +19,8 @@ from dpconvex.geometry.convex_sets import (
     NormBall,
     Piece,
     Slab,
-    Spectrum,
-    Unrecognised,
-    smat,
-    svec,
 )
+from dpconvex.geometry.spectra import Spectrum, smat, svec
 
 __all__ = ["coordinate_bounds", "corner", "enclosures", "rows_of"]
 
@@ -58,7 +55,7 @@ def coordinate_bounds(pieces: Iterable[Piece], dim: int) -> tuple[Array, Array]:
 
 def enclosures(pieces: Sequence[Piece], dim: int) -> tuple[Piece, ...]:
     """Return sets that contain the intersection of pieces, with the bounds that no piece has alone."""
-    found: list[Piece] = [one for piece in pieces if isinstance(piece, Unrecognised) for one in piece.around]
+    found: list[Piece] = [one for piece in pieces for one in piece.around]
     rows = list(rows_of([*pieces, *found]))
     if not rows:
         return tuple(found)

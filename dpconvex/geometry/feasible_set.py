@@ -8,7 +8,7 @@ the projection on their intersection has a closed form.  Where it has none the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -16,26 +16,15 @@ from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
-from dpconvex.geometry.convex_sets import (
-    UNIT,
-    AffineSubspace,
-    ConesInBall,
-    Interval,
-    NormBall,
-    Piece,
-    Slab,
-    Spectrum,
-    Unrecognised,
-    clip_spectra,
-    close,
-    overlap,
-)
-from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
+from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, overlap
+from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
+from dpconvex.geometry.merging import clash, merge, with_simplices
+from dpconvex.geometry.spectra import Spectrum, clip_spectra
 
 __all__ = ["FeasibleSet", "feasible_set"]
 
@@ -297,147 +286,3 @@ def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> Feasib
             pieces.append(merged)
     reason = "; ".join(reasons) if reasons else None
     return FeasibleSet(space, tuple(pieces) if reason is None else (), tuple(declared), reason, tuple(constraints))
-
-
-def with_simplices(declared: Sequence[Piece], dim: int) -> list[Piece]:
-    """Join bounds with a linear constraint or an l1 ball to a simplex where nothing else holds for their coordinates."""
-    bounds = [piece for piece in declared if isinstance(piece, Interval)]
-    others = [piece for piece in declared if not isinstance(piece, Interval)]
-    limits = coordinate_bounds(bounds, dim)
-    used = np.bincount(np.concatenate([np.zeros(0, dtype=np.int64), *(p.coordinates for p in others)]), minlength=dim)
-    taken = np.zeros(dim, dtype=bool)
-    pieces: list[Piece] = []
-    for piece in others:
-        alone = not taken[piece.coordinates].any() and (used[piece.coordinates] == 1).all()
-        hull = simplex(piece, *limits) if alone else None
-        if hull is not None:
-            taken[piece.coordinates] = True
-        pieces.append(hull or piece)
-    for piece in bounds:
-        left = ~taken[piece.coordinates]
-        pieces.append(Interval(piece.coordinates[left], piece.text, piece.lower[left], piece.upper[left]))
-    return [piece for piece in pieces if len(piece.coordinates)]
-
-
-def simplex(piece: Piece, lower: Array, upper: Array) -> AxisHull | None:
-    """Return the intersection of a piece with the bounds of its coordinates if that is a simplex with a projection."""
-    here = lower[piece.coordinates], upper[piece.coordinates]
-    if isinstance(piece, AxisHull):
-        ends = [
-            np.where(close(bound, piece.anchor), 0.0, end)
-            for bound, end in zip(here, (piece.low, piece.high), strict=True)
-        ]
-        hulls = [replace(piece, low=ends[0], high=ends[1])]
-    else:
-        rows = list(rows_of([piece])) if isinstance(piece, Slab | AffineSubspace) else []
-        if len(rows) != (2 if isinstance(piece, AffineSubspace) else 1):
-            return None
-        cuts = [corner(row, lower, upper, rounded=False) for row in rows]
-        hulls = [cut for cut in cuts if isinstance(cut, AxisHull) and len(cut.coordinates) == len(piece.coordinates)]
-    for hull in hulls:
-        low, high = hull.ends
-        inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
-        if hull.can_project and inside[0].all() and inside[1].all():
-            return hull
-    return None
-
-
-def clash(group: Sequence[Piece]) -> str:
-    """Say which constraints have no projection, and what to do."""
-    unknown = [piece.text for piece in group if isinstance(piece, Unrecognised)]
-    if unknown:
-        return (
-            f"the constraint {unknown[0]} is not of a form that can be projected on; write it as bounds, a Euclidean "
-            "ball, a linear (in)equality or a semidefinite bound"
-        )
-    texts = " and ".join(dict.fromkeys(piece.text for piece in group))
-    return (
-        f"there is no closed-form projection on the intersection of {texts}; drop one of them, put them on different "
-        "coordinates, or centre the ball at the apex of the cones"
-    )
-
-
-def merge(group: Sequence[Piece]) -> Piece | None:
-    """Return the intersection of pieces that share coordinates as one piece, or None if it has no known projection."""
-    if any(isinstance(piece, Unrecognised) for piece in group):
-        return None
-    pieces: list[Piece] = []
-    for piece in group:
-        for index, other in enumerate(pieces):
-            both = intersect(other, piece)
-            if both is not None:
-                pieces[index] = both
-                break
-        else:
-            pieces.append(piece)
-    if len(pieces) == 1:
-        return pieces[0]
-    balls = [p for p in pieces if isinstance(p, NormBall)]
-    cones = [p for p in pieces if not isinstance(p, NormBall)]
-    if len(balls) != 1 or any(len(cluster) > 1 for cluster in overlap(cones)):
-        return None
-    ball = balls[0]
-    center = dict(zip(ball.coordinates.tolist(), ball.center.tolist(), strict=True))
-    for cone in cones:
-        here = cone.coordinates.tolist()
-        if not set(here) <= set(center) or not cone.is_cone_at(np.array([center[c] for c in here])):
-            return None
-    return ConesInBall(ball.coordinates, ball.text, ball, tuple(cones))
-
-
-def intersect(a: Piece, b: Piece) -> Piece | None:
-    """Return the intersection of two pieces of the same kind as one of that kind, or None if it is none."""
-    if isinstance(a, Interval) and isinstance(b, Interval):
-        return merge_intervals(a, b)
-    if isinstance(a, AffineSubspace) and isinstance(b, AffineSubspace):
-        return merge_subspaces(a, b)
-    if not np.array_equal(a.coordinates, b.coordinates):
-        return None
-    if isinstance(a, NormBall) and isinstance(b, NormBall) and close(a.center, b.center).all():
-        return a if a.radius <= b.radius else b
-    parallel = (isinstance(a, Slab) and isinstance(b, Slab) and close(a.normal, b.normal).all()) or (
-        isinstance(a, Spectrum) and isinstance(b, Spectrum) and close(a.shift, b.shift).all()
-    )
-    if not parallel:
-        return None
-    assert isinstance(a, Slab | Spectrum)
-    assert isinstance(b, Slab | Spectrum)
-    lower, upper, text = max(a.lower, b.lower), min(a.upper, b.upper), join_texts(a, b)
-    if lower > upper:
-        raise contradiction(text)
-    return replace(a, lower=lower, upper=upper, text=text)
-
-
-def merge_intervals(a: Interval, b: Interval) -> Interval:
-    """Intersect coordinatewise bounds."""
-    coordinates = np.union1d(a.coordinates, b.coordinates)
-    lower, upper = np.full(len(coordinates), -np.inf), np.full(len(coordinates), np.inf)
-    for piece in (a, b):
-        place = np.searchsorted(coordinates, piece.coordinates)
-        np.maximum.at(lower, place, piece.lower)
-        np.minimum.at(upper, place, piece.upper)
-    if (lower > upper).any():
-        raise contradiction(join_texts(a, b))
-    return Interval(coordinates, join_texts(a, b), lower, upper)
-
-
-def merge_subspaces(a: AffineSubspace, b: AffineSubspace) -> AffineSubspace:
-    """Stack linear equations."""
-    coordinates = np.union1d(a.coordinates, b.coordinates)
-    matrix = np.zeros((len(a.value) + len(b.value), len(coordinates)))
-    matrix[: len(a.value), np.searchsorted(coordinates, a.coordinates)] = a.matrix
-    matrix[len(a.value) :, np.searchsorted(coordinates, b.coordinates)] = b.matrix
-    merged = AffineSubspace(coordinates, join_texts(a, b), matrix, np.concatenate([a.value, b.value]))
-    if not merged.consistent:
-        raise contradiction(merged.text)
-    return merged
-
-
-def join_texts(a: Piece, b: Piece) -> str:
-    """Name two constraints at once, each only once."""
-    return " and ".join(dict.fromkeys([*a.text.split(" and "), *b.text.split(" and ")]))
-
-
-def contradiction(text: str) -> TemplateError:
-    """Say that nothing satisfies the constraints."""
-    return TemplateError(f"the constraints {text} contradict each other: nothing satisfies them.")

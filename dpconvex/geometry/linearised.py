@@ -33,8 +33,9 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import DPConvexError, MissingRule
 from dpconvex.geometry.constraints import read_attributes, recognised
-from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab, Spectrum, svec
+from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab
 from dpconvex.geometry.linear_maps import affine_map, linear_parts
+from dpconvex.geometry.spectra import Spectrum, svec
 
 __all__ = ["Cuts", "Linearised"]
 
@@ -370,7 +371,9 @@ class Linearised:
             here = np.maximum(excess, 0.0)
             finite = np.isfinite(here)
             needed = float((here[finite] / (here[finite] + self.depth[finite])).max(initial=0.0))
-            step = max(needed * (1 - share) * 1.001, share if not finite.all() or share > 0 and needed < share / 4 else 0)
+            step = max(
+                needed * (1 - share) * 1.001, share if not finite.all() or (share > 0 and needed < share / 4) else 0
+            )
             share = min(share + max(step, EXTENDED / 64), 1.0)
         return self.inside
 
@@ -459,7 +462,9 @@ class Linearised:
         """Estimate the second derivatives of the inequalities with their multipliers; steps depend on it, proofs do not."""
         result = np.zeros((self.dim, self.dim))
         for number, (matrix, offset) in enumerate(self._matrices):
-            bent = spectral_curvature(smat(np.asarray(matrix @ x + offset, dtype=float)), self._multiplier(number, cuts, multipliers))
+            bent = spectral_curvature(
+                smat(np.asarray(matrix @ x + offset, dtype=float)), self._multiplier(number, cuts, multipliers)
+            )
             result += matrix.T @ np.asarray((matrix.T @ bent).T)
         owner = 0
         width = 1e-5 * (1 + float(np.linalg.norm(x.astype(float))))
@@ -478,7 +483,9 @@ class Linearised:
         """A subgradient of one entry of a curved inequality, shape (dim,)."""
         slopes = subgradient(entry, self._leaves(x.astype(float)))
         if slopes is None:
-            raise MissingRule("an atom of a constraint has no derivative", entry, "write the constraint with other atoms")
+            raise MissingRule(
+                "an atom of a constraint has no derivative", entry, "write the constraint with other atoms"
+            )
         result = np.zeros(self.dim)
         for variable, slope in slopes.items():
             block = self.space.block_of(variable)
@@ -501,7 +508,9 @@ def least_eigenvalue(matrix: Long, vectors: Array) -> float:
     size = np.diag(turned).astype(float)
     small = np.abs(size) <= 1e-6 * max(float(np.abs(size).max()), 1e-300)
     if not small.any() or size.min() < -1e-6 * np.abs(size).max():
-        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * float(np.abs(size).max())
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * float(
+            np.abs(size).max()
+        )
     corner = turned[np.ix_(small, small)].astype(float)
     rest = 0.0
     if not small.all():
@@ -540,7 +549,8 @@ def stated(constraint: Constraint, space: Space) -> list[Piece] | None:
 def has_kinks(expression: Expression) -> bool:
     """Whether an expression has kinks in the midst of its domain."""
     return any(
-        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf)) for node in postorder([expression])
+        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
+        for node in postorder([expression])
     )
 
 
@@ -577,7 +587,9 @@ def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array
     upper, lower = column * side + row, row * side + column
     skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
     if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
-        raise MissingRule("a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2")
+        raise MissingRule(
+            "a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2"
+        )
     weight = np.where(row == column, 1.0, np.sqrt(2.0))
     return sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
 
@@ -593,7 +605,9 @@ def curved(constraint: Constraint) -> Expression:
         return norm(others[0], axis=(int(constraint.options[0]),)) - reshape(first, (first.size,))
     if constraint.kind == "exponential cone":
         return first + rel_entr(others[0], others[1])
-    raise MissingRule(f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power")
+    raise MissingRule(
+        f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
+    )
 
 
 def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:

@@ -15,12 +15,14 @@ from dpconvex.geometry.convex_sets import (
     NormBall,
     Piece,
     Slab,
-    Spectrum,
     Unrecognised,
     close,
 )
+from dpconvex.geometry.cones import SecondOrderCone
+from dpconvex.geometry.cuts import Ellipsoid
+from dpconvex.geometry.spectra import Spectral, Spectrum
 
-__all__ = ["linear", "norm_ball", "semidefinite", "spectral_ball", "two_sided", "unsatisfiable"]
+__all__ = ["linear", "norm_ball", "nuclear_ball", "second_order", "semidefinite", "spectral_ball", "two_sided", "unsatisfiable"]
 
 Array = NDArray[np.float64]
 
@@ -91,7 +93,48 @@ def norm_ball(matrix: sp.csr_array, offset: Array, order: float, radius: float, 
     exact = None
     if order in (1, 2):
         exact = (l1_ball if order == 1 else euclidean_ball)(matrix, offset, radius, text)
-    return exact if exact is not None else contained(matrix, offset, radius, spread(order, len(offset)), text)
+    if exact is not None:
+        return exact
+    around = contained(matrix, offset, radius, spread(order, len(offset)), text)
+    columns = np.unique(matrix.indices).astype(np.int64)
+    if order == 2 and len(columns) <= LARGEST_INVERSE:
+        return [Ellipsoid(columns, text, matrix[:, columns].toarray(), offset, radius, around[0].around)]
+    return around
+
+
+def isometry(matrix: sp.csr_array, offset: Array) -> tuple[NDArray[np.int64], float, Array, float] | None:
+    """Columns, scale, center and what is missed at it, if ``||matrix @ x + offset||`` is the distance from a center, scaled."""
+    gram = sp.csr_array(matrix.T @ matrix)
+    scale = gram.diagonal()
+    columns = np.flatnonzero(scale)
+    if not len(columns):
+        return columns, 0.0, np.zeros(0), float(np.linalg.norm(offset))
+    square = float(scale[columns].mean())
+    difference = gram[columns][:, columns] - square * sp.eye_array(len(columns))
+    if abs(difference).max() > 1e-12 * square:
+        return None
+    center = -np.asarray(matrix[:, columns].T @ offset) / square
+    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
+    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
+    return columns, float(np.sqrt(square)), center, missed
+
+
+def second_order(matrix: sp.csr_array, offset: Array, row: sp.csr_array, level: float, text: str) -> list[Piece] | None:
+    """Read ``||matrix @ theta + offset|| <= row @ theta + level``; None unless the two sides are about different coordinates."""
+    if matrix.shape[0] == 1:
+        return [
+            piece
+            for sign in (1.0, -1.0)
+            for piece in linear(sp.csr_array(sign * matrix - row), np.array([-np.inf]), level - sign * offset, text)
+        ]
+    found = isometry(matrix, offset)
+    if found is None or found[3] > 0 or not len(found[0]) or np.isin(row.indices, found[0]).any():
+        return None
+    columns, scale, center, _ = found
+    order = np.argsort(row.indices)
+    length = float(np.linalg.norm(row.data))
+    coordinates = np.concatenate([columns, row.indices[order]]).astype(np.int64)
+    return [SecondOrderCone(coordinates, text, center, row.data[order] / length, -level / length, length / scale)]
 
 
 def spread(order: float, count: int) -> float:
@@ -101,23 +144,15 @@ def spread(order: float, count: int) -> float:
 
 def euclidean_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
     """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
-    gram = sp.csr_array(matrix.T @ matrix)
-    scale = gram.diagonal()
-    columns = np.flatnonzero(scale)
-    if not len(columns):
-        if float(np.linalg.norm(offset)) > radius:
-            raise unsatisfiable(text)
-        return []
-    square = float(scale[columns].mean())
-    difference = gram[columns][:, columns] - square * sp.eye_array(len(columns))
-    if abs(difference).max() > 1e-12 * square:
+    found = isometry(matrix, offset)
+    if found is None:
         return None
-    center = -np.asarray(matrix[:, columns].T @ offset) / square
-    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
-    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
+    columns, scale, center, missed = found
+    if not len(columns) and missed <= radius:
+        return []
     if missed > radius:
         raise unsatisfiable(text)
-    return [NormBall(columns, text, center, float(np.sqrt((radius**2 - missed**2) / square)))]
+    return [NormBall(columns, text, center, float(np.sqrt((radius**2 - missed**2) / scale**2)))]
 
 
 def l1_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
@@ -182,11 +217,41 @@ def spectral_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], r
         sides = [semidefinite(sign * matrix, bound + sign * offset, text) for sign in (1.0, -1.0)]
         if sides[0] is not None and sides[1] is not None:
             return [*sides[0], *sides[1]]
+    found = rectangle(matrix, offset, shape)
+    if found is not None and min(shape) > 1:
+        coordinates, scale, shift = found
+        places, ends = np.arange(min(shape)), np.full(min(shape), radius / scale)
+        return [Spectral(coordinates, text, shift, Interval(places, text, -ends, ends), False)]
     return contained(matrix, offset, radius, float(np.sqrt(min(shape))), text)
 
 
-def semidefinite(matrix: sp.csr_array, offset: Array, text: str) -> list[Piece] | None:
-    """Read ``s X + C >= 0`` for a symmetric variable, or a principal submatrix of one, X."""
+def nuclear_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str) -> list[Piece]:
+    """Read a bound on the sum of the singular values of an affine matrix."""
+    if radius < 0:
+        raise unsatisfiable(text)
+    whole = symmetric(matrix, offset) if shape[0] == shape[1] else None
+    found = whole or rectangle(matrix, offset, shape)
+    if found is None or min(shape) == 1:
+        # The Frobenius norm is no larger, and the same for a vector.
+        return norm_ball(matrix, offset, 2, radius, text) if min(shape) == 1 else contained(matrix, offset, radius, 1.0, text)
+    coordinates, scale, shift = found
+    places, ends = np.arange(min(shape)), np.full(min(shape), radius / abs(scale))
+    ball = AxisHull(places, text, np.zeros(min(shape)), -ends, ends)
+    return [Spectral(coordinates, text, shift, ball, whole is not None)]
+
+
+def rectangle(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...]) -> tuple[NDArray[np.int64], float, Array] | None:
+    """Coordinates, a scale s > 0 and a shift C such that the matrix is ``+-s (X - C)`` for X of one coordinate an entry."""
+    if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
+        return None
+    if (matrix.data != matrix.data[0]).any():
+        return None
+    shift = (-offset / matrix.data[0]).reshape(shape, order="F")
+    return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift
+
+
+def symmetric(matrix: sp.csr_array, offset: Array) -> tuple[NDArray[np.int64], float, Array] | None:
+    """Coordinates, a scale s and a shift C such that the matrix is ``s (X - C)`` for a symmetric variable or a principal submatrix."""
     side = int(np.sqrt(len(offset)))
     row, column = np.triu_indices(side)
     upper = sp.csr_array(matrix[column * side + row])
@@ -199,12 +264,19 @@ def semidefinite(matrix: sp.csr_array, offset: Array, text: str) -> list[Piece] 
     constant = offset.reshape(side, side)
     if not close(constant, constant.T).all():
         return None
-    scale = float(slope[0])
-    shift = -(constant + constant.T) / (2 * scale)
-    level = 0.0
+    return upper.indices.astype(np.int64), float(slope[0]), -(constant + constant.T) / (2 * float(slope[0]))
+
+
+def semidefinite(matrix: sp.csr_array, offset: Array, text: str) -> list[Piece] | None:
+    """Read ``s X + C >= 0`` for a symmetric variable, or a principal submatrix of one, X."""
+    found = symmetric(matrix, offset)
+    if found is None:
+        return None
+    coordinates, scale, shift = found
+    side, level = len(shift), 0.0
     if (shift == shift[0, 0] * np.eye(side)).all():
         shift, level = np.zeros((side, side)), float(shift[0, 0])
     limits = (level, np.inf) if scale > 0 else (-np.inf, level)
     if side == 1:
-        return [Interval(upper.indices.astype(np.int64), text, np.array([limits[0]]), np.array([limits[1]]))]
-    return [Spectrum(upper.indices.astype(np.int64), text, shift, *limits)]
+        return [Interval(coordinates, text, np.array([limits[0]]), np.array([limits[1]]))]
+    return [Spectrum(coordinates, text, shift, *limits)]

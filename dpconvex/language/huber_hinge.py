@@ -11,8 +11,6 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from cvxpy.atoms.elementwise.huber import huber
-from cvxpy.atoms.elementwise.maximum import maximum
 
 from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError
@@ -70,5 +68,4 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     if not violation.is_real():
         raise TemplateError("huber_hinge: margin violations must be real, and this expression is complex.")
     h = float(width)
-    threshold: Any = 2 * h  # CVXPY's annotation says int, its documentation and its code say any positive scalar
-    return huber(maximum(violation + h, 0), threshold) / (4 * h)
+    return cp.huber(cp.maximum(violation + h, 0), 2 * h) / (4 * h)

@@ -9,8 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import evaluations
+from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.errors import DPConvexError, TemplateError
@@ -32,7 +33,14 @@ def check_reading(
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
-    roots = [part for one in read for part in (one.args if isinstance(one, Constraint) else (one,))]
+    kept = [
+        not any(node.atom is DECLARED for node in postorder(parts_of(one))) for one in read
+    ]  # whose values have one source
+    originals, read = (
+        [o for o, k in zip(originals, kept, strict=True) if k],
+        [r for r, k in zip(read, kept, strict=True) if k],
+    )
+    roots = [part for one in read for part in parts_of(one)]
     for positive in (False, True) if len(originals) <= FEW else (False,):
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
@@ -52,6 +60,11 @@ def check_reading(
                     )
 
 
+def parts_of(read: Expression | Constraint) -> tuple[Expression, ...]:
+    """Return an expression, or the arguments of a constraint."""
+    return read.args if isinstance(read, Constraint) else (read,)
+
+
 class CvxpyValues:
     """Values of CVXPY trees at one point, each node once, with nobody's variables set."""
 
@@ -64,15 +77,15 @@ class CvxpyValues:
         known = self._memory.get(id(node))
         if known is None:
             parts = [self(argument) for argument in node.args]
-            value = numeric(node, [part for part, _ in parts]) if parts else self._leaf(node)
+            read = self.reader.read_already(node)
+            values = [part for part, _ in parts]
+            value = numeric(node, values) if parts else self.leaves.get(read, node.value)
+            if not is_symmetric_where_asked(read, values):
+                value = np.full(node.shape, np.nan)
             value = np.asarray(value.toarray() if sp.issparse(value) else value)
             own = float(np.abs(value).max(initial=0.0))
             known = self._memory[id(node)] = (value, max([0.0, own, *(size for _, size in parts)]))
         return known
-
-    def _leaf(self, node: Any) -> Any:
-        read = self.reader.read_already(node)
-        return self.leaves.get(read, node.value)
 
 
 def numeric(node: Any, values: list[Any]) -> Any:
@@ -86,7 +99,7 @@ def numeric(node: Any, values: list[Any]) -> Any:
         return np.full(node.shape, np.nan)
 
 
-def is_symmetric_where_asked(read: Expression, values: list[Array]) -> bool:
+def is_symmetric_where_asked(read: Expression, values: list[Any]) -> bool:
     """Whether arguments of functions of symmetric matrices are some; CVXPY has values for others, of no meaning."""
     asked = read.atom.domain(read) if read.atom is not None else ()
     pairs = zip(asked, values, strict=False)

@@ -18,7 +18,12 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.normal_form import normal_forms
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Domain
+from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import TemplateError
+from dpconvex.language.batch_program import ProgramParts, perturbed_program
+from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
 
@@ -128,6 +133,43 @@ class Template:
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True
 
+    @classmethod
+    def from_problem(
+        cls, problem: cp.Problem, records: Mapping[cp.Parameter | str, Domain], predict: Predict | None = None
+    ) -> Template:
+        """Make a template of a problem whose objective is a sum over the rows of data.
+
+        The data are `cvxpy.Parameter` objects with a row for each record; they need no values, and none are read.  Their names
+        become the fields of the record, and the objective stays what it is: the mean of the template's losses plus its
+        regularizer.  Parameters that are not named in `records` are public numbers: the values that they have now.
+
+        Parameters
+        ----------
+        problem : cvxpy.Problem
+        records : mapping of cvxpy.Parameter or str to Ball, Box or Choice
+            For each parameter with data, or its name, the public domain of one row.
+        predict : callable, optional
+            As for `Template`.
+
+        Raises
+        ------
+        NotPrivate
+            If a term of the objective mixes records, which it shows, or a constraint mentions data.
+        TemplateError, MissingRule
+            As for `Template`; if the declared domains do not fit the parameters.
+
+        Examples
+        --------
+        >>> from dpconvex.core.record_domains import Ball, Choice
+        >>> X, y, w = cp.Parameter((100, 3), name="X"), cp.Parameter(100, name="y"), cp.Variable(3, name="w")
+        >>> fit = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 100
+        >>> problem = cp.Problem(cp.Minimize(fit + cp.sum_squares(w) / 200))
+        >>> template = Template.from_problem(problem, records={X: Ball(3), y: Choice([-1, 1])})
+        >>> print(template.losses[1], "|", template.regularizer)
+        logistic(-1 * (X @ w)) | 0.005 * sum_squares(w)
+        """
+        return cls(**problem_parts(problem, records), predict=predict)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, "_sealed", False) and name not in AFTERWARDS:
             raise TemplateError(
@@ -135,6 +177,67 @@ class Template:
                 "is. Make a new one."
             )
         super().__setattr__(name, value)
+
+    def problem(
+        self,
+        data: Mapping[str, Any],
+        noise: Mapping[str, Any] | None = None,
+        *,
+        added: float = 0.0,
+        size: float | None = None,
+        clip: bool = False,
+    ) -> cp.Problem:
+        """Return the program over a batch as a `cvxpy.Problem`, to print, to export, or to solve with any solver.
+
+        Its objective is the sum form of docs/theory.md: the sum of the losses, `size` times the regularizer, half of `added`
+        times the squared parameters, and the inner product of noise and parameters.  It holds the data.  What a solver makes of
+        it is not private, with any noise: only `solve` covers the distance to the exact minimiser.
+
+        Parameters
+        ----------
+        data : mapping of str to array_like
+            One entry per field of the record.
+        noise : mapping of str to array_like, optional
+            For each variable, by name, an array of its shape; those that are missing get none.
+        added : float
+            Modulus of the added quadratic, such as a certificate's ``added``.
+        size : float, optional
+            The public number of records; by default those that there are.
+        clip : bool
+            Project records onto their declared domain instead of raising.
+
+        Raises
+        ------
+        DomainError
+            If a record is outside its declared domain.
+        MissingRule
+            If an atom cannot be written over a batch; names it.
+        TemplateError
+            If the noise does not fit the variables.
+
+        Examples
+        --------
+        >>> from dpconvex.core.record_domains import Box
+        >>> m = cp.Variable(name="m")
+        >>> template = Template(Record(x=Box(0.0, 1.0)), loss=lambda x: cp.square(m - x), regularizer=cp.square(m))
+        >>> problem = template.problem({"x": [0.0, 1.0, 1.0]}, noise={"m": -6.0})
+        >>> round(float(problem.solve()), 6), round(float(problem.variables()[0].value), 6)
+        (-2.166667, 0.833333)
+        """
+        batch = self.record.validate(data, clip=clip)
+        space = Space(self.variables)
+        unknown = set(noise or {}) - set(space.blocks)
+        if unknown:
+            raise TemplateError(f"problem: noise for {sorted(unknown)}, but the variables are {list(space.blocks)}.")
+        drawn = {v.name: np.zeros(v.shape) for v in self.variables}
+        for name, value in (noise or {}).items():
+            if np.shape(value) != drawn[name].shape or not np.isfinite(value).all():
+                raise TemplateError(
+                    f"problem: the noise for {name!r} must be finite numbers of shape {drawn[name].shape}."
+                )
+            drawn[name] = np.asarray(value, dtype=float)
+        parts = ProgramParts(self, space, batch, batch.size if size is None else size, added, space.pack(drawn))
+        return perturbed_program(parts, {v.name: variable_like(v) for v in self.variables})
 
     def with_losses(self, losses: Sequence[Expression]) -> Template:
         """Return a template that differs in its losses only, given in the variables and fields of this one."""

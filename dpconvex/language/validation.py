@@ -7,13 +7,14 @@ checks and projects every block as it is read.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.read_only import frozen
+from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
@@ -21,6 +22,7 @@ from dpconvex.language.entries import has_masked, numbers, trusted_rows
 __all__ = ["Gate", "check_column", "check_labels", "column_entries", "held"]
 
 Array = NDArray[np.float64]
+Continuous = Ball | Box
 
 # A norm computed in floating point may exceed its radius by rounding; such records are put back on the sphere.
 ROUNDING = 1e-9
@@ -34,34 +36,7 @@ FEW = 4
 EXACT = 2**53
 
 
-class Domain(Protocol):
-    """What is asked of a continuous domain."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
-        ...
-
-    @property
-    def bounds(self) -> tuple[Array, Array]:
-        """Coordinatewise bounds."""
-        ...
-
-    @property
-    def slack(self) -> float:
-        """Excess that a projected value can have, because it is computed in floating point."""
-        ...
-
-    def excess(self, values: Array) -> Array:
-        """By how much each value exceeds the domain, shape (n,)."""
-        ...
-
-    def project(self, values: Array) -> Array:
-        """Project values on the domain."""
-        ...
-
-
-def check_column(name: str, domain: Domain, column: Any, clip: bool) -> Any:
+def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
     """Return a continuous column whose records lie in their domain.
 
     Parameters
@@ -130,7 +105,7 @@ class Gate:
         Project records instead of raising.
     """
 
-    def __init__(self, name: str, domain: Domain, clip: bool) -> None:
+    def __init__(self, name: str, domain: Continuous, clip: bool) -> None:
         self.name, self.domain, self.clip = name, domain, clip
 
     def opened(self, values: Any) -> NDArray[Any]:
@@ -202,7 +177,7 @@ class Survey:
             self._refuse(row, int(matrix.indices[entry]), matrix.data[entry])
         excess, projected = (
             norm_excess(self.domain, matrix)
-            if hasattr(self.domain, "radius")
+            if isinstance(self.domain, Ball)
             else bound_excess(self.name, self.domain, matrix)
         )
         self._count(excess, self.allowed(single))
@@ -250,7 +225,7 @@ class Survey:
             )
 
 
-def norm_excess(domain: Any, matrix: sp.csr_array) -> tuple[Array, Array]:
+def norm_excess(domain: Ball, matrix: sp.csr_array) -> tuple[Array, Array]:
     """By how much each row exceeds a ball, relative to its radius, shape (n,), and the entries of the rows' projections."""
     counts = np.diff(matrix.indptr)
     starts = matrix.indptr[:-1][counts > 0]
@@ -273,7 +248,7 @@ def norm_excess(domain: Any, matrix: sp.csr_array) -> tuple[Array, Array]:
     return excess, rows * np.repeat(domain.radius / np.where(norms > 0, norms, 1.0), counts)
 
 
-def bound_excess(name: str, domain: Domain, matrix: sp.csr_array) -> tuple[Array, Array]:
+def bound_excess(name: str, domain: Box, matrix: sp.csr_array) -> tuple[Array, Array]:
     """By how much each row exceeds coordinatewise bounds, relative to their size, and the entries of the rows' projections."""
     lower, upper = domain.bounds
     stored = np.bincount(matrix.indices, minlength=matrix.shape[1])

@@ -11,10 +11,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Batch, Record
+from dpconvex.language.record import Batch, Record, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
@@ -87,10 +87,8 @@ def cluster(
     noise = grouping.calibrated(method, privacy, components)
     source = NoiseSource(seed)
     pay(budget, privacy, label)
-    if not hasattr(data, "keys"):
-        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
     part = replace(grouping, record=Record(**grouping.fields))
-    columns = {name: data[name] for name in part.record.fields if name in data}
+    columns = {name: data[name] for name in part.record.fields if name in table(data)}
     batch = part.record.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
     return part.released(method, noise, batch, privacy, source)
 

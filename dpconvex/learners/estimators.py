@@ -93,13 +93,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             classes=len(labels),
             labels=labels,
             regularization=self.regularization,
-            radius=self.radius,
             **self._options(),
         )
 
     def _options(self) -> dict[str, Any]:
         """Return what else the problem file takes."""
-        return {}
+        return {"radius": self.radius}
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
@@ -195,7 +194,7 @@ class LargeMarginGaussian(PrivateClassifier):
     competitors: str | None = None
 
     def _options(self) -> dict[str, Any]:
-        return {"competitors": self.competitors}
+        return {"radius": self.radius, "competitors": self.competitors}
 
 
 @dataclass(eq=False, repr=False)
@@ -238,7 +237,7 @@ class LargeMarginGaussianMixture(PrivateClassifier):
     competitors: str | None = None
 
     def _options(self) -> dict[str, Any]:
-        return {"components": self.components, "competitors": self.competitors}
+        return {"radius": self.radius, "components": self.components, "competitors": self.competitors}
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records; what private labels cost is part of it."""
@@ -314,20 +313,9 @@ class KernelSVC(PrivateClassifier):
     gamma: float = 1.0
     feature_seed: int = 0
 
-    def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of raw features."""
-        labels = tuple(self.classes)
-        return load(
-            self.problem,
-            features=features,
-            classes=len(labels),
-            labels=labels,
-            components=self.components,
-            kernel=self.kernel,
-            gamma=self.gamma,
-            seed=self.feature_seed,
-            regularization=self.regularization,
-        )
+    def _options(self) -> dict[str, Any]:
+        names = ("components", "kernel", "gamma")
+        return {name: getattr(self, name) for name in names} | {"seed": self.feature_seed}
 
     def _map(self, records: NDArray[np.float64]) -> NDArray[np.float64]:
         mapping = RandomFourierFeatures(

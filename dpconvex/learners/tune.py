@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Box, Choice
-from dpconvex.errors import DomainError, NotPrivate, TemplateError
-from dpconvex.language.columns import Chunks, dense, records_of
-from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import Chunks, dense
+from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
@@ -26,7 +26,7 @@ from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.solve import resolved, solve
+from dpconvex.release.solve import public_size, resolved, solve
 from dpconvex.release.verify import check_solvable, verify
 
 __all__ = ["Tuning", "tune"]
@@ -120,8 +120,7 @@ def tune(
     solver = resolved(backend)
     rng = NoiseSource(seed).rng
     columns = {name: whole(name, column) for name, column in data.items()}
-    counted = records_of(next(iter(columns.values()))) if columns else 0
-    count = public_count(privacy, size, counted)
+    count = public_size(next(iter(named.values())), columns, privacy, size)
     share = count // (len(named) + 1)
     if share < 1:
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
@@ -131,7 +130,7 @@ def tune(
     pay(budget, privacy, "tune")
     protected = privacy.adjacency == "add-remove"
     held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
-    part = parts(counted, len(named) + 1, privacy.adjacency, rng)
+    part = parts(held_out.size, len(named) + 1, privacy.adjacency, rng)
     releases = []
     for k, template in enumerate(named.values()):
         mine = {name: column[part == k] for name, column in columns.items()}
@@ -239,24 +238,6 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
             f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
         )
     return int(np.sum(predicted != truth))
-
-
-def public_count(privacy: Privacy, size: int | None, counted: int) -> int:
-    """Return the public number of records."""
-    check_privacy("tune", privacy)
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
-        raise TemplateError(f"tune: size must be a positive integer, not {size!r}.")
-    if privacy.adjacency == "add-remove":
-        if size is None:
-            raise NotPrivate(
-                "under add-remove adjacency the number of records is private, and the parts depend on it",
-                None,
-                "pass a public nominal number of records as `size`",
-            )
-        return size
-    if size is not None and size != counted:
-        raise TemplateError(f"tune: size is {size}, but there are {counted} records.")
-    return counted
 
 
 def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.int64]:

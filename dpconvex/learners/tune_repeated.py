@@ -26,7 +26,7 @@ from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, perturb, smallest_delta
+from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import NoiseSource
@@ -52,14 +52,14 @@ class Plan:
     ----------
     run : Certificate
         Of the fit alone.
-    score : CoverNoise
+    score : IntegerNoise
         Integer noise of the count of mistakes.
     certificate : Certificate
         Of the whole, if this candidate is released.
     """
 
     run: Certificate
-    score: CoverNoise
+    score: IntegerNoise
     certificate: Certificate
 
 
@@ -191,11 +191,11 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
     if repetitions.accounting == "renyi":
         rho = repetitions.each_concentrated(privacy)
         bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, mechanism)
-        score = gaussian_score(rho * repetitions.share, privacy)
+        score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
     else:
         each = repetitions.each(privacy)
-        score = laplace_score(repetitions.share * each.epsilon)
+        score = laplace_count(repetitions.share * each.epsilon)
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, mechanism)
         shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
@@ -225,32 +225,6 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         ),
     )
     return Plan(bare, score, certificate)
-
-
-def laplace_score(epsilon: float) -> CoverNoise:
-    """Return integer noise that makes a count epsilon-private."""
-    return counting_noise(LAPLACE, epsilon, 0.0, math.nextafter(1 / epsilon, math.inf))
-
-
-def gaussian_score(rho: float, privacy: Privacy) -> CoverNoise:
-    """Return integer noise that makes a count rho-zero-concentrated."""
-    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
-    return counting_noise(GAUSSIAN, privacy.epsilon, smallest_delta(rho * (1 + 1e-9), privacy.epsilon), sigma)
-
-
-def counting_noise(law: str, epsilon: float, delta: float, scale: float) -> CoverNoise:
-    """Describe integer noise for a count that one record moves by one."""
-    return CoverNoise(
-        noise=law,
-        epsilon=epsilon,
-        delta=delta,
-        distance=0.5,
-        step=1.0,
-        dimension=1,
-        sensitivity=1.0,
-        scale=scale,
-        noise_cap=0.0,
-    )
 
 
 def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism) -> Certificate:

@@ -10,13 +10,15 @@ from typing import Any
 
 from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.grid import CoverNoise
+from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
 __all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
+# Parts of a certificate that are objects of their own.
+PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise}
 
 
 COMPARED = (
@@ -61,8 +63,8 @@ class Certificate:
     jacobian_epsilon : float
         J: the part of epsilon that pays for one record's curvature.
     noise_epsilon : float
-        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the cover and of a clustering it
-        makes up epsilon.
+        The part of epsilon that pays for the noise.  With `jacobian_epsilon` and the shares of the residual noise and
+        of a clustering it makes up epsilon.
     noise_dimension : int
         p: dimension of the sensitive subspace, in which the noise is drawn.
     noise_scale : float
@@ -86,7 +88,7 @@ class Certificate:
         Predicted excess risk in sum form, from public numbers; it serves to choose among mechanisms and proves nothing.
     settings : dict of str to float
         Further public numbers that the mechanism fixed.
-    cover : CoverNoise or None
+    cover : IntegerNoise or None
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
@@ -113,7 +115,7 @@ class Certificate:
     mean_noise: float | None = None
     predicted_risk: float | None = None
     settings: dict[str, float] = field(default_factory=dict)
-    cover: CoverNoise | None = None
+    cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
 
     @property
@@ -155,8 +157,8 @@ class Certificate:
     def proviso(self) -> str:
         """What the promise is subject to, in a sentence; empty if nothing but what is assumed of every release.
 
-        A promise without delta cannot pay for the probability with which noise exceeds the cap that the cover allows for.  And of
-        noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
+        A promise without delta cannot pay for the probability with which noise exceeds the cap that the residual noise
+        allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
         said = []
         if not self.minimises:
@@ -225,28 +227,24 @@ class Certificate:
 
     def spending(self) -> Iterator[str]:
         """Yield lines that say how epsilon is spent."""
-        share = 100 / self.epsilon
         yield "How epsilon is spent"
-        paid = {
-            "gaussian": "the noise, with all of delta" if self.clustering is None else "the noise, with its delta",
-            "matrix": "the noise: beta x the sensitivity in the nuclear norm",
-        }.get(self.noise, "the noise: beta x G_adj")
-        yield f"  {number(self.noise_epsilon):>8}  ({share * self.noise_epsilon:3.0f} %)  {paid}"
-        if self.perturbed == "objective":
-            yield (
-                f"  {number(self.jacobian_epsilon):>8}  ({share * self.jacobian_epsilon:3.0f} %)  "
-                "one record's curvature: log det(I + H/mu)"
-            )
-        if self.cover is not None:
-            spent = self.cover.epsilon
-            yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the cover of the computed answer's distance tau"
-            if self.cover.counting:
-                spent = self.cover.counting
-                yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  a noisy number of records, which tau depends on"
-        if self.clustering is not None:
-            spent = self.clustering.epsilon
-            yield f"  {number(spent):>8}  ({share * spent:3.0f} %)  the component labels: noisy k-means"
+        for spent, what in self.shares():
+            yield f"  {number(spent):>8}  ({100 * spent / self.epsilon:3.0f} %)  {what}"
         yield from (f"  {sentence}" for sentence in self.advice)
+
+    def shares(self) -> Iterator[tuple[float, str]]:
+        """Yield the shares of epsilon and what each pays for."""
+        delta = "all of delta" if self.clustering is None else "its delta"
+        paid = {"gaussian": f", with {delta}", "matrix": ": beta x the sensitivity in the nuclear norm"}
+        yield self.noise_epsilon, f"the noise{paid.get(self.noise, ': beta x G_adj')}"
+        if self.perturbed == "objective":
+            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
+        if self.cover is not None:
+            yield self.cover.epsilon, "the cover of the computed answer's distance tau"
+            if self.cover.counting:
+                yield self.cover.counting, "a noisy number of records, which tau depends on"
+        if self.clustering is not None:
+            yield self.clustering.epsilon, "the component labels: noisy k-means"
 
     def _repr_html_(self) -> str:
         cells = "".join(
@@ -266,30 +264,25 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        plain["privacy"] = self.privacy.to_dict()
-        plain["derivation"] = self.derivation.to_dict()
-        plain["assumptions"] = list(self.assumptions)
-        plain["advice"] = list(self.advice)
-        plain["settings"] = dict(self.settings)
-        plain["cover"] = None if self.cover is None else asdict(self.cover)
-        plain["clustering"] = None if self.clustering is None else asdict(self.clustering)
-        return plain
+        plain = dict(vars(self))
+        plain |= {name: list(plain[name]) for name in ("assumptions", "advice")}
+        plain |= {
+            "settings": dict(self.settings),
+            "privacy": self.privacy.to_dict(),
+            "derivation": self.derivation.to_dict(),
+        }
+        return plain | {name: None if plain[name] is None else asdict(plain[name]) for name in PARTS}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`."""
-        fields = dict(data)
+        fields = {"settings": {}, **data}
+        fields |= {name: tuple(fields[name]) for name in ("assumptions", "advice")}
+        fields["settings"] = dict(fields["settings"])
         fields["privacy"] = Privacy.from_dict(fields["privacy"])
         fields["derivation"] = Derivation.from_dict(fields["derivation"])
-        fields["assumptions"] = tuple(fields["assumptions"])
-        fields["advice"] = tuple(fields["advice"])
-        fields["settings"] = dict(fields.get("settings", {}))
-        cover = fields.get("cover")
-        fields["cover"] = None if cover is None else CoverNoise(**cover)
-        clustering = fields.get("clustering")
-        fields["clustering"] = None if clustering is None else ClusteringNoise(**clustering)
-        return cls(**fields)
+        parts = {name: fields.get(name) for name in PARTS}
+        return cls(**fields | {name: None if part is None else PARTS[name](**part) for name, part in parts.items()})
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.mechanisms.rounding import covered_count
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.samplers import in_subspace
@@ -168,12 +168,7 @@ class NoisyGradientDescent:
 def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
     """Refuse what noisy gradient descent cannot do."""
     feasible = analysis.form.feasible
-    if privacy.pure:
-        raise NotPrivate(
-            "noisy gradient descent keeps no promise with delta = 0: its noise is Gaussian",
-            f"delta = {privacy.delta:g}",
-            "promise a small delta, or use ObjectivePerturbation or OutputPerturbation",
-        )
+    check_delta(privacy, "noisy gradient descent", "use ObjectivePerturbation or OutputPerturbation")
     if not feasible.bounded:
         raise NotPrivate(
             "noisy gradient descent needs bounded parameters: its steps and its risk scale with their size",

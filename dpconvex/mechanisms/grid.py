@@ -14,7 +14,17 @@ from scipy.optimize import minimize_scalar
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
 
-__all__ = ["GAUSSIAN", "LAPLACE", "CoverNoise", "largest_rho", "measurement", "perturb", "smallest_delta"]
+__all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
+    "IntegerNoise",
+    "gaussian_count",
+    "laplace_count",
+    "largest_rho",
+    "measurement",
+    "perturb",
+    "smallest_delta",
+]
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -25,7 +35,7 @@ LARGEST_INTEGER = 2**62
 
 
 @dataclass(frozen=True)
-class CoverNoise:
+class IntegerNoise:
     """Integer noise on a grid, for the distance between the computed answer and the exact one.
 
     Attributes
@@ -47,7 +57,8 @@ class CoverNoise:
     noise_cap : float
         Bound on the norm of the mechanism's own noise that `distance` accounts for.
     counting : float
-        Where the number of records is protected: the epsilon, on top of the cover's own, that a noisy number of them costs.
+        Where the number of records is protected: the epsilon, on top of the residual noise's own, that a noisy number
+        of them costs.
     records : float
         Number of records for which `distance` can be certified, whatever they are.
     """
@@ -126,14 +137,25 @@ def largest_rho(epsilon: float, delta: float) -> float:
     return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
 
 
-def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
-    """Round an answer to the grid and add the cover.
+def laplace_count(epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes a count epsilon-private, which one record moves by one."""
+    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, 1.0, math.nextafter(1 / epsilon, math.inf), 0.0)
+
+
+def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes such a count rho-zero-concentrated, with the delta that this implies for an epsilon."""
+    sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
+    return IntegerNoise(GAUSSIAN, epsilon, smallest_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
+
+
+def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
+    """Round an answer to the grid and add the residual noise.
 
     Parameters
     ----------
     theta : ndarray, shape (dim,)
         Within ``noise.distance`` of the exact answer.
-    noise : CoverNoise
+    noise : IntegerNoise
     rng : numpy.random.Generator, optional
         For tests: draws from it instead of OpenDP.  The result is then not private.
 
@@ -160,7 +182,7 @@ def perturb(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = N
     return np.asarray(drawn.astype(float) * noise.step)
 
 
-def measurement(noise: CoverNoise) -> Any:
+def measurement(noise: IntegerNoise) -> Any:
     """Return OpenDP's mechanism on vectors of integers, after asking it what it costs."""
     from opendp.domains import atom_domain, vector_domain
     from opendp.measurements import make_gaussian, make_laplace
@@ -180,7 +202,7 @@ def measurement(noise: CoverNoise) -> Any:
     return found
 
 
-def seeded(noise: CoverNoise, rng: np.random.Generator) -> Integers:
+def seeded(noise: IntegerNoise, rng: np.random.Generator) -> Integers:
     """Draw the same law from a generator, for releases that are not private.
 
     The difference of two geometric variables has the discrete Laplace law; the discrete Gaussian is drawn from it by rejection

@@ -1,11 +1,14 @@
-"""Laws of the noise of objective perturbation: what each needs of a template, and how it is calibrated and drawn."""
+"""Laws of the noise b of objective perturbation: what each needs of a template, and how it is calibrated and drawn.
+
+Of each law: the smallest proved noise (`calibrate`), a prediction of the mean square of its norm (`square`), a draw in
+coordinates of the whole space, and a bound on its norm that fails with at most a given probability.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +19,7 @@ from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import sensitivity_of
+from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
 from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, smallest_scale
 from dpconvex.noise.matrix_variate import (
     best_structure,
@@ -66,28 +69,6 @@ class Calibration:
     square: float
     mean: float
     settings: dict[str, float] = field(default_factory=dict)
-
-
-class Law(Protocol):
-    """A law of the noise b."""
-
-    name: str
-
-    def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
-        """Return the smallest proved noise, or raise `NotPrivate`."""
-        ...
-
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
-        """Predict the mean square of the norm of the noise; infinite where there is no proof."""
-        ...
-
-    def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
-        """Draw b in coordinates of the whole space, shape (dim,)."""
-        ...
-
-    def bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of b that fails with at most the given probability."""
-        ...
 
 
 class OnSubspace:
@@ -208,12 +189,7 @@ class GaussianLaw(OnSubspace):
         return math.inf if sigma is None else self.norm.square(analysis.form.noise_dimension, sigma)
 
     def _sigma(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float) -> float | None:
-        if privacy.pure:
-            raise NotPrivate(
-                "Gaussian noise on the objective keeps no promise with delta = 0",
-                f"delta = {privacy.delta:g}",
-                "promise a small delta, or use noise='gamma'",
-            )
+        check_delta(privacy, "Gaussian noise on the objective", "use noise='gamma'")
         epsilon, adjacency = privacy.epsilon, privacy.adjacency
         start = sensitivity_of(analysis, privacy) * math.sqrt(2 * math.log(2 / privacy.delta)) / min(epsilon, 4.0)
 
@@ -223,6 +199,7 @@ class GaussianLaw(OnSubspace):
         return smallest_scale(delta, privacy.delta, start, accuracy)
 
 
+Law = GammaLaw | GaussianLaw | MatrixLaw
 LAWS: dict[str, Law] = {
     "gamma": GammaLaw(SPHERICAL["gamma"]),
     "gaussian": GaussianLaw(SPHERICAL["gaussian"]),

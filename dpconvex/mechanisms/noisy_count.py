@@ -8,7 +8,6 @@ to the program alone, with integer noise for a small share of the promise; with 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +18,14 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
-from dpconvex.mechanisms.grid import LAPLACE, CoverNoise, perturb
+from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
 from dpconvex.mechanisms.residual_noise import (
     check_smoothness,
-    covering,
-    covering_steps,
     least_tolerance,
     linear_cap,
     noise_cap,
+    residual_noise,
+    residual_steps,
     tail_cost,
 )
 from dpconvex.mechanisms.rounding import margin
@@ -34,35 +33,20 @@ from dpconvex.mechanisms.rounding import margin
 __all__ = ["bound_on_count", "for_count"]
 
 
-def bound_on_count(cover: CoverNoise, count: int, rng: np.random.Generator | None = None) -> float:
+def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None) -> float:
     """Release a number that is at least the number of records, but for a probability of 2^-100.
 
     Parameters
     ----------
-    cover : CoverNoise
+    cover : IntegerNoise
         Of a certificate under add-remove adjacency.
     count : int
         The number of records, which is private.
     rng : numpy.random.Generator, optional
         For tests, as for `perturb`.
     """
-    noisy = perturb(np.array([float(count)]), noise_of_count(cover), rng)
+    noisy = perturb(np.array([float(count)]), laplace_count(cover.counting), rng)
     return float(noisy[0]) + margin(cover.counting)
-
-
-def noise_of_count(cover: CoverNoise) -> CoverNoise:
-    """Return the integer noise of the number of records, which one of them moves by one."""
-    return replace(
-        cover,
-        noise=LAPLACE,
-        epsilon=cover.counting,
-        delta=0.0,
-        distance=0.5,
-        step=1.0,
-        dimension=1,
-        sensitivity=1.0,
-        scale=math.nextafter(1 / cover.counting, math.inf),
-    )
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
@@ -89,14 +73,16 @@ def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate
     larger = enlarged(mechanism, analysis, certificate, cover, records)
     spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
     cap = noise_cap(mechanism, larger)
-    noise = covering(mechanism, analysis, larger, spent, cap, tail_cost(certificate.privacy), records, cover.counting)
+    noise = residual_noise(
+        mechanism, analysis, larger, spent, cap, tail_cost(certificate.privacy), records, cover.counting
+    )
     whole = certificate.derivation
-    steps = (whole.children[0], *covering_steps(noise))
+    steps = (whole.children[0], *residual_steps(noise))
     return replace(larger, cover=noise, derivation=replace(whole, children=steps))
 
 
 def enlarged(
-    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cover: CoverNoise, records: float
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cover: IntegerNoise, records: float
 ) -> Certificate:
     """Return a certificate with a tolerance that is reached for so many records, paid by the noise where it is to be."""
     before = certificate.tolerance

@@ -33,7 +33,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.noise.samplers import in_subspace, seeded_generator
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
@@ -122,12 +122,8 @@ class OutputPerturbation:
             If the objective is not strongly convex, Gaussian noise is to keep a promise without delta, or a kink cannot be
             rounded off.
         """
-        if self.noise == "gaussian" and privacy.pure:
-            raise NotPrivate(
-                "Gaussian noise on the output keeps no promise with delta = 0",
-                f"delta = {privacy.delta:g}",
-                "promise a small delta, or use noise='gamma'",
-            )
+        if self.noise == "gaussian":
+            check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         if analysis.modulus <= 0 and not self.added:
             raise NotPrivate(*not_strongly_convex(analysis))
         basis = noise_basis(analysis)

@@ -7,14 +7,25 @@ from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.remembered import once
+from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["declared_constants", "public_steps", "record_steps", "sensitivity_of"]
+__all__ = ["check_delta", "declared_constants", "public_steps", "record_steps", "sensitivity_of"]
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
     return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
+
+
+def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
+    """Refuse a guarantee without delta, which Gaussian noise does not keep."""
+    if privacy.pure:
+        raise NotPrivate(
+            f"{noise} keeps no promise with delta = 0",
+            f"delta = {privacy.delta:g}",
+            f"promise a small delta, or {otherwise}",
+        )
 
 
 def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Derivation]:

@@ -1,20 +1,22 @@
 """Curvature of a regularizer, where its answers are: what certificates of distance rest on.
 
-A squared term has a curvature that is read off.  What is left is treated like a loss that no record enters, by the same rules,
-over K or a ball that holds all answers.  The absolute values that a proximal map handles do not count.
+A squared term has a curvature that is read off, and so has a determinant whose eigenvalues K keeps away from zero.  What is left
+is treated like a loss that no record enters, by the same rules, over K or a ball that holds all answers.  Absolute values that a
+proximal map handles do not count.
 """
 
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
+import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
+from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.atoms.norms import norm
 from dpconvex.core.atoms.squares import sum_squares
 from dpconvex.core.constraint import Constraint
@@ -26,11 +28,10 @@ from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import split_absolute, weighted_sum
 from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
+from dpconvex.geometry.spectra import Spectrum
 from dpconvex.language.record import Record
 
 __all__ = ["bend_of", "bends"]
-
-_PARTS: WeakKeyDictionary[LossForm, tuple[float, Expression | None]] = WeakKeyDictionary()
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
@@ -49,34 +50,53 @@ def bend_of(form: LossForm, radius: float) -> Bend:
 
 def bends(form: LossForm) -> bool:
     """Whether a regularizer has terms besides squares, affine terms and absolute values that a proximal map handles."""
-    return parts(form)[1] is not None
+    return parts(form)[2] is not None
 
 
-def parts(form: LossForm) -> tuple[float, Expression | None]:
-    """Return the largest absolute row sum of the Hessian of a regularizer's squares, and its other terms."""
-    if form not in _PARTS:
-        smooth, absolute = split_absolute(form.template.regularizer, form.space)
-        if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-            smooth = form.template.regularizer
-        bent: dict[Expression, sp.csr_array] = {}
-        rest: dict[Expression, sp.csr_array] = {}
-        for part, row in linear_parts(smooth).items():
-            known = part.is_affine or squares(part, row.toarray()[0]) is not None
-            (bent if known else rest)[part] = row
-        known_part = quadratic_of(bent, form.space)
-        assert known_part is not None
-        hessian = known_part.hessian
-        stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
-        _PARTS[form] = stiff, weighted_sum(rest) if rest else None
-    return _PARTS[form]
+@once
+def parts(form: LossForm) -> tuple[float, float, Expression | None]:
+    """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
+    smooth, absolute = split_absolute(form.template.regularizer, form.space)
+    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
+        smooth = form.template.regularizer
+    bent: dict[Expression, sp.csr_array] = {}
+    rest: dict[Expression, sp.csr_array] = {}
+    determinants = 0.0
+    for part, row in linear_parts(smooth).items():
+        least = least_eigenvalue(part.args[0], form) if part.atom is LOG_DET else 0.0
+        if least > 0:
+            determinants += float(abs(row).sum()) / least**2
+            continue
+        known = part.is_affine or squares(part, row.toarray()[0]) is not None
+        (bent if known else rest)[part] = row
+    known_part = quadratic_of(bent, form.space)
+    assert known_part is not None
+    hessian = known_part.hessian
+    stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
+    return stiff, determinants * (1 + 1e-9), weighted_sum(rest) if rest else None
+
+
+def least_eigenvalue(matrix: Expression, form: LossForm) -> float:
+    """Bound the eigenvalues of a symmetric variable from below over K; minus infinity of anything else.
+
+    The Hessian of ``-log det P`` takes a direction V to ``tr(P^-1 V P^-1 V)``, which is at most ``||V||^2`` over their square.
+    """
+    blocks = [block for block in form.space.blocks.values() if block.variable is matrix and block.symmetric]
+    found = -math.inf
+    for piece in form.feasible.declared:
+        for block in blocks:
+            if isinstance(piece, Spectrum) and np.array_equal(piece.coordinates, np.arange(block.dim) + block.start):
+                shift = np.linalg.eigvalsh(piece.shift)
+                found = max(found, float(shift[0]) + piece.lower - 1e-12 * float(np.abs(shift).max()))
+    return found
 
 
 @once
 def found(form: LossForm, radius: float) -> Bend:
     """Do the work of `bend_of`."""
-    stiff, rest = parts(form)
+    stiff, determinants, rest = parts(form)
     if rest is None:
-        return Bend(stiff, 0.0, math.inf)
+        return Bend(stiff, determinants, math.inf)
     if not math.isfinite(radius):
         return Bend(stiff, math.inf, radius, "nothing bounds the answer")
     everything = hstack(*(vec(variable) for variable in form.template.variables))
@@ -93,6 +113,6 @@ def found(form: LossForm, radius: float) -> Bend:
         kink: Kink | None = analysis.kink
         if kink is not None:
             return Bend(stiff, math.inf, radius, kink.reason)
-        return Bend(stiff, analysis.hessian_bound, radius)
+        return Bend(stiff, determinants + analysis.hessian_bound, radius)
     except (NotPrivate, MissingRule, TemplateError) as error:
         return Bend(stiff, math.inf, radius, str(error).splitlines()[0])

@@ -20,7 +20,7 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, CoverNoise, largest_rho
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, largest_rho
 from dpconvex.mechanisms.regularizer_curvature import bend_of
 from dpconvex.mechanisms.rounding import (
     COUNTED,
@@ -34,9 +34,17 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = ["ABOVE_FLOOR", "ABOVE_RARE_FLOOR", "Cover", "calibrate_cover", "covering", "least_tolerance", "noise_cap"]
+__all__ = [
+    "ABOVE_FLOOR",
+    "ABOVE_RARE_FLOOR",
+    "Cover",
+    "calibrate_residual_noise",
+    "least_tolerance",
+    "noise_cap",
+    "residual_noise",
+]
 
-# Where rounding allows it, the cover is this small next to what the mechanism's noise does to the answer.
+# Where rounding allows it, the residual noise is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
 ABOVE_FLOOR = 10.0
@@ -61,11 +69,12 @@ class Cover:
     Parameters
     ----------
     share : float
-        Fraction of epsilon (and of delta) that pays for the cover, in (0, 1); at most 0.1 of epsilon is ever used.  Under
-        add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
+        Fraction of epsilon (and of delta) that pays for the residual noise, in (0, 1); at most 0.1 of epsilon is ever
+        used.  Under add-remove adjacency a quarter of it pays for a noisy number of records, which the tolerance depends on.
     tolerance : float, optional
         Largest distance from the exact answer that a solver may leave.  By default, a public function of the problem's
-        constants: as small as makes the cover negligible next to the mechanism's noise, but above what rounding allows to
+        constants: as small as makes the residual noise negligible next to the mechanism's noise, but above what
+        rounding allows to
         certify for any data.  A mechanism that pays for that distance itself, as output perturbation does, keeps its own.
 
     Raises
@@ -85,7 +94,7 @@ class Cover:
             raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
-        """Divide a promise between the mechanism and the cover; as real numbers the two do not exceed it.
+        """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it.
 
         Returns
         -------
@@ -96,7 +105,7 @@ class Cover:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private on what the cover leaves of a promise, and calibrate the cover.
+        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise.
 
         Parameters
         ----------
@@ -131,7 +140,7 @@ class Cover:
         tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
         tail = tail_cost(privacy)
         bare = replace(bare, tolerance=tolerance)
-        noise = covering(mechanism, analysis, bare, own, cap, tail, records, counting)
+        noise = residual_noise(mechanism, analysis, bare, own, cap, tail, records, counting)
         return replace(
             bare,
             privacy=privacy,
@@ -141,7 +150,7 @@ class Cover:
                 "",
                 privacy.claims,
                 SOURCE,
-                (bare.derivation, *covering_steps(noise)),
+                (bare.derivation, *residual_steps(noise)),
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
@@ -155,7 +164,7 @@ class Cover:
         least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), *count)
         asked = certificate.tolerance if certificate.pays_for_distance else self.tolerance
         if asked is None:
-            unit = calibrate_cover(spent, 1.0, analysis.form.space.dim).size
+            unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
             negligible = RELATIVE_SIZE * certificate.expected_shift / unit
             return max(least, min(negligible, certificate.tolerance))
         if asked < least:
@@ -218,7 +227,7 @@ def tail_cost(privacy: Privacy) -> float:
     return events * tail_of(privacy.epsilon)
 
 
-def covering(
+def residual_noise(
     mechanism: Mechanism,
     analysis: Analysis,
     certificate: Certificate,
@@ -227,15 +236,15 @@ def covering(
     tail: float,
     records: float,
     counting: float,
-) -> CoverNoise:
-    """Calibrate the cover for the tolerance of a certificate."""
+) -> IntegerNoise:
+    """Calibrate the residual noise for the tolerance of a certificate."""
     left_behind = linear_cap(certificate, certificate.tolerance)
     distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
-    noise = calibrate_cover(spent, distance, analysis.form.space.dim, cap, tail)
+    noise = calibrate_residual_noise(spent, distance, analysis.form.space.dim, cap, tail)
     return replace(noise, records=records, counting=counting)
 
 
-def covering_steps(noise: CoverNoise) -> tuple[Derivation, ...]:
+def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
     """Return the steps that say what the residual noise costs and, if there is one, a noisy number of records."""
     values = {
         "epsilon": noise.epsilon,
@@ -288,9 +297,9 @@ def drawing_error(
     return 0.0
 
 
-def calibrate_cover(
+def calibrate_residual_noise(
     spent: Privacy, distance: float, dimension: int, noise_cap: float = 0.0, tail: float = TAIL
-) -> CoverNoise:
+) -> IntegerNoise:
     """Choose grid and noise for answers within a distance of the exact one.
 
     Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
@@ -300,7 +309,7 @@ def calibrate_cover(
     Parameters
     ----------
     spent : Privacy
-        The cover's share.
+        The residual noise's share.
     distance : float
         tau, positive.
     dimension : int
@@ -312,7 +321,7 @@ def calibrate_cover(
 
     Returns
     -------
-    CoverNoise
+    IntegerNoise
         Of the discrete Laplace and, if there is a delta, the discrete Gaussian law, the smaller noise.
     """
     if not 1e-250 < distance < 1e250:
@@ -321,7 +330,7 @@ def calibrate_cover(
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
     total = math.floor((2 * distance * root / step + dimension) * SLACK)
     scale = math.nextafter(total / spent.epsilon, math.inf)
-    laplace = CoverNoise(
+    laplace = IntegerNoise(
         noise=LAPLACE,
         epsilon=spent.epsilon,
         delta=spent.delta,
@@ -340,7 +349,7 @@ def calibrate_cover(
     return min(laplace, gaussian, key=lambda noise: noise.size)
 
 
-def assumptions(certificate: Certificate, noise: CoverNoise, tail: float) -> tuple[str, ...]:
+def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
     """Say what the proof about the released numbers takes for granted."""
     counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
     drawn = (

@@ -9,7 +9,6 @@ part of the objective and a bound on the noise.
 from __future__ import annotations
 
 import math
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +46,7 @@ Array = NDArray[np.float64]
 # Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate
 # that is made before the number is known holds for as many.
 SURPLUS = 2
-# The cover's usual share of epsilon, and how much it takes at most, however large the promise.
+# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
 SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
 # is rarely as long as the margin that bounds it.
@@ -55,8 +54,6 @@ COUNTED, MARGINS = 0.25, 1.1
 
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their margins.
 GAPS = 4.0
-
-_DROPS: WeakKeyDictionary[Analysis, float] = WeakKeyDictionary()
 
 
 def largest_floor(
@@ -157,26 +154,25 @@ def minimiser_norm(
     return min(float(np.linalg.norm(start)) + min(steps), analysis.form.feasible.norm_bound)
 
 
+@once
 def loss_drop(analysis: Analysis) -> float:
     """Bound how far one record's loss at the point of K next to 0 lies above its least value; infinite if unknown."""
-    if analysis not in _DROPS:
-        form = analysis.form
-        length = float(np.linalg.norm(start_and_slope(analysis)[0]))
+    form = analysis.form
+    length = float(np.linalg.norm(start_and_slope(analysis)[0]))
 
-        def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
-            low, high = analysis.offset_range(polynomial)
-            move = np.sqrt(analysis.gram.squared_norms(rows)) * length if length else np.zeros(len(rows))
-            # The point lies in K, and every range over K holds for it.
-            ends = zip(low - move, high + move, analysis.reach(polynomial, rows), strict=True)
-            return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
+    def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
+        low, high = analysis.offset_range(polynomial)
+        move = np.sqrt(analysis.gram.squared_norms(rows)) * length if length else np.zeros(len(rows))
+        # The point lies in K, and every range over K holds for it.
+        ends = zip(low - move, high + move, analysis.reach(polynomial, rows), strict=True)
+        return [Interval(max(float(a), known.low), min(float(b), known.high)) for a, b, known in ends]
 
-        leaves = [leaf for group in form.leaves for leaf in group]
-        rows = dict(zip(leaves, analysis.gram.rows, strict=True))
-        walker = Walker(form.expander, rows, reach)
-        at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
-        least = [loss.scalar.value.low for loss in analysis.losses]
-        _DROPS[analysis] = max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
-    return _DROPS[analysis]
+    leaves = [leaf for group in form.leaves for leaf in group]
+    rows = dict(zip(leaves, analysis.gram.rows, strict=True))
+    walker = Walker(form.expander, rows, reach)
+    at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
+    least = [loss.scalar.value.low for loss in analysis.losses]
+    return max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
 
 
 def largest_count(privacy: Privacy, size: int) -> int:
@@ -192,7 +188,7 @@ def covered_count(privacy: Privacy, size: int, counting: float | None = None) ->
     privacy : Privacy
     size : int
     counting : float, optional
-        The epsilon of the noisy number; by default that of a cover with its usual share.
+        The epsilon of the noisy number; by default that of residual noise with its usual share.
     """
     if privacy.adjacency != "add-remove":
         return size
@@ -255,8 +251,6 @@ def projection_error(form: LossForm, norm: float) -> float:
     """
     multiples, constants = [0.0], [0.0]
     for piece in form.feasible.pieces:
-        point = np.zeros(len(piece.coordinates))
-        constants.append(piece.error(point))
-        point[0] = norm
-        multiples.append(max(piece.error(point) - constants[-1], 0.0))
+        constants.append(piece.largest_error(0.0))
+        multiples.append(max(piece.largest_error(norm) - constants[-1], 0.0))
     return max(multiples) + float(np.linalg.norm(constants)) + 4 * UNIT * norm

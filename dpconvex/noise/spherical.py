@@ -1,9 +1,12 @@
-"""Laws of noise without a preferred direction: what is known of its norm, how it is calibrated, composed and drawn."""
+"""Laws of noise b without a preferred direction, in p dimensions.
+
+Of each law: the scale that makes a sum private whose neighbours are so far apart (`calibrate`), the sensitivity of several
+adaptive releases together (`composed`), mean, mean square and quantile of the norm of b, and a draw.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,37 +21,6 @@ Array = NDArray[np.float64]
 
 # Quantiles are computed to many more digits than this.
 SLACK = 1 + 1e-9
-
-
-class Spherical(Protocol):
-    """A law of b in p dimensions with a scale."""
-
-    name: str
-    symbol: str
-
-    def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        """Return the scale that makes a sum (epsilon, delta)-private whose neighbours are so far apart."""
-        ...
-
-    def composed(self, sensitivity: float, rounds: int) -> float:
-        """Return the sensitivity of so many adaptive releases together."""
-        ...
-
-    def mean(self, p: int, scale: float) -> float:
-        """Return the mean norm."""
-        ...
-
-    def square(self, p: int, scale: float) -> float:
-        """Return the mean square of the norm."""
-        ...
-
-    def quantile(self, p: int, scale: float, probability: float) -> float:
-        """Return what the norm exceeds with at most the given probability."""
-        ...
-
-    def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
-        """Draw b, shape (p,)."""
-        ...
 
 
 class Gamma:
@@ -111,4 +83,5 @@ class Gaussian:
         return gaussian(p, scale, rng)
 
 
+Spherical = Gamma | Gaussian
 SPHERICAL: dict[str, Spherical] = {"gamma": Gamma(), "gaussian": Gaussian()}

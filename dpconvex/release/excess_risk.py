@@ -2,7 +2,8 @@
 
 The excess risk is by how much the declared objective, mean loss plus regularizer, is larger at the released parameters than at a
 comparator: the exact minimiser, or any other point of K.  The bounds hold for every data set of the domain and use the exact laws
-of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the cover.  Proofs
+of the noise.  They count all that `dpconvex.solve` adds: the noise, the quadratic, what a solver leaves, and the
+residual noise.  Proofs
 are in docs/theory.md, section 14; what the papers claim instead is in `benchmarks.published.risk_bounds`.
 """
 
@@ -30,7 +31,7 @@ from dpconvex.release.verify import analyse
 
 __all__ = ["RiskBound", "risk_bound"]
 
-# The part of the probability that is kept for the noise of the cover.
+# The part of the probability that is kept for the residual noise.
 COVER_SHARE = 1e-3
 # What is computed in floating point is raised by this.
 SLACK = 1 + 1e-9
@@ -185,7 +186,7 @@ def risk_bound(
 def objective_excess(
     analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
 ) -> Excess:
-    """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the cover."""
+    """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the residual noise."""
     mu, added = certificate.strong_convexity, certificate.added
     reach = added * radius if added else 0.0
     # The symmetric part of a matrix is shorter than the matrix.

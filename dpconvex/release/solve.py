@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
-from dpconvex.core.arguments import is_real
+from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
@@ -88,7 +88,7 @@ def solve(
     Returns
     -------
     Release
-        The answer on a fixed grid, with the noise of the cover, projected on K (docs/release.md).
+        The answer on a fixed grid, with the residual noise, projected on K (docs/release.md).
 
     Raises
     ------
@@ -307,6 +307,8 @@ def projector(form: LossForm) -> Projector | None:
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from data that protect it."""
     check_privacy("solve", privacy)
+    if size is not None and not is_whole(size, 1):
+        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
     if privacy.adjacency == "add-remove":
         if size is None:
             raise NotPrivate(
@@ -316,8 +318,6 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
             )
         table(data)  # its columns are not read before they are paid for
         return size
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int | np.integer)):
-        raise TemplateError(f"solve: size must be a positive integer, not {size!r}.")
     counted = max(lengths_of(data), default=0)
     if size is not None and size != counted:
         raise TemplateError(

@@ -85,23 +85,17 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
         If the backend or an option of it is unknown.
     """
     from dpconvex.solvers.certify import certify, is_certified
+    from dpconvex.solvers.conic import Conic
+    from dpconvex.solvers.first_order import FirstOrder, Warm
 
     chosen = resolve_backend(backend)
-    if type(chosen) in own_backends():
+    if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is
         # Not `chosen.solve`: an object can have a method of its own beside those of its class.
         solution = type(chosen).solve(chosen, problem, tolerance)
         if is_certified(solution, problem):
             return solution
         return certify(problem, solution.theta, tolerance, max_steps=0)
     return certify(problem, answer_of(chosen, problem, tolerance), tolerance, max_steps=RECHECK)
-
-
-def own_backends() -> tuple[type[Any], ...]:
-    """Return the backends that are part of the toolkit, which leave a problem as it is."""
-    from dpconvex.solvers.conic import Conic
-    from dpconvex.solvers.first_order import FirstOrder, Warm
-
-    return Conic, FirstOrder, Warm
 
 
 def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[np.float64]:

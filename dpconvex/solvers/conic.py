@@ -18,10 +18,10 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.to_cvxpy import Writer, variable_like
+from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.certify import certify
-from dpconvex.solvers.conic_batch import batched_loss, entries_matrix
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -158,16 +158,3 @@ def stopped_early(program: cp.Problem, options: Mapping[str, Any]) -> bool:
     done = program.solver_stats.num_iters if program.solver_stats is not None else None
     allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
     return bool(allowed) and program.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
-
-
-def perturbed_program(problem: Problem, fresh: dict[str, cp.Variable]) -> cp.Problem:
-    """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
-    writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
-    entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
-    lift = entries_matrix(problem.space)
-    objective = batched_loss(problem, entries) + problem.size * writer.expression(problem.template.regularizer)
-    if problem.added:
-        objective = objective + problem.added / 2 * cp.sum_squares(entries)
-    if problem.linear is not None and problem.linear.any():
-        objective = objective + (lift @ problem.linear) @ entries
-    return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])

@@ -9,7 +9,7 @@ import dpconvex as dp
 from dpconvex.auditing.choices import RunLaw, attack_clustering, attack_repetitions, attack_selection, choice_law
 from dpconvex.auditing.steps import attack_cover
 from dpconvex.mechanisms.private_selection import rate, select
-from dpconvex.mechanisms.residual_noise import calibrate_cover
+from dpconvex.mechanisms.residual_noise import calibrate_residual_noise
 from dpconvex.noise.samplers import seeded_generator
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -56,7 +56,7 @@ def test_renyi_accounting_holds() -> None:
 
 @pytest.mark.parametrize("privacy", [dp.Privacy(0.1), dp.Privacy(0.1, 1e-7)])
 def test_the_cover_costs_its_share(privacy: dp.Privacy) -> None:
-    noise = calibrate_cover(privacy, 1e-9, 3)
+    noise = calibrate_residual_noise(privacy, 1e-9, 3)
     found = attack_cover(noise)
     assert found.holds
     assert found.ratio > 0.6

@@ -15,10 +15,10 @@ from dpconvex.calculus.neighbour_differences import Facts, Tallies, pair
 from dpconvex.calculus.opposed_slopes import Segment, Spread
 from dpconvex.mechanisms import (
     gradient_descent,
-    noise_laws as laws,
-    noisy_kmeans as clustering,
-    private_selection as selection,
-    residual_noise as cover,
+    noise_laws,
+    noisy_kmeans,
+    private_selection,
+    residual_noise,
 )
 from dpconvex.noise import spherical
 
@@ -87,13 +87,13 @@ def run_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cover_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cover the computed answer with a tenth less."""
-    honest = cover.calibrate_cover
+    honest = residual_noise.calibrate_residual_noise
 
     def calibrate(*arguments: Any) -> Any:
         found = honest(*arguments)
         return replace(found, scale=TENTH * found.scale)
 
-    monkeypatch.setattr(cover, "calibrate_cover", calibrate)
+    monkeypatch.setattr(residual_noise, "calibrate_residual_noise", calibrate)
 
 
 def drawn(owner: Any, name: str) -> Plant:
@@ -125,9 +125,11 @@ OUTPUT, NORMAL = dp.OutputPerturbation(), dp.OutputPerturbation("gaussian")
 ADDED = dp.Privacy(1.0, adjacency="add-remove")
 
 CASES = {
-    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, law(laws.GammaLaw)),
-    "Gaussian noise on the objective": Case(logistic, BOTH, GAUSSIAN, law(laws.GaussianLaw), tight=0.9),
-    "matrix-shaped noise": Case(softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(laws.MatrixLaw), tight=0.92),
+    "Gamma noise on the objective": Case(logistic, ADDED, GAMMA, law(noise_laws.GammaLaw)),
+    "Gaussian noise on the objective": Case(logistic, BOTH, GAUSSIAN, law(noise_laws.GaussianLaw), tight=0.9),
+    "matrix-shaped noise": Case(
+        softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(noise_laws.MatrixLaw), tight=0.92
+    ),
     "Gamma noise on the output": Case(
         logistic, ADDED, OUTPUT, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.97
     ),
@@ -141,12 +143,12 @@ CASES = {
         times(gradient_descent, "gaussian_sigma", TENTH),
         "noisy gradients",
     ),
-    "permute-and-flip": Case(lambda: [logistic()] * 2, PURE, OUTPUT, times(selection, "rate", 1.1), "choice"),
+    "permute-and-flip": Case(lambda: [logistic()] * 2, PURE, OUTPUT, times(private_selection, "rate", 1.1), "choice"),
     "exponential mechanism": Case(
         lambda: [logistic()] * 2,
         ADDED,
         OUTPUT,
-        times(selection, "rate", 1.1),
+        times(private_selection, "rate", 1.1),
         "choice",
         options=(("selection", "exponential"),),
     ),
@@ -162,7 +164,7 @@ CASES = {
         mixture,
         PURE,
         GAMMA,
-        times(clustering, "block_sensitivity", TENTH),
+        times(noisy_kmeans, "block_sensitivity", TENTH),
         "clustering",
         options=(("share", 0.2), ("effort", 0.02)),
     ),
@@ -232,7 +234,7 @@ def wide(self: Segment, mu: float, sigma: float) -> float:
 @pytest.mark.parametrize(
     ("template", "privacy", "owner", "name", "error"),
     [
-        (mixed, dp.Privacy(5.0, 1e-6), laws, "differences", one_order),
+        (mixed, dp.Privacy(5.0, 1e-6), noise_laws, "differences", one_order),
         (narrow, dp.Privacy(8.0, 1e-2, adjacency="add-remove"), Segment, "excess", wide),
     ],
     ids=["pairs of losses in one order", "narrowed slopes as if they were not"],

@@ -141,17 +141,20 @@ def test_differences_of_classes_are_written_in_the_classes(by_rows, offset, monk
     assert first @ found.upper @ first.T == pytest.approx(second @ whole.upper @ second.T, rel=1e-12, abs=1e-12)
 
 
-def test_the_number_of_products_grows_with_the_classes_and_not_with_their_pairs(monkeypatch):
-    """Products of coefficient matrices are what takes long: one suffices for a softmax of any size."""
+def test_the_number_of_forms_and_of_their_ranges_does_not_grow_with_the_classes(monkeypatch):
+    """Ranges of forms are what takes long: one form suffices for a softmax of any size."""
     calls = []
-    original = module.normalised
-    monkeypatch.setattr(module, "normalised", lambda *arguments: calls.append(1) or original(*arguments))
+    original = module.form_range
+    monkeypatch.setattr(
+        module, "form_range", lambda *arguments, **more: calls.append(1) or original(*arguments, **more)
+    )
     counts = []
     for classes in (4, 26):
         calls.clear()
-        Analysis(LossForm(softmax(classes, 2)))
-        counts.append(len(calls))
-    assert counts == [1, 1]
+        analysis = Analysis(LossForm(softmax(classes, 2)))
+        counts.append((len(analysis.gram.forms), len(calls)))
+    # Of one record, and of two.
+    assert counts == [(1, 2), (1, 2)]
 
 
 def test_a_variable_is_divided_only_if_all_its_columns_are_used_alike():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from atom_cases import CASES, Case
 
 from dpconvex.core.atom import ATOMS
 from dpconvex.core.discipline import is_concave, is_convex
@@ -11,7 +12,6 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.to_cvxpy import Writer
-from atom_cases import CASES, Case
 
 EVERY = pytest.mark.parametrize("name", CASES)
 

@@ -179,14 +179,16 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, fea
             assert error <= RECORD / 2 * unit
 
 
-def test_many_labels_are_summed_in_pairs_too() -> None:
-    """Equal records, each with a label of its own, on the engine that compiles whole losses."""
+@pytest.mark.parametrize("engine", ["whole", "device"])
+def test_many_labels_are_summed_in_pairs_too(engine: str) -> None:
+    """Equal records, each with a label of its own, on the engines that go through whole losses."""
     w, count = cp.Variable(1, name="w"), 3000
     record = dp.Record(x=dp.Box(np.zeros(1), np.ones(1)), y=dp.Choice(range(count)))
     template = dp.Template(record, lambda x, y: cp.abs(x[0] ** 3 * w[0] - 5), cp.sum_squares(w))
     space = Space(template.variables)
-    loss = BatchedLoss(template, space, record.validate({"x": np.full((count, 1), 0.9), "y": np.arange(count)}))
-    assert loss.engine == "device"
+    batch = record.validate({"x": np.full((count, 1), 0.9), "y": np.arange(count)})
+    assert BatchedLoss(template, space, batch).engine == "whole"
+    loss = BatchedLoss(template, space, batch, engine)
     exact = -count * Fraction(0.9) ** 3
     error = abs(float(Fraction(float(loss.gradient(np.zeros(1))[0])) - exact))
     assert error <= 40 * ROUNDOFF * float(-exact)

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 from dpconvex.core.atom import ATOMS
-from dpconvex.core.atoms import arrangement as place, exponentials, extremes, matrices, norms, powers, products, sums
+from dpconvex.core.atoms import (
+    arrangement as place,
+    exponentials,
+    extremes,
+    matrices,
+    norms,
+    powers,
+    products,
+    squares,
+    sums,
+)
 from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.divergences import kl_div, rel_entr
 from dpconvex.core.expression import Expression, Field, Variable
@@ -27,6 +37,9 @@ class Square:
 
     def evaluate(self, a: Any, order: int = 0) -> Any:
         return (np.cosh(a), np.sinh(a), np.cosh(a))[order]
+
+    def attack(self) -> dict[str, float]:
+        return {}
 
     def apply(self, a: Any) -> Any:
         import jax.numpy as jnp
@@ -68,7 +81,7 @@ CASES: dict[str, Callable[[], Expression]] = {
     "power": lambda: (
         powers.power(V, 2) + powers.power(V, 6) + powers.power(positive, 1.5) + powers.power(positive, -0.5)
     ),
-    "quad_over_lin": lambda: powers.quad_over_lin(W, 1.5 + V[0], (1,)) + powers.sum_squares(W * A),
+    "quad_over_lin": lambda: squares.quad_over_lin(W, 1.5 + V[0], (1,)) + squares.sum_squares(W * A),
     "maximum": lambda: extremes.maximum(V, 0.1, 2 * X),
     "minimum": lambda: extremes.minimum(V, X * V),
     "max": lambda: extremes.largest_entry(W, (1,)) + extremes.largest_entry(W),

@@ -12,9 +12,10 @@ from dpconvex.core.from_cvxpy import Reader, read, variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
-from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab, Spectrum, smat, svec
+from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set as read_set
 from dpconvex.geometry.linear_maps import affine_map
+from dpconvex.geometry.spectra import Spectrum, smat, svec
 
 
 def variables() -> tuple[cp.Variable, cp.Variable, cp.Variable]:

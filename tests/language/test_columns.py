@@ -130,7 +130,7 @@ def test_long_batches_agree_with_one_record_at_a_time(monkeypatch: pytest.Monkey
         template = Template(Record(x=Ball(40), y=Choice([-1, 0, 1])), loss[name], cp.sum_squares(w))
         y = rng.choice(labels, size=size)
         batch = template.record.validate({"x": x, "y": y})
-        found = BatchedLoss(template, Space([w]), batch)
+        found = BatchedLoss(template, Space(template.variables), batch)
         assert isinstance(found._engine, BlockEngine)
         assert len(found._engine.plan) > 1
         theta = 3 * rng.normal(size=40)
@@ -141,12 +141,13 @@ def test_long_batches_agree_with_one_record_at_a_time(monkeypatch: pytest.Monkey
         assert gradient == pytest.approx((factor / (1 + np.exp(-margin))) @ x, rel=1e-10, abs=1e-10)
 
 
-def test_losses_that_are_no_low_polynomials_take_the_other_engine() -> None:
+@pytest.mark.parametrize("engine", [None, "device"])
+def test_losses_that_are_no_low_polynomials_take_another_engine(engine: str | None) -> None:
     w = cp.Variable(2, name="w")
     template = Template(Record(x=Ball(2)), lambda x: cp.logistic(cp.exp(x) @ w), cp.sum_squares(w))
     batch = template.record.validate({"x": sp.csr_array([[0.5, 0.0], [0.0, 1.0]])})
-    loss = BatchedLoss(template, Space([w]), batch)
-    assert loss.engine == "device"
+    loss = BatchedLoss(template, Space(template.variables), batch, engine)
+    assert loss.engine == (engine or "whole")
     scores = np.exp([[0.5, 0.0], [0.0, 1.0]]) @ [1.0, -2.0]
     assert loss.value(np.array([1.0, -2.0])) == pytest.approx(np.logaddexp(0, scores).sum())
 
@@ -305,7 +306,7 @@ def test_nothing_is_read_outside_of_the_domain_whatever_changes(
     batch = record.validate({"x": column, "y": labels}, clip=clip)
     w = cp.Variable(3, name="w")
     template = Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w))
-    loss = BatchedLoss(template, Space([w]), batch)
+    loss = BatchedLoss(template, Space(template.variables), batch)
     before = loss.value_and_gradient(np.ones(3))[1]
     change()
     labels[:] = -1

@@ -14,7 +14,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.core.derivation import Derivation
 from dpconvex.learners.clustering import Grouping, Records
-from dpconvex.learners.mixtures import Plan
+from dpconvex.learners.mixtures import Labelling, Plan
 from dpconvex.release.release import Release
 
 PROMISE = dp.Privacy(2.0, 1e-6)
@@ -91,7 +91,7 @@ def test_rounding_never_spends_more_than_the_promise(share: float) -> None:
     from fractions import Fraction
 
     for epsilon in (0.1, 1.0, 3.3, 1e-3):
-        plan = Plan(learner(), dp.Privacy(epsilon, 1e-5), None, share, "x", "y", "m")
+        plan = Plan(learner(), dp.Privacy(epsilon, 1e-5), Labelling(None, share, "x", "y", "m"))
         for name in ("epsilon", "delta"):
             spent = Fraction(getattr(plan.part, name)) + Fraction(getattr(plan.rest, name))
             whole = Fraction(getattr(plan.privacy, name))

@@ -12,7 +12,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.learners import problem_files as gallery
+from dpconvex.learners import problem_files
 
 SHIPPED = ["huber_svm", "large_margin_gaussian", "logistic_regression"]
 
@@ -69,12 +69,14 @@ def test_shipped_problems_load_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(dp.problems()))
 def test_every_shipped_problem_explains_its_options(name: str) -> None:
-    parameters = gallery.options(name)
+    parameters = problem_files.options(name)
     assert "features" in parameters
     for option, parameter in parameters.items():
         assert parameter.kind is parameter.KEYWORD_ONLY
         assert option == "features" or parameter.default is not parameter.empty, f"{option} has no default"
-    assert inspect.getdoc(gallery.factory(gallery.execute(gallery.locate(name)), gallery.locate(name)))
+    assert inspect.getdoc(
+        problem_files.factory(problem_files.execute(problem_files.locate(name)), problem_files.locate(name))
+    )
 
 
 def test_listing_runs_nothing(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,13 +84,13 @@ def test_listing_runs_nothing(write: Callable[..., Path], monkeypatch: pytest.Mo
     write('raise SystemExit("ran")\n', "undocumented.py")
     write("", "_private.py")
     write("not python", "notes.txt")
-    monkeypatch.setattr(gallery, "folder", lambda: file.parent)
+    monkeypatch.setattr(problem_files, "folder", lambda: file.parent)
     assert dp.problems() == {"mine": "Dangerous to run.", "undocumented": ""}
 
 
 def test_a_listed_file_that_is_not_python_is_named(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     file = write("def (:\n", "broken.py")
-    monkeypatch.setattr(gallery, "folder", lambda: file.parent)
+    monkeypatch.setattr(problem_files, "folder", lambda: file.parent)
     with pytest.raises(TemplateError, match=r"broken\.py: not valid Python"):
         dp.problems()
 
@@ -96,18 +98,18 @@ def test_a_listed_file_that_is_not_python_is_named(write: Callable[..., Path], m
 def test_the_wheels_folder_comes_before_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "dpconvex"
     package.mkdir()
-    monkeypatch.setattr(gallery, "PACKAGE", package)
-    assert gallery.folder() is None
+    monkeypatch.setattr(problem_files, "PACKAGE", package)
+    assert problem_files.folder() is None
     (tmp_path / "problems").mkdir()
     # A folder of that name beside an installed package is somebody else's.
-    assert gallery.folder() is None
+    assert problem_files.folder() is None
     assert dp.problems() == {}
     with pytest.raises(TemplateError, match="Shipped are: none"):
         dp.load("logistic_regression")
     (tmp_path / "pyproject.toml").touch()
-    assert gallery.folder() == tmp_path / "problems"
+    assert problem_files.folder() == tmp_path / "problems"
     (package / "problems").mkdir()
-    assert gallery.folder() == package / "problems"
+    assert problem_files.folder() == package / "problems"
 
 
 # The user's own files
@@ -150,7 +152,7 @@ def test_a_users_file_may_have_a_shipped_name(write: Callable[..., Path]) -> Non
 def test_two_files_of_one_name_do_not_clash(write: Callable[..., Path]) -> None:
     text = "TAG = {!r}\n" + LEARNER.replace("name=name", "name=TAG")
     one, two = write(text.format("one"), "a/mine.py"), write(text.format("two"), "b/mine.py")
-    factories = [gallery.factory(gallery.execute(f), f) for f in (one, two)]
+    factories = [problem_files.factory(problem_files.execute(f), f) for f in (one, two)]
     assert [dp.load(f, features=2).variables[0].name for f in (one, two, one)] == ["one", "two", "one"]
     assert len({f.__module__ for f in factories}) == 2
     assert "mine" not in sys.modules

@@ -12,8 +12,8 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.learners import tune_repeated as repeated
 from dpconvex.learners.tune import mistakes
-from dpconvex.learners.tune_repeated import gaussian_score, laplace_score, planned, tune_repeated
-from dpconvex.mechanisms.grid import smallest_delta
+from dpconvex.learners.tune_repeated import planned, tune_repeated
+from dpconvex.mechanisms.grid import gaussian_count, laplace_count, smallest_delta
 
 
 def data(size: int = 1000) -> dict[str, np.ndarray]:
@@ -85,12 +85,12 @@ def test_a_fit_of_the_whole_grid_under_renyi_accounting() -> None:
 
 
 def test_scores_are_as_private_as_they_should_be() -> None:
-    laplace = laplace_score(0.05)
+    laplace = laplace_count(0.05)
     k = np.arange(-4000, 4001)
     law = np.exp(-np.abs(k) / laplace.scale)
     assert np.abs(np.log(law[1:] / law[:-1])).max() == pytest.approx(0.05, rel=1e-12)
     assert laplace.scale >= 1 / 0.05
-    gaussian = gaussian_score(1e-3, dp.Privacy(1.0, 1e-6))
+    gaussian = gaussian_count(1e-3, 1.0)
     assert 1 / (2 * gaussian.scale**2) <= 1e-3
     assert smallest_delta(1e-3, 1.0) <= gaussian.delta
 

@@ -12,8 +12,8 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.noisy_count import bound_on_count, for_count, noise_of_count
+from dpconvex.mechanisms.grid import laplace_count, perturb
+from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
 from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, ABOVE_RARE_FLOOR, noise_cap
 from dpconvex.mechanisms.rounding import covered_count, largest_floor, margin
 from dpconvex.noise.samplers import seeded_generator
@@ -86,7 +86,7 @@ def test_the_noisy_number_has_the_law_that_is_paid_for() -> None:
     # OpenDP confirms the cost of the noise that is not drawn from a seed, or nothing is released.
     assert bound_on_count(cover, 50) > 50
     with pytest.raises(dp.DPConvexError, match="does not confirm"):
-        perturb(np.zeros(1), replace(noise_of_count(cover), scale=0.99 / cover.counting))
+        perturb(np.zeros(1), replace(laplace_count(cover.counting), scale=0.99 / cover.counting))
 
 
 def test_replace_one_counts_nothing() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.learners.clustering import Grouping, Records
-from dpconvex.mechanisms import noisy_kmeans as clustering
+from dpconvex.mechanisms import noisy_kmeans
 from dpconvex.mechanisms.noisy_kmeans import (
     GAMMA,
     GAUSSIAN,
@@ -46,7 +46,7 @@ def moved(first: Array, second: Array, weight: float) -> tuple[float, float]:
 def cells(x: Array, y: Array, centers: Array, radius: float) -> Array:
     """Return sums (in units of the features) and counts of all cells, shape (C, K, d + 1)."""
     record = dp.Record(x=dp.Ball(x.shape[1], radius=radius), y=dp.Choice(range(len(centers))))
-    records = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), clustering.grid_step(radius))
+    records = Records(Grouping(record, "x", "y"), record.validate({"x": x, "y": y}), noisy_kmeans.grid_step(radius))
     sums, counts = records.statistics(np.rint(centers / records.step))
     return np.concatenate([sums * records.step, counts[..., None]], axis=-1)
 
@@ -197,7 +197,7 @@ def losses(privacy: dp.Privacy, runs: int, monkeypatch: pytest.MonkeyPatch) -> A
         heard.append(draw(*arguments))
         return heard[-1]
 
-    monkeypatch.setattr(clustering, "draw", recorded)
+    monkeypatch.setattr(noisy_kmeans, "draw", recorded)
     unit = np.array([noise.step, noise.weight])
     rng, found = seeded_generator(11), []
     data, near = neighbours(privacy.adjacency, noise.step)
@@ -245,7 +245,7 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyP
         def fill(_: Any, shape: tuple[int, ...], __: Any) -> Array:
             return np.broadcast_to((target - [sums, counts]) * [noise.step, noise.weight], (*shape, 2)).copy()
 
-        monkeypatch.setattr(clustering, "draw", fill)
+        monkeypatch.setattr(noisy_kmeans, "draw", fill)
         return method.run(noise, lambda c: (np.full(c.shape, sums), np.full(c.shape[:2], counts)), seeded_generator(0))
 
     np.testing.assert_array_equal(run(5.0, 2.0), run(-7.0, 30.0))

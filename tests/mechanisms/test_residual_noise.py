@@ -21,9 +21,9 @@ from scipy.signal import lfilter
 import dpconvex as dp
 from dpconvex.language.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.grid import CoverNoise, measurement, perturb, smallest_delta
+from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb, smallest_delta
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, Cover, calibrate_cover, noise_cap
+from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, Cover, calibrate_residual_noise, noise_cap
 from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
@@ -40,7 +40,7 @@ GAMMA = dp.ObjectivePerturbation()
 CHANCE = 1e-7
 
 
-def law(noise: CoverNoise, k: NDArray[np.int64]) -> Array:
+def law(noise: IntegerNoise, k: NDArray[np.int64]) -> Array:
     """Return the probabilities of integers, from the definitions."""
     if noise.noise == "discrete Laplace":
         q = math.exp(-1 / noise.scale)
@@ -50,9 +50,9 @@ def law(noise: CoverNoise, k: NDArray[np.int64]) -> Array:
     return np.exp(-(k**2) / (2 * noise.scale**2)) / total
 
 
-def made(noise: str = "discrete Laplace", scale: float = 5.0, **changes: Any) -> CoverNoise:
+def made(noise: str = "discrete Laplace", scale: float = 5.0, **changes: Any) -> IntegerNoise:
     fields = {"epsilon": 1.0, "delta": 1e-6, "distance": 1.0, "step": 0.125, "dimension": 20_000, "sensitivity": 1.0}
-    return CoverNoise(**(fields | {"noise": noise, "scale": scale, "noise_cap": 1.0} | changes))
+    return IntegerNoise(**(fields | {"noise": noise, "scale": scale, "noise_cap": 1.0} | changes))
 
 
 def records(name: str, size: int, features: int = 3, classes: int = 2, seed: int = 0) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_released_numbers_lie_on_the_declared_grid() -> None:
 def test_with_constraints_a_grid_point_is_projected(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Array] = []
 
-    def spy(theta: Array, noise: CoverNoise, rng: np.random.Generator | None = None) -> Array:
+    def spy(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
         seen.append(perturb(theta, noise, rng))
         return seen[-1]
 
@@ -164,7 +164,7 @@ def test_with_constraints_a_grid_point_is_projected(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension: int, delta: float) -> None:
     distance = 3e-9
-    noise = calibrate_cover(dp.Privacy(0.5, delta), distance, dimension)
+    noise = calibrate_residual_noise(dp.Privacy(0.5, delta), distance, dimension)
     rng = np.random.default_rng(0)
     worst = 0.0
     for trial in range(400):
@@ -181,7 +181,7 @@ def test_two_answers_are_no_further_apart_on_the_grid_than_declared(dimension: i
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.01, 0.1])
 def test_the_profile_of_the_pure_cover_is_its_share(epsilon: float) -> None:
-    noise = calibrate_cover(dp.Privacy(epsilon), 1e-10, 1)
+    noise = calibrate_residual_noise(dp.Privacy(epsilon), 1e-10, 1)
     shift = int(noise.sensitivity)
     k = np.arange(-3 * shift, 4 * shift)
     # The largest log-ratio of probabilities of k and k - shift, exactly: |k| - |k - shift| is at most the shift.
@@ -195,7 +195,7 @@ def hockey_stick(first: Array, second: Array, epsilon: float) -> float:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-4), (0.1, 1e-3), (3.0, 1e-8)])
 def test_the_profile_of_the_gaussian_cover_is_its_share(epsilon: float, delta: float) -> None:
-    noise = calibrate_cover(dp.Privacy(epsilon, delta), 1e-10, 300)
+    noise = calibrate_residual_noise(dp.Privacy(epsilon, delta), 1e-10, 300)
     assert noise.noise == "discrete Gaussian"
     reach = int(12 * noise.scale)
     k = np.arange(-reach, reach + 1)
@@ -208,8 +208,10 @@ def test_the_profile_of_the_gaussian_cover_is_its_share(epsilon: float, delta: f
 
 
 def test_the_profile_of_the_gaussian_cover_in_the_plane() -> None:
-    noise = replace(calibrate_cover(dp.Privacy(2.0, 0.01), 1.0, 300), sensitivity=7.0)
-    noise = replace(noise, scale=noise.scale * 7.0 / calibrate_cover(dp.Privacy(2.0, 0.01), 1.0, 300).sensitivity)
+    noise = replace(calibrate_residual_noise(dp.Privacy(2.0, 0.01), 1.0, 300), sensitivity=7.0)
+    noise = replace(
+        noise, scale=noise.scale * 7.0 / calibrate_residual_noise(dp.Privacy(2.0, 0.01), 1.0, 300).sensitivity
+    )
     k = np.arange(-int(9 * noise.scale), int(9 * noise.scale) + 1)
     for shift in ((7, 0), (5, 4), (4, 5), (3, 6)):
         first = np.outer(law(noise, k), law(noise, k))
@@ -338,7 +340,7 @@ def test_a_delta_buys_a_smaller_cover() -> None:
     assert (pure.noise, approximate.noise) == ("discrete Laplace", "discrete Gaussian")
     assert approximate.size < 0.8 * pure.size
     # A delta of no use at all leaves Laplace noise.
-    assert calibrate_cover(dp.Privacy(0.01, 1e-300), 1e-9, 100).noise == "discrete Laplace"
+    assert calibrate_residual_noise(dp.Privacy(0.01, 1e-300), 1e-9, 100).noise == "discrete Laplace"
 
 
 def test_the_options_of_a_cover() -> None:
@@ -620,7 +622,15 @@ def interrupted_draw(*arguments: Any) -> Array:
 
 @pytest.mark.parametrize("where", ["backend", "cover"])
 def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = dp.load("large_margin_gaussian", features=3)
+    theirs, make = [], cp.Variable.__init__
+
+    def noted(variable: cp.Variable, *arguments: Any, **attributes: Any) -> None:
+        make(variable, *arguments, **attributes)
+        theirs.append(variable)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(cp.Variable, "__init__", noted)
+        template = dp.load("large_margin_gaussian", features=3)
     ledger = tmp_path / "ledger"
     backend = Interrupted() if where == "backend" else None
     if where == "cover":
@@ -637,12 +647,13 @@ def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, m
     assert [(e.label, e.privacy) for e in dp.Budget.open(ledger).entries] == [("stopped", dp.Privacy(1.0))]
     assert [file.name for file in tmp_path.iterdir()] == ["ledger"]
     # Not even the user's own variables come to hold an answer.
-    assert all(variable.value is None for variable in template.variables)
+    assert {variable.name() for variable in theirs} == {variable.name for variable in template.variables}
+    assert all(variable.value is None for variable in theirs)
 
 
-def broken(change: Callable[[CoverNoise], CoverNoise]) -> Iterator[CoverNoise]:
+def broken(change: Callable[[IntegerNoise], IntegerNoise]) -> Iterator[IntegerNoise]:
     for delta in (0.0, 1e-6):
-        yield change(calibrate_cover(dp.Privacy(0.01, delta), 1e-9, 40))
+        yield change(calibrate_residual_noise(dp.Privacy(0.01, delta), 1e-9, 40))
 
 
 def test_noise_that_is_too_small_is_found_out_by_opendp() -> None:
@@ -660,10 +671,10 @@ def test_noise_that_is_too_small_is_found_out_by_opendp() -> None:
 @pytest.mark.parametrize("theta", [np.full(40, np.nan), np.full(40, np.inf), np.zeros(39), np.zeros((40, 1))])
 def test_an_answer_that_is_no_vector_of_numbers_is_not_perturbed(theta: Array) -> None:
     with pytest.raises(dp.DPConvexError, match="expected 40 finite numbers; nothing is released"):
-        perturb(theta, calibrate_cover(dp.Privacy(0.01), 1e-9, 40))
+        perturb(theta, calibrate_residual_noise(dp.Privacy(0.01), 1e-9, 40))
 
 
 @pytest.mark.parametrize("distance", [0.0, 1e-300, math.inf, math.nan])
 def test_a_distance_without_a_grid_is_refused(distance: float) -> None:
     with pytest.raises(dp.DPConvexError, match="no grid"):
-        calibrate_cover(dp.Privacy(0.01), distance, 3)
+        calibrate_residual_noise(dp.Privacy(0.01), distance, 3)

@@ -290,6 +290,13 @@ def joined(xp: Any, expression: Expression, *parts: Any) -> Any:
     return xp.concatenate(whole, axis=expression.option("axis"))
 
 
+def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:
+    """Join arrays with CVXPY, by the functions that its compiled code knows where there is one."""
+    if expression.ndim > 2:
+        return cp.concatenate(args, axis=expression.option("axis"))
+    return (cp.hstack if expression.ndim == 1 or expression.option("axis") else cp.vstack)(args)
+
+
 CONCATENATE = Atom(
     name="concatenate",
     affine="linear",
@@ -305,7 +312,7 @@ CONCATENATE = Atom(
             *args, axis=int(node.axis) % args[0].ndim
         ),
     },
-    writes=lambda cp, e, args: cp.concatenate(args, axis=e.option("axis")),
+    writes=lambda cp, e, args: stacked(cp, e, args),
     sign=sum_sign,
     slope=lambda expression, k, signs: 1,
     text=lambda e, write: (

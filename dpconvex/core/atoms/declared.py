@@ -18,8 +18,18 @@ from dpconvex.errors import NotPrivate
 
 def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
     """Apply the function that runs for a user's atom."""
-    declaration = expression.option("declaration")
+    declaration = tried(expression)
     return through(declaration, a, 0) if xp is np else declaration.apply(a)
+
+
+def tried(expression: Expression) -> Any:
+    """Return the declaration; one that the user's function visibly breaks is refused."""
+    declaration = expression.option("declaration")
+    try:
+        declaration.attack()
+    except NotPrivate as error:
+        raise NotPrivate(error.reason, expression, error.remedy) from error
+    return declaration
 
 
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
@@ -29,12 +39,8 @@ def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
 
 
 def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """What runs has piecewise linear slopes, read off the user's function; a declaration that it visibly breaks is refused."""
-    declaration = expression.option("declaration")
-    try:
-        declaration.attack()
-    except NotPrivate as error:
-        raise NotPrivate(error.reason, expression, error.remedy) from error
+    """What runs has piecewise linear slopes, read off the user's function."""
+    declaration = tried(expression)
     slope = Interval(*declaration.slope)
     return entry.through(Interval(declaration.lower, float("inf")), slope, declaration.curvature)
 

@@ -212,8 +212,7 @@ def inverse(a: Any) -> Any:
 LAMBDA_MAX = Atom(
     name="lambda_max",
     shape=of_square,
-    # Like CVXPY's, it sees the lower triangle only.
-    value=each(lambda xp, a: xp.linalg.eigvalsh(xp.tril(a) + xp.swapaxes(xp.tril(a, -1), -1, -2))[..., -1]),
+    value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
     pull=largest_eigenvector,
     reads={"cvxpy.atoms.lambda_max.lambda_max": lambda node, args: lambda_max(args[0])},
     writes=lambda cp, expression, args: cp.lambda_max(args[0]),

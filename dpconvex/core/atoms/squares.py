@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
@@ -45,6 +46,8 @@ from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule, NotPrivate
+
+Array = NDArray[np.float64]
 
 
 def squares_bounds(expression: Expression, expander: Any) -> Pair:

@@ -1,4 +1,4 @@
-"""A template's loss over a whole batch as one CVXPY expression, without a loop over records.
+"""A template's program over a whole batch as one CVXPY problem, without a loop over records.
 
 The maximal affine subexpressions of a loss (its leaves) become matrices with a row for each record.  The atoms above them are
 written on *columns*: one CVXPY vector with an entry for each record, for each entry of the original.
@@ -6,7 +6,9 @@ written on *columns*: one CVXPY vector with an entry for each record, for each e
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import cvxpy as cp
 import numpy as np
@@ -15,16 +17,71 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms.extremes import SUM_LARGEST
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
+from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
+from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule
-from dpconvex.solvers.problem import Problem
+from dpconvex.language.record import Batch
 
-__all__ = ["batched_loss", "entries_matrix"]
+__all__ = ["PerturbedProgram", "ProgramParts", "perturbed_program"]
 
 Array = NDArray[np.float64]
 Objects = NDArray[np.object_]
+
+
+class Declared(Protocol):
+    """What a template says."""
+
+    losses: tuple[Expression, ...]
+    regularizer: Expression
+    constraints: tuple[Constraint, ...]
+
+
+class PerturbedProgram(Protocol):
+    """A perturbed program in sum form, with its records: the problems of solvers are some."""
+
+    @property
+    def template(self) -> Declared:
+        """The learner."""
+
+    @property
+    def space(self) -> Space:
+        """Coordinates of its variables."""
+
+    @property
+    def batch(self) -> Batch:
+        """The records."""
+
+    @property
+    def size(self) -> float:
+        """What multiplies the regularizer."""
+
+    @property
+    def added(self) -> float:
+        """Modulus of the added quadratic."""
+
+    @property
+    def linear(self) -> Array | None:
+        """The noise, in coordinates."""
+
+    @property
+    def projector(self) -> Callable[[Array], Array] | None:
+        """What the losses see of the parameters."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramParts:
+    """A perturbed program whose losses see the parameters as they are."""
+
+    template: Declared
+    space: Space
+    batch: Batch
+    size: float
+    added: float
+    linear: Array | None
+    projector: None = None
 
 
 class Column:
@@ -61,7 +118,7 @@ def plain(value: Any) -> Any:
 class Rebuilder:
     """Writes one group's loss on columns; `entries` are those of all variables, each in column order."""
 
-    def __init__(self, problem: Problem, rows: NDArray[np.int64], entries: cp.Expression) -> None:
+    def __init__(self, problem: PerturbedProgram, rows: NDArray[np.int64], entries: cp.Expression) -> None:
         self.problem, self.entries, self.count = problem, entries, len(rows)
         self.fields = {name: records_last(values[rows]) for name, values in problem.batch.fields.items()}
         self.lift = entries_matrix(problem.space)
@@ -187,12 +244,12 @@ def entries_matrix(space: Space) -> sp.csr_array:
     return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))
 
 
-def batched_loss(problem: Problem, entries: cp.Expression) -> cp.Expression:
+def batched_loss(problem: PerturbedProgram, entries: cp.Expression) -> cp.Expression:
     """Return the sum of the losses as a CVXPY expression.
 
     Parameters
     ----------
-    problem : Problem
+    problem : PerturbedProgram
     entries : cvxpy.Expression, shape (number of entries of all variables,)
         Entries of all variables of the space in its order, each in column order.
 
@@ -207,3 +264,16 @@ def batched_loss(problem: Problem, entries: cp.Expression) -> cp.Expression:
         if len(rows):
             total = total + cp.sum(Rebuilder(problem, rows, entries).vector(loss))
     return total
+
+
+def perturbed_program(problem: PerturbedProgram, fresh: dict[str, cp.Variable]) -> cp.Problem:
+    """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
+    writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
+    entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])
+    lift = entries_matrix(problem.space)
+    objective = batched_loss(problem, entries) + problem.size * writer.expression(problem.template.regularizer)
+    if problem.added:
+        objective = objective + problem.added / 2 * cp.sum_squares(entries)
+    if problem.linear is not None and problem.linear.any():
+        objective = objective + (lift @ problem.linear) @ entries
+    return cp.Problem(cp.Minimize(objective), [writer.constraint(c) for c in problem.template.constraints])

@@ -1,0 +1,199 @@
+"""What `verify` accepts, `solve` releases: forty learners over all kinds of K and regularizers.
+
+Each is verified, fitted privately, and compared with a reference that a conic solver finds to about twelve digits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dpconvex as dp
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+SIZE, D = 60, 3
+PROMISE = dp.Privacy(1.0)
+
+# Each takes a variable of D entries (or a D x D matrix) and returns constraints on it.
+VECTOR_SETS: dict[str, Callable[[Any], list[Any]]] = {
+    "space": lambda w: [],
+    "box": lambda w: [w >= -0.3, w <= 0.2],
+    "orthant": lambda w: [w >= 0],
+    "ball": lambda w: [cp.norm(w) <= 0.3],
+    "ball about a point": lambda w: [cp.norm(w - np.full(D, 0.2)) <= 0.3],
+    "simplex": lambda w: [w >= 0, cp.sum(w) == 1],
+    "below a simplex": lambda w: [w >= 0, cp.sum(w) <= 0.5],
+    "weighted simplex": lambda w: [w >= 0, np.array([1.0, 2.0, 0.5]) @ w == 1],
+    "l1 ball": lambda w: [cp.norm1(w) <= 0.3],
+    "half-space": lambda w: [cp.sum(w) <= -0.2],
+    "half-space and box": lambda w: [cp.sum(w) >= 0.2, cp.abs(w) <= 0.3],
+    "two half-spaces": lambda w: [cp.sum(w) <= 0.1, w[0] - w[1] >= 0.2],
+    "ball and half-space": lambda w: [cp.norm(w) <= 0.4, cp.sum(w) >= 0.2],
+    "monotone": lambda w: [w[:-1] <= w[1:]],
+    "monotone in a box": lambda w: [w[:-1] <= w[1:], w >= -0.2, w <= 0.4],
+    "equation": lambda w: [cp.sum(w) == 0],
+    "second-order cone": lambda w: [cp.norm(w[:2]) <= w[2]],
+    "cone of an affine map": lambda w: [cp.norm(w[:2] - w[1:]) <= 0.2 + w[0]],
+    "ellipsoid": lambda w: [cp.quad_form(w, np.diag([1.0, 4.0, 9.0])) <= 0.1],
+    "exponential cone": lambda w: [cp.exp(w[0]) + w[1] <= 1],
+}
+MATRIX_SETS: dict[str, tuple[dict[str, Any], Callable[[Any], list[Any]]]] = {
+    "semidefinite": ({"PSD": True}, lambda P: []),
+    "eigenvalues between bounds": ({"symmetric": True}, lambda P: [P >> 0.1 * np.eye(D), P << 0.5 * np.eye(D)]),
+    "semidefinite with bounded trace": ({"PSD": True}, lambda P: [cp.trace(P) <= 0.5]),
+    "density matrices": ({"PSD": True}, lambda P: [cp.trace(P) == 1]),
+    "nuclear ball": ({}, lambda P: [cp.normNuc(P) <= 0.5]),
+    "spectral ball": ({}, lambda P: [cp.sigma_max(P) <= 0.3]),
+    "semidefinite and one entry fixed": ({"PSD": True}, lambda P: [P[0, 1] == 0.1]),
+    "correlation matrices": ({"PSD": True}, lambda P: [cp.diag(P) == 1]),
+}
+REGULARIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "ridge and l1": (D, lambda w: 0.05 * cp.norm1(w)),
+    "group norm": (D, lambda w: 0.05 * cp.norm(w[:2])),
+    "row norms": ((D, 2), lambda W: 0.05 * cp.sum(cp.norm(W, axis=1))),
+    "largest absolute entry": (D, lambda w: 0.05 * cp.norm_inf(w)),
+    "largest entry": (D, lambda w: 0.05 * cp.max(w)),
+    "nuclear norm": ((D, 2), lambda W: 0.05 * cp.normNuc(W)),
+    "differences": (D, lambda w: 0.05 * cp.norm1(w[1:] - w[:-1])),
+    "huber": (D, lambda w: 0.05 * cp.sum(cp.huber(w, 0.1))),
+    "linear": (D, lambda w: 0.2 * cp.sum(w)),
+}
+
+
+def vector_learner(constraints: Callable[[Any], list[Any]]) -> dp.Template:
+    w = cp.Variable(D, name="w")
+    return dp.Template(
+        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        0.1 * cp.sum_squares(w),
+        constraints(w),
+    )
+
+
+def matrix_learner(attributes: dict[str, Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
+    P = cp.Variable((D, D), name="P", **attributes)
+    return dp.Template(
+        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ P @ x)),
+        0.1 * cp.sum_squares(P),
+        constraints(P),
+    )
+
+
+def regularized_learner(shape: Any, regularizer: Callable[[Any], Any]) -> dp.Template:
+    W = cp.Variable(shape, name="W")
+    return dp.Template(
+        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * cp.sum(x @ W)) if len(W.shape) == 1 else cp.log_sum_exp(-y * (x @ W)),
+        0.1 * cp.sum_squares(W) + regularizer(W),
+    )
+
+
+def entropic() -> dp.Template:
+    w = cp.Variable(D, name="w")
+    regularizer = 0.1 * cp.sum_squares(w) - 0.05 * cp.sum(cp.entr(w))
+    return dp.Template(
+        dp.Record(x=dp.Ball(D)), lambda x: cp.square(x @ w - 1) / 2, regularizer, [w >= 0, cp.sum(w) == 1]
+    )
+
+
+def log_det() -> dp.Template:
+    P = cp.Variable((D, D), symmetric=True, name="P")
+    regularizer = 0.05 * cp.sum_squares(P) - 0.1 * cp.log_det(P)
+    return dp.Template(dp.Record(x=dp.Ball(D)), lambda x: x @ P @ x, regularizer, [P >> 0.2 * np.eye(D)])
+
+
+def gaussians() -> dp.Template:
+    """Large-margin Gaussians with one shape for all classes, a bounded trace, and a bounded condition."""
+    Phi = [cp.Variable((D, D), PSD=True, name=f"Phi_{c}") for c in range(2)]
+    shape = [P[:2, :2] for P in Phi]
+
+    def loss(x: Any, y: int) -> Any:
+        z = cp.hstack([x, 1]) / np.sqrt(2)
+        return dp.huber_hinge(1 + z @ (Phi[y] - Phi[1 - y]) @ z, width=0.5)
+
+    return dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
+        loss,
+        0.05 * sum(cp.sum_squares(P) for P in Phi),
+        [shape[0] == shape[1], cp.trace(shape[0]) <= 1, shape[0] >> 0.1 * np.eye(2), shape[0] << 0.9 * np.eye(2)],
+    )
+
+
+LEARNERS: dict[str, Callable[[], dp.Template]] = {
+    **{f"K: {name}": (lambda build=build: vector_learner(build)) for name, build in VECTOR_SETS.items()},  # type: ignore[misc]
+    **{f"K: {name}": (lambda parts=parts: matrix_learner(*parts)) for name, parts in MATRIX_SETS.items()},  # type: ignore[misc]
+    **{f"regularizer: {n}": (lambda parts=parts: regularized_learner(*parts)) for n, parts in REGULARIZERS.items()},  # type: ignore[misc]
+    "regularizer: entropy on a simplex": entropic,
+    "regularizer: log-det": log_det,
+    "Gaussians with three more constraints": gaussians,
+}
+
+
+def drawn(template: dp.Template) -> dict[str, Any]:
+    """Draw records of the domain."""
+    batch = template.record.sample(SIZE, np.random.default_rng(4))
+    groups = [template.record.combinations[group] for group in batch.group]
+    return {**batch.fields, **{name: [group[name] for group in groups] for name in template.record.discrete}}
+
+
+def reference(template: dp.Template, data: dict[str, Any], noise: dict[str, Array], added: float) -> dict[str, Array]:
+    """Solve the perturbed program by an interior-point method, to the limit of its accuracy."""
+    problem = template.problem(data, noise, added=added)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
+    return {variable.name(): np.asarray(variable.value) for variable in problem.variables()}
+
+
+def violation(template: dp.Template, values: dict[str, Array]) -> float:
+    """Return by how much the declared constraints are missed."""
+    problem = template.problem(drawn(template))
+    for variable in problem.variables():
+        variable.save_value(values[variable.name()])
+    declared = [float(np.max(constraint.violation())) for constraint in problem.constraints]
+    attributes = [float(np.abs(v.project(v.value) - v.value).max()) for v in problem.variables()]
+    return max([0.0, *declared, *attributes])
+
+
+def test_there_are_forty() -> None:
+    assert len(LEARNERS) >= 40
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_verifies_and_releases_a_feasible_answer(name: str) -> None:
+    template = LEARNERS[name]()
+    budget = dp.Budget(1.0)
+    certificate = dp.verify(template, PROMISE, size=SIZE)
+    release = dp.solve(template, drawn(template), PROMISE, budget=budget)
+    assert certificate.noise_scale > 0
+    assert release.private
+    assert violation(template, dict(release.items())) <= 1e-9
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_the_distance_is_as_certified(name: str) -> None:
+    """The computed minimiser of a perturbed program is within the certificate's tolerance of a reference."""
+    template = LEARNERS[name]()
+    data, analysis = drawn(template), analyse(template)
+    certificate = dp.verify(template, PROMISE, size=SIZE)
+    rng = np.random.default_rng(6)
+    linear = analysis.form.basis @ rng.normal(size=analysis.form.noise_dimension)
+    added, tau = certificate.added, certificate.tolerance
+    modulus = SIZE * analysis.modulus + added
+    engine = DataEngine(analysis, template.record.validate(data), SIZE, None)
+    theta = engine.minimise(modulus, tau, linear, added)
+    noise = analysis.form.space.unpack(linear)
+    exact = analysis.form.space.pack(reference(template, data, noise, added))
+    # The reference is itself only as exact as its solver, whose objective has about 13 digits.
+    slack = 1e-10
+    assert np.linalg.norm(theta - exact) <= tau + slack
+    assert violation(template, analysis.form.space.unpack(theta)) <= 1e-9
