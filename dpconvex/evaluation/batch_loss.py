@@ -24,7 +24,6 @@ from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
-from dpconvex.geometry.absolute_values import AbsoluteValues
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
@@ -116,30 +115,25 @@ class BatchedLoss:
         """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
         return self._whole.record_gradients(np.asarray(theta, dtype=float))
 
-    @property
-    def absolute(self) -> AbsoluteValues | None:
-        """The separable absolute values in the regularizer, if there are any."""
-        return self._lowered.absolute
-
-    def quadratic(self, smooth: bool = False) -> Quadratic | None:
-        """The regularizer, or its smooth part, if it is a quadratic function."""
-        lowered = self._lowered.smooth if smooth else self._lowered.regularizer
+    def quadratic(self, part: Expression | None = None) -> Quadratic | None:
+        """The regularizer, or a part of it, if it is a quadratic function."""
+        lowered = self._lowered.public(part)
         return lowered if isinstance(lowered, Quadratic) else None
 
-    def regularizer_value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
+    def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
         """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,).
 
-        With `smooth`, without its separable absolute values (see `absolute`).
+        Or of a part of it.
         """
-        lowered = self._lowered.smooth if smooth else self._lowered.regularizer
+        lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.value_and_gradient(np.asarray(theta, dtype=float))
         value, slope = gradient(lowered.program, self._leaves(lowered, theta), 1)
         return float(value[0]), self._coordinates(lowered, slope)
 
-    def regularizer_hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the regularizer times a direction, shape (dim,)."""
-        lowered = self._lowered.regularizer
+    def regularizer_hessian_product(self, theta: Array, direction: Array, part: Expression | None = None) -> Array:
+        """Hessian of the regularizer, or of a part of it, times a direction, shape (dim,)."""
+        lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.hessian_product(np.asarray(direction, dtype=float))
         along = lowered.program.cut(self._entries(lowered, direction))

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.programs import Lowered, entries_matrix
-from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.template import Template
 
@@ -28,32 +27,19 @@ class LoweredTemplate:
 
     def __init__(self, template: Template, space: Space) -> None:
         self._losses, self._space, self._regularizer = template.losses, space, template.regularizer
+        self._public: dict[Expression, Lowered | Quadratic] = {}
 
     @cached_property
     def losses(self) -> tuple[Lowered, ...]:
         """The loss of each combination of discrete fields."""
         return tuple(Lowered.build(loss, self._space) for loss in self._losses)
 
-    @cached_property
-    def _split(self) -> tuple[Expression, AbsoluteValues | None]:
-        return split_absolute(self._regularizer, self._space)
-
-    @property
-    def absolute(self) -> AbsoluteValues | None:
-        """The separable absolute values in the regularizer, if there are any."""
-        return self._split[1]
-
-    @cached_property
-    def regularizer(self) -> Lowered | Quadratic:
-        """The regularizer, all of it."""
-        return quadratic(self._regularizer, self._space) or Lowered.build(self._regularizer, self._space)
-
-    @cached_property
-    def smooth(self) -> Lowered | Quadratic:
-        """The regularizer without its separable absolute values."""
-        if self.absolute is None:
-            return self.regularizer
-        return quadratic(self._split[0], self._space) or Lowered.build(self._split[0], self._space)
+    def public(self, part: Expression | None = None) -> Lowered | Quadratic:
+        """Return the regularizer, or what is left of it without its kinks."""
+        part = self._regularizer if part is None else part
+        if part not in self._public:
+            self._public[part] = quadratic(part, self._space) or Lowered.build(part, self._space)
+        return self._public[part]
 
     @cached_property
     def lift(self) -> sp.csr_array:

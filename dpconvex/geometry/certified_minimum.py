@@ -1,18 +1,19 @@
 """Minima of smooth strongly convex functions over any closed convex set, with a proved distance.
 
-Let F be mu-strongly convex and differentiable, x a point of K, and ``v_i + <s_i, . - p_i> <= 0`` cuts of K with multipliers y_i >= 0.
-With ``g = grad F(x) + sum_i y_i s_i + E' nu`` for the equations' rows E and any nu, and ``gamma = -sum_i y_i (v_i + <s_i, x - p_i>)``,
+Let F be mu-strongly convex and differentiable, x a point of K, and ``v_i + <s_i, . - p_i> <= 0`` cuts of K with multipliers
+y_i >= 0.  With ``g = grad F(x) + sum_i y_i s_i + E' nu`` for the equations' rows E and any nu, and the duality gap
+``gamma = -sum_i y_i (v_i + <s_i, x - p_i>)``,
 
     ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
 
-(docs/theory.md, section 13).  Nothing that a solver says is used.  The way there: Newton steps whose quadratic models a conic solver
-minimises over K, then models over cuts, which reach what rounding allows.
+(docs/theory.md, section 13).  Nothing that a solver says is used.  The way there: Newton steps whose quadratic models a conic
+solver minimises over K, then models over cuts, which reach what rounding allows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ from dpconvex.geometry.linearised import Cuts, Linearised
 
 __all__ = ["Certified", "Smooth", "SquaredDistance", "certified_distance", "minimum"]
 
-Array = NDArray[np.float64]
+# Of double or extended precision.
+Array = NDArray[Any]
 
 NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 100, 10
 # A Newton step of this size, relative to the point, is followed by polishing.
@@ -36,7 +38,10 @@ REACHES = (1e-3, 1e-5, 1e-1)
 class Smooth(Protocol):
     """A differentiable strongly convex function."""
 
-    modulus: float
+    @property
+    def modulus(self) -> float:
+        """Of strong convexity."""
+        ...
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Both at a point."""

@@ -8,8 +8,9 @@ implies for single coordinates, and how far a computed projection can be from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ __all__ = [
     "Piece",
     "Slab",
     "Unrecognised",
+    "Warm",
 ]
 
 Array = NDArray[np.float64]
@@ -34,6 +36,13 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
     """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
     room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
+
+
+class Warm(dict[str, Any]):
+    """Where the last projection of a set ended: what was learnt from one data set, so no copy takes it along."""
+
+    def __reduce__(self) -> tuple[type[Warm], tuple[()]]:
+        return Warm, ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +100,15 @@ class Piece:
     def depth(self, x: Array) -> float:
         """Radius of a ball about a point that the set contains; 0 if none is known."""
         return 0.0
+
+    def apart(self) -> Piece:
+        """Return the same set, with nothing remembered of the points that were projected."""
+        held = {part.name: getattr(self, part.name) for part in fields(self)}
+        fresh: dict[str, Any] = {name: Warm() for name, value in held.items() if isinstance(value, Warm)}
+        fresh |= {name: value.apart() for name, value in held.items() if isinstance(value, Piece)}
+        if isinstance(held.get("pieces"), tuple):
+            fresh["pieces"] = tuple(piece.apart() for piece in held["pieces"])
+        return replace(self, **fresh) if fresh else self
 
     @property
     def around(self) -> tuple[Piece, ...]:

@@ -1,14 +1,14 @@
 """The closed convex set K: variable attributes and template constraints, as one set with a Euclidean projection.
 
-Constraints are read, not solved: the recognised ones become pieces of `sets` (bounds, balls, spectral bounds, linear
-equations and inequalities), pieces on disjoint coordinates form a product, and pieces on shared ones are merged where
-the projection on their intersection has a closed form.  Where it has none the set says so, and names the constraints.
+Constraints are read, not solved: the recognised ones become pieces (bounds, balls, cones, spectra, linear equations and
+inequalities), pieces on disjoint coordinates form a product, and pieces on shared ones are merged (see `merging`).  Where
+nothing projects on them the set says so, and names the constraints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -223,6 +223,15 @@ class FeasibleSet:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
 
+    def largest_error(self, norm: float) -> float:
+        """Bound the same for every point of at most this norm, as planned before there are data.
+
+        Every piece's bound is a multiple of the norm of its own coordinates plus a constant, or less.
+        """
+        constants = [piece.largest_error(0.0) for piece in self.pieces]
+        multiples = [piece.largest_error(norm) - still for piece, still in zip(self.pieces, constants, strict=True)]
+        return max([0.0, *multiples]) + float(np.linalg.norm(constants))
+
     @cached_property
     def _spectra(self) -> list[tuple[NDArray[np.int64], Array, Array, Array]]:
         """Spectral pieces of equal side, stacked: one call of the eigensolver serves all."""
@@ -244,6 +253,30 @@ class FeasibleSet:
     def _others(self) -> list[Piece]:
         return [piece for piece in self.pieces if not isinstance(piece, Spectrum)]
 
+    def apart(self) -> FeasibleSet:
+        """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
+        other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
+        if self.reason is not None and self.obstacle is None:  # public, and without a memory of points
+            other.__dict__.update(linearised=self.linearised, obstacle=None)
+        return other
+
+    @property
+    def handled(self) -> str:
+        """Say how answers are kept in K and certified.
+
+        >>> from dpconvex.core.expression import Variable
+        >>> feasible_set(Space([Variable.of((2,), "x", 1)])).handled
+        'no constraints'
+        """
+        if self.obstacle is not None:
+            return f"impossible: {self.obstacle}"
+        if self.is_space:
+            return "no constraints"
+        if self.reason is not None:
+            return "no projection: linearised constraints and a conic solver, certified by multipliers"
+        kinds = sorted({type(piece).__name__ for piece in self.pieces})
+        return f"projection on {', '.join(kinds)}, certified"
+
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint.
 
@@ -263,9 +296,10 @@ def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> Feasib
     """Read the set K from the attributes of the variables and the constraints of a template.
 
     Recognised are ``X >> C`` and ``X << C`` for a symmetric variable or a principal submatrix of one, coordinatewise
-    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean and l1 balls, linear equations and
-    inequalities.  Strict attributes (``pos``, ``neg``) mean their closure.  Where a constraint is not recognised, or those on the
-    same coordinates have no closed-form projection together, `has_projection` is False.
+    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean and l1 balls, ellipsoids, second-order cones,
+    balls of the nuclear and the spectral norm, linear equations and inequalities.  Strict attributes (``pos``, ``neg``) mean
+    their closure.  Where a constraint is not recognised, or those on the same coordinates have no common interior,
+    `has_projection` is False.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """The set K as convex inequalities: values, linearisations that hold on all of K, and a point strictly inside.
 
-Sets that have no projection in closed form are handled by their linearisations.  A convex g satisfies ``g(p) + <s, x - p> <= g(x)``
-for every subgradient s at any p, so ``g(p) + <s, x - p> <= 0`` holds wherever ``g(x) <= 0`` does: a *cut*.  For a matrix inequality
-``X(x) >= 0`` every ``v' X(x) v >= 0`` is one.  Bounds on what rounding does to values are kept with them.
+Sets that have no projection in closed form are handled by their linearisations.  A convex g satisfies ``g(p) + <s, x - p> <=
+g(x)`` for every subgradient s at any p, so ``g(p) + <s, x - p> <= 0`` holds wherever ``g(x) <= 0`` does: a *cut*.  For a matrix
+inequality ``X(x) >= 0`` every ``v' X(x) v >= 0`` is one.  Bounds on what rounding does to values are kept with them.
 
-A distance is certified up to the root of how exactly inequalities hold with equality.  So points and values have extended precision
-here, where NumPy has any (80 bits on most machines); slopes have not.
+A distance is certified up to the root of how exactly inequalities hold with equality.  So points and values have extended
+precision here, where NumPy has any (80 bits on most machines); slopes have not.
 """
 
 from __future__ import annotations
@@ -13,35 +13,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.arrangement import hstack, repeated, reshape, transpose, vstack
-from dpconvex.core.atoms.divergences import rel_entr
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
-from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
-from dpconvex.core.atoms.norms import NORM, norm
-from dpconvex.core.atoms.powers import ABS
+from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.discipline import is_concave
 from dpconvex.core.evaluate import over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
 from dpconvex.errors import DPConvexError, MissingRule
-from dpconvex.geometry.constraints import read_attributes, recognised
-from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab
-from dpconvex.geometry.linear_maps import affine_map, linear_parts
-from dpconvex.geometry.spectra import Spectrum, svec
+from dpconvex.geometry.constraints import read_attributes
+from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Slab
+from dpconvex.geometry.inequalities import curved, has_kinks, simplified, stated, symmetric_map, with_domains
+from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.small_eigenvalues import least_eigenvalue, spectral_curvature
+from dpconvex.geometry.spectra import Spectrum, side_of, smat, svec
 
 __all__ = ["Cuts", "Linearised"]
 
-Array = NDArray[np.float64]
+# Of double or extended precision.
+Array = NDArray[Any]
 
-Long = NDArray[np.longdouble]
 EXTENDED = float(np.finfo(np.longdouble).eps)
 # Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
 ROOM = 8
@@ -49,8 +46,6 @@ ROOM = 8
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
-# Atoms with kinks that no inequality of ours avoids; norms of order 1 and infinity have them too.
-KINKED = (ABS, MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 # Rounding is looked at in so many directions.
 DIRECTIONS = 12
 
@@ -191,7 +186,7 @@ class Linearised:
         """Orthonormal basis of the directions that the equations leave free, shape (dim, k)."""
         return self._hull[1]
 
-    def on_hull(self, x: Array) -> Long:
+    def on_hull(self, x: Array) -> Array:
         """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
         y = np.array(x, dtype=np.longdouble)
         y[self.fixed] = self.lower[self.fixed]
@@ -302,7 +297,7 @@ class Linearised:
         return ConicForm.of(self.space, self.constraints)
 
     @cached_property
-    def inside(self) -> Long:
+    def inside(self) -> Array:
         """A point of K at which no inequality is near equality.
 
         Raises
@@ -348,7 +343,7 @@ class Linearised:
         errors = [self.rounding(point) for point in [self.inside, *points]]
         return float((np.max(errors, axis=0) / self.depth).max(initial=EXTENDED))
 
-    def rounding(self, x: Long) -> Array:
+    def rounding(self, x: Array) -> Array:
         """What rounding does to all inequalities' left-hand sides, in the order of `excess`."""
         parts = [self._linear_at(x)[1]]
         parts.extend(error for _, error in self._curved_at(x))
@@ -359,7 +354,7 @@ class Linearised:
         off = self.off_hull(x) * np.ones(1)
         return np.concatenate(parts) + off
 
-    def bring_in(self, x: Array) -> Long:
+    def bring_in(self, x: Array) -> Array:
         """Return a point of K near a point: pulled towards `inside` as far as it must be."""
         x = self.on_hull(np.clip(x, self.lower, self.upper))
         share = 0.0
@@ -491,138 +486,3 @@ class Linearised:
             block = self.space.block_of(variable)
             result[block.slice] += block.lift.T @ slope.reshape(-1, order="F")
         return result
-
-
-def side_of(vector: Array) -> int:
-    """Side of the symmetric matrix of some coordinates."""
-    return int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
-
-
-def least_eigenvalue(matrix: Long, vectors: Array) -> float:
-    """Bound the least eigenvalue of a matrix, whose eigenvectors are nearly `vectors`, from below if it is near 0.
-
-    In their basis, let A be the block of what is small, B the rest of its rows and C the other block; then the matrix is positive
-    semidefinite if ``A - B C^-1 B'`` is, and A is known to a small relative error.
-    """
-    turned = vectors.T @ matrix @ vectors
-    size = np.diag(turned).astype(float)
-    small = np.abs(size) <= 1e-6 * max(float(np.abs(size).max()), 1e-300)
-    if not small.any() or size.min() < -1e-6 * np.abs(size).max():
-        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * float(
-            np.abs(size).max()
-        )
-    corner = turned[np.ix_(small, small)].astype(float)
-    rest = 0.0
-    if not small.all():
-        others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
-        rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
-    found = float(np.linalg.eigvalsh(corner)[0])
-    return found - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest
-
-
-def spectral_curvature(matrix: Array, multiplier: Array) -> Array:
-    """How much the least eigenvalues of a matrix bend, with a multiplier: ``2 tr(Y dX X^+ dX)`` as a matrix in svec coordinates."""
-    value, vector = np.linalg.eigh(matrix)
-    inverse = np.where(value > 1e-6 * max(float(np.abs(value).max()), 1e-300), 1 / np.where(value > 0, value, 1.0), 0.0)
-    inverted = (vector * inverse) @ vector.T
-    basis = np.stack([smat(e) for e in np.eye(len(matrix) * (len(matrix) + 1) // 2)])
-    return np.asarray(svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted))
-
-
-def smat(vector: Array) -> Array:
-    """Symmetric matrix from its coordinates."""
-    side = side_of(vector)
-    row, column = np.triu_indices(side)
-    result = np.zeros((side, side), dtype=vector.dtype)
-    result[row, column] = result[column, row] = vector * np.where(row == column, 1.0, np.sqrt(0.5))
-    return result
-
-
-def stated(constraint: Constraint, space: Space) -> list[Piece] | None:
-    """Return the bounds, slabs, equations and matrix inequalities that a constraint states; None if it is curved."""
-    pieces = recognised(constraint, space, str(constraint))
-    if pieces is not None and all(isinstance(p, Interval | Slab | AffineSubspace | Spectrum) for p in pieces):
-        return pieces
-    return None
-
-
-def has_kinks(expression: Expression) -> bool:
-    """Whether an expression has kinks in the midst of its domain."""
-    return any(
-        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
-        for node in postorder([expression])
-    )
-
-
-def simplified(constraint: Constraint) -> list[Constraint]:
-    """Write bounds on the greatest of several expressions as bounds on each, and bounds on spectra as matrix inequalities."""
-    if constraint.kind != "inequality":
-        return [constraint]
-    small, large = constraint.args
-    if small.atom is MAXIMUM or large.atom is MINIMUM:
-        smaller = small.args if small.atom is MAXIMUM else (small,)
-        larger = large.args if large.atom is MINIMUM else (large,)
-        return [c for a in smaller for b in larger for c in simplified(Constraint("inequality", (a, b)))]
-    if small.atom in (LAMBDA_MAX, SIGMA_MAX) and small.args[0].is_affine and large.is_affine:
-        inner, level = small.args[0], reshape(large, ())
-        rows, columns = inner.shape
-        if small.atom is LAMBDA_MAX:
-            return [Constraint("semidefinite", (level * np.eye(rows) - inner,))]
-        upper = hstack(level * np.eye(rows), inner)
-        return [Constraint("semidefinite", (vstack(upper, hstack(transpose(inner), level * np.eye(columns))),))]
-    return [constraint]
-
-
-def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array]:
-    """Return an affine symmetric matrix as a map from coordinates to its svec, and the svec of its constant.
-
-    Raises
-    ------
-    MissingRule
-        If it is not symmetric for all parameters.
-    """
-    entries, offset = affine_map(matrix, space)
-    side = matrix.shape[0]
-    row, column = np.triu_indices(side)
-    upper, lower = column * side + row, row * side + column
-    skew = abs(entries[upper] - entries[lower]).max(), np.abs(offset[upper] - offset[lower]).max(initial=0.0)
-    if max(skew) > 4 * UNIT * max(abs(entries).max(), np.abs(offset).max(initial=0.0)):
-        raise MissingRule(
-            "a matrix inequality is of a matrix that is not symmetric", matrix, "symmetrise it: (X + X.T) / 2"
-        )
-    weight = np.where(row == column, 1.0, np.sqrt(2.0))
-    return sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
-
-
-def curved(constraint: Constraint) -> Expression:
-    """Return an expression that is not positive where a constraint holds, and only there."""
-    first, *others = constraint.args
-    if constraint.kind == "inequality":
-        return first - others[0]
-    if constraint.kind == "second-order cone":
-        if others[0].ndim < 2:
-            return norm(others[0]) - reshape(first, ())
-        return norm(others[0], axis=(int(constraint.options[0]),)) - reshape(first, (first.size,))
-    if constraint.kind == "exponential cone":
-        return first + rel_entr(others[0], others[1])
-    raise MissingRule(
-        f"a {constraint.kind} has no linearisations", first, "write the constraint with atoms such as cp.power"
-    )
-
-
-def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
-    """Add where the atoms in constraints are defined, as constraints of their own."""
-    found = list(dict.fromkeys(constraints))
-    for constraint in constraints:
-        roots = list(constraint.args)
-        if constraint.kind == "exponential cone":
-            roots.append(rel_entr(*constraint.args[1:]))
-        for node in postorder(roots):
-            if node.atom is None or node.is_constant:
-                continue
-            for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
-                if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
-                    found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
-                elif kind == "semidefinite" and argument.variables:
-                    found.append(Constraint("semidefinite", (argument,)))
-    return list(dict.fromkeys(found))

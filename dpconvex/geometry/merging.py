@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.cones import Ordered
-from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Piece, Slab, Unrecognised, close, overlap
+from dpconvex.geometry.convex_sets import (
+    AffineSubspace,
+    ConesInBall,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Unrecognised,
+    close,
+    overlap,
+)
 from dpconvex.geometry.cuts import Cut, Product
 from dpconvex.geometry.dykstra import intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, corner, rows_of
@@ -227,7 +237,9 @@ def tied(pieces: list[Piece]) -> Piece | None:
 
 
 def as_slab(piece: Piece) -> Slab | None:
-    """Return a slab, or a single equation as one."""
+    """Return a slab, or a single equation or bound as one."""
+    if isinstance(piece, Interval) and len(piece.coordinates) == 1:
+        return Slab(piece.coordinates, piece.text, np.ones(1), float(piece.lower[0]), float(piece.upper[0]))
     if isinstance(piece, AffineSubspace) and len(piece.value) == 1:
         used = piece.matrix[0] != 0
         value = float(piece.value[0])
@@ -242,6 +254,8 @@ def cut(pieces: list[Piece], depth: int) -> Piece | None:
     knives = [(p, as_slab(p) or (p if isinstance(p, NormBall) else None)) for p in pieces]
     if sum(isinstance(p, Slab | AffineSubspace) for p in pieces) > 1:
         knives = [(p, knife) for p, knife in knives if isinstance(knife, NormBall)]
+    elif all(isinstance(p, Slab | AffineSubspace | Interval) for p in pieces):
+        knives = [(p, knife) for p, knife in knives if not isinstance(p, Interval)]
     for piece, knife in knives:
         if knife is None:
             continue

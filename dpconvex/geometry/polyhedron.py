@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from scipy.linalg import qr, solve_triangular
 from scipy.optimize import linprog
 
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.convex_sets import UNIT, Piece
+from dpconvex.geometry.convex_sets import UNIT, Piece, Warm
 
 __all__ = ["Polyhedron", "exact_residuals", "polyhedron"]
 
@@ -81,15 +82,17 @@ class Polyhedron(Piece):
     inner: Array
     ball: float
     # The face of the last projection, where the next one begins: it changes how fast an answer is found, and is certified.
-    _last: dict[str, Face] = field(default_factory=dict, repr=False)
+    _last: Warm = field(default_factory=Warm, repr=False)
 
     @cached_property
     def equal(self) -> Bools:
         """Which rows are equations."""
         return self.least == self.most
 
-    @cached_property
-    def _model(self) -> object:
+    def _model(self) -> Any:
+        """Return the active-set method's workspace."""
+        if "model" in self._last:
+            return self._last["model"]
         import daqp
 
         model = daqp.Model()
@@ -99,6 +102,7 @@ class Polyhedron(Piece):
         limits = [np.clip(end, -1e30, 1e30) for end in ends]
         model.setup(np.eye(n), np.zeros(n), np.ascontiguousarray(self.matrix), limits[0], limits[1], sense)
         model.settings = {"primal_tol": 1e-10, "dual_tol": 1e-12, "iter_limit": 100000}
+        self._last["model"] = model
         return model
 
     def project(self, x: Array) -> Array:
@@ -111,9 +115,9 @@ class Polyhedron(Piece):
             found = self.corrected(x, self._last["face"], 2)
             if found is not None:
                 return found
-        model: object = self._model
-        model.update(f=-x)  # type: ignore[attr-defined]
-        _, _, status, info = model.solve()  # type: ignore[attr-defined]
+        model = self._model()
+        model.update(f=-x)
+        _, _, status, info = model.solve()
         sides = np.sign(np.asarray(info["lam"])).astype(np.int8)
         found = self.corrected(x, Face(sides[: len(x)], sides[len(x) :]), CHANGES) if status > 0 else None
         if found is None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
+from dpconvex.geometry.cones import SecondOrderCone
 from dpconvex.geometry.convex_sets import (
     UNIT,
     AffineSubspace,
@@ -18,7 +19,6 @@ from dpconvex.geometry.convex_sets import (
     Unrecognised,
     close,
 )
-from dpconvex.geometry.cones import SecondOrderCone
 from dpconvex.geometry.cuts import Ellipsoid
 from dpconvex.geometry.spectra import Spectral, Spectrum
 

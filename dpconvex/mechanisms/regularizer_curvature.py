@@ -1,7 +1,7 @@
 """Curvature of a regularizer, where its answers are: what certificates of distance rest on.
 
 A squared term has a curvature that is read off, and so has a determinant whose eigenvalues K keeps away from zero.  What is left
-is treated like a loss that no record enters, by the same rules, over K or a ball that holds all answers.  Absolute values that a
+is treated like a loss that no record enters, by the same rules, over K or a ball that holds all answers.  Kinks that a
 proximal map handles do not count.
 """
 
@@ -25,7 +25,8 @@ from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
-from dpconvex.geometry.absolute_values import split_absolute, weighted_sum
+from dpconvex.geometry.absolute_values import weighted_sum
+from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.geometry.spectra import Spectrum
@@ -49,16 +50,14 @@ def bend_of(form: LossForm, radius: float) -> Bend:
 
 
 def bends(form: LossForm) -> bool:
-    """Whether a regularizer has terms besides squares, affine terms and absolute values that a proximal map handles."""
+    """Whether a regularizer has terms besides squares, affine terms and kinks that a proximal map handles."""
     return parts(form)[2] is not None
 
 
 @once
 def parts(form: LossForm) -> tuple[float, float, Expression | None]:
     """Return the largest absolute row sum of the Hessian of squares, the curvature of determinants over K, and other terms."""
-    smooth, absolute = split_absolute(form.template.regularizer, form.space)
-    if absolute is None or not form.feasible.bounds_only(absolute.weights > 0):
-        smooth = form.template.regularizer
+    smooth, _ = split_kinks(form.feasible, form.template.regularizer)
     bent: dict[Expression, sp.csr_array] = {}
     rest: dict[Expression, sp.csr_array] = {}
     determinants = 0.0

@@ -17,11 +17,13 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.evaluate import subgradient
+from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.regularizer_curvature import bend_of
@@ -52,7 +54,8 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 # is rarely as long as the margin that bounds it.
 COUNTED, MARGINS = 0.25, 1.1
 
-# The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their margins.
+# The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
+# margins.
 GAPS = 4.0
 
 
@@ -89,28 +92,33 @@ def largest_floor(
     stiffness = curved + certificate.added
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
+    kinks = kinks_of(analysis.form)
+    if kinks is not None and kinks.terms:  # their slopes may hide those of the smooth part
+        slope += smooth_slope(analysis.form, start, certificate.size)
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
-    if analysis.form.feasible.is_space:
+    if analysis.form.feasible.is_space and kinks is None:
         return float(error / mu)
     if not analysis.form.feasible.has_projection:
         return float(error / mu) + dual_floor(analysis.form, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    if not curvature_known(certificate):
-        proximal = projection_error(analysis.form, radius + gradient / lipschitz)
+    if not curvature_known(certificate) or (kinks is not None and kinks.curved):
+        proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
-    proximal = projection_error(analysis.form, radius + gradient / (condition * mu))
+    proximal = projection_error(
+        analysis.form, radius + gradient / (condition * mu), certificate.size / (condition * mu)
+    )
     return float(error / mu + proximal * (1 + 2 * condition))
 
 
 def dual_floor(form: LossForm, mu: float, radius: float, gradient: float) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
-    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then ``sum_j y_j s_j`` is
-    at most the objective's decrease from p, at most its slope there times the distance.  And where all inequalities are kept to a
-    fraction r of their margins, the duality gap is at most a multiple of r times that sum.  `gradient` bounds the slope.
+    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
+    the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all inequalities are kept to
+    a fraction r of their margins, the duality gap is at most a multiple of r times that sum.  `gradient` bounds the slope.
     """
     feasible = form.feasible
     if feasible.obstacle is not None:
@@ -202,21 +210,29 @@ def margin(counting: float) -> float:
 
 
 def nearest_to_zero(form: LossForm) -> Array:
-    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough."""
-    zero = np.zeros(form.space.dim)
+    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough.
+
+    Where logarithms are left to a proximal map, the proximal point of 0, at which they have slopes.
+    """
+    zero, kinks = np.zeros(form.space.dim), kinks_of(form)
+    if kinks is not None and kinks.curved:
+        zero = kinks.proximal(zero, 1.0)
     return form.feasible.project(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
-    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
+    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either;
+    infinite where none is needed, because a proximal map handles the logarithm.
     """
     start, gradient = start_and_slope(analysis)
     if gradient is None:
-        return start, 0.0
+        kinks = kinks_of(analysis.form)
+        return start, np.inf if kinks is not None and kinks.curved else 0.0
     norm = float(np.linalg.norm(size * gradient + added * start))
-    return start, norm if np.isfinite(norm) else 0.0
+    kinks = kinks_of(analysis.form)
+    return start, norm if np.isfinite(norm) or (kinks is not None and kinks.curved) else 0.0
 
 
 @once
@@ -225,9 +241,17 @@ def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
     return slope_at(analysis.form, nearest_to_zero(analysis.form))
 
 
-def slope_at(form: LossForm, start: Array) -> tuple[Array, Array | None]:
+def smooth_slope(form: LossForm, start: Array, size: float) -> float:
+    """Return the norm of the gradient of what is left of the regularizer without its kinks."""
+    smooth, _ = split_kinks(form.feasible, form.template.regularizer)
+    gradient = slope_at(form, start, smooth)[1]
+    return np.inf if gradient is None else size * float(np.linalg.norm(gradient))
+
+
+def slope_at(form: LossForm, start: Array, regularizer: Expression | None = None) -> tuple[Array, Array | None]:
     """Return a point and a subgradient of the regularizer there, if it has one."""
-    regularizer, values = form.template.regularizer, form.space.unpack(start)
+    regularizer = form.template.regularizer if regularizer is None else regularizer
+    values = form.space.unpack(start)
     slopes = subgradient(regularizer, {variable: values[variable.name] for variable in regularizer.variables})
     if slopes is None:
         return start, None
@@ -244,13 +268,13 @@ def largest_eigenvalue(analysis: Analysis) -> float:
     return float(abs(matrix).sum(axis=1).max()) if matrix.nnz else 0.0
 
 
-def projection_error(form: LossForm, norm: float) -> float:
-    """Bound the error of a computed proximal step from a point of a given norm.
+def kinks_of(form: LossForm) -> Kinks | None:
+    """Return the terms of the regularizer that are left to a proximal map."""
+    return split_kinks(form.feasible, form.template.regularizer)[1]
 
-    Every piece of K bounds the error of its projection by a multiple of the norm of its own coordinates plus a constant.
-    """
-    multiples, constants = [0.0], [0.0]
-    for piece in form.feasible.pieces:
-        constants.append(piece.largest_error(0.0))
-        multiples.append(max(piece.largest_error(norm) - constants[-1], 0.0))
-    return max(multiples) + float(np.linalg.norm(constants)) + 4 * UNIT * norm
+
+def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
+    """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
+    kinks = kinks_of(form) if step else None
+    shrinking = 0.0 if kinks is None else kinks.error(norm, step)
+    return form.feasible.largest_error(norm) + 4 * UNIT * norm + shrinking

@@ -1,4 +1,4 @@
-"""The private fit, and the non-private one for comparison.
+"""The private fit.
 
 Data enter here and nowhere else, after the certificate is fixed.
 """
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
-from dpconvex.core.arguments import is_real, is_whole
+from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
@@ -39,7 +39,7 @@ from dpconvex.release.release import Release
 from dpconvex.release.verify import analyse, check_solvable, verify
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["minimize", "solve"]
+__all__ = ["solve"]
 
 Array = NDArray[np.float64]
 
@@ -138,64 +138,12 @@ def run_certified(
     assert certificate.cover is not None
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, source.rng)
-    theta = engine.project(perturb(theta, certificate.cover, source.seeded))
+    # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
+    theta = analysis.form.feasible.apart().project(perturb(theta, certificate.cover, source.seeded))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
         **source.spending(certificate.privacy),
-        source=template.source,
-        predictor=template.predict,
-    )
-
-
-def minimize(
-    template: Template,
-    data: Mapping[str, ArrayLike],
-    backend: Any = None,
-    *,
-    clip: bool = False,
-    tolerance: float = 1e-6,
-) -> Release:
-    """Fit a template without privacy, for comparison; the result says so.
-
-    Parameters
-    ----------
-    template : Template
-        Needs a strongly convex regularizer, so that the minimiser is unique.
-    data : mapping of str to array_like
-    backend : str or object, optional
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    tolerance : float
-        Largest distance from the exact minimiser.
-
-    Returns
-    -------
-    Release
-        Not private.
-
-    Raises
-    ------
-    NotPrivate
-        If the template falls outside the discipline, or is not strongly convex.
-    DomainError, NotConverged
-        As for `solve`.
-    """
-    if not (is_real(tolerance) and 0 < tolerance < 1e300):
-        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
-    analysis = analyse(template)
-    batch = template.record.validate(data, clip=clip)
-    if analysis.modulus <= 0:
-        raise NotPrivate(
-            "the regularizer is not strongly convex, so the minimiser may not be unique",
-            template.regularizer,
-            "add a term such as 0.01 * cp.sum_squares(v) for every variable v",
-        )
-    engine = DataEngine(analysis, batch, batch.size, backend)
-    theta = engine.minimise(batch.size * analysis.modulus, tolerance)
-    return Release(
-        parameters=analysis.form.space.unpack(theta),
-        not_private_because="no noise was added",
         source=template.source,
         predictor=template.predict,
     )
@@ -218,6 +166,7 @@ class DataEngine:
         self.batch = batch
         self.size = size
         self.backend = backend
+        self.feasible = analysis.form.feasible.apart()
 
     def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
         form = self.analysis.form
@@ -225,7 +174,7 @@ class DataEngine:
         return Problem(
             template=smooth_template(form.template, smoothing) if smoothing else form.template,
             space=form.space,
-            feasible=form.feasible,
+            feasible=self.feasible,
             batch=self.batch,
             size=self.size,
             strong_convexity=strong_convexity,
@@ -275,8 +224,15 @@ class DataEngine:
         return self._plain.gradient(theta)
 
     def project(self, theta: Array) -> Array:
-        """Project on the feasible set K."""
-        return self.analysis.form.feasible.project(theta)
+        """Project on the feasible set K; no farther from the exact projection than noise was planned for."""
+        theta = np.asarray(theta, dtype=float)
+        error, planned = self.feasible.error(theta), self.feasible.largest_error(float(np.linalg.norm(theta)))
+        if not error <= planned * (1 + 1e-9):
+            raise NotConverged(
+                f"a projection on the feasible set is certified only to within {error:.3g}, and {planned:.3g} was planned for; "
+                "nothing is released. Write the constraints so that they do not meet at an edge, or drop one of them."
+            )
+        return self.feasible.project(theta)
 
 
 def resolved(backend: Any) -> Any:

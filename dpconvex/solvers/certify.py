@@ -65,8 +65,8 @@ def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:
     if best.distance <= tolerance:
         return Solution(best.point, best.distance, evaluations)
     raise NotConverged(
-        f"the answer is certified only to within {best.distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; nothing is "
-        "released. Ask for a larger tolerance, regularize more, or write the constraints as sets that have a projection."
+        f"the answer is certified only to within {best.distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; "
+        "nothing is released. Ask for a larger tolerance, regularize more, or write the constraints as sets that have a projection."
     )
 
 

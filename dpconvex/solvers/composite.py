@@ -1,7 +1,7 @@
 """A problem as smooth part plus a part with a proximal map, which is how every method here sees it.
 
 F = f + h:   f  the losses, the noise, the quadratic, and the smooth part of the regularizer,
-h  the indicator of K and separable absolute values of the regularizer.
+h  the indicator of K and the kinks of the regularizer that have a proximal map together with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.absolute_values import AbsoluteValues
+from dpconvex.geometry.absolute_values import split_absolute
 from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.solvers.problem import Problem
 
@@ -53,22 +54,21 @@ class Composite:
         self.evaluations = 0
 
     @cached_property
-    def absolute(self) -> AbsoluteValues | None:
-        """Absolute values that have a proximal map together with K: those of free or bounded coordinates."""
-        found = self.problem.loss.absolute
-        return found if found is not None and self.problem.feasible.bounds_only(found.weights > 0) else None
+    def kinks(self) -> Kinks | None:
+        """The part of the regularizer that has a proximal map together with K."""
+        return self.problem.split[1]
 
     @cached_property
     def is_smooth(self) -> bool:
-        """Whether h is zero: K is all of space and no absolute values are split off."""
-        return self.problem.feasible.is_space and self.absolute is None
+        """Whether h is zero: K is all of space and nothing is split off."""
+        return self.problem.feasible.is_space and self.kinks is None
 
     @cached_property
     def bend(self) -> Bend:
         """Bounds on the curvature of the regularizer; a problem that brings none knows only that of squares."""
         if self.problem.bend is not None:
             return self.problem.bend
-        regularizer = self.problem.loss.quadratic(smooth=self.absolute is not None)
+        regularizer = self.problem.loss.quadratic(self.problem.split[0])
         if regularizer is None:
             return Bend(0.0, np.inf, 0.0)
         return Bend(float(abs(regularizer.hessian).sum(axis=1).max(initial=0.0)), 0.0, np.inf)
@@ -89,12 +89,13 @@ class Composite:
     @cached_property
     def has_kinks(self) -> bool:
         """Whether the regularizer has absolute values that could not be split off."""
-        return self.problem.loss.absolute is not None and self.absolute is None
+        found = split_absolute(self.problem.template.regularizer, self.problem.space)[1]
+        return found is not None and (self.kinks is None or self.kinks.absolute is None)
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""
         self.evaluations += 1
-        value, gradient = self.problem.value_and_gradient(theta, smooth=self.absolute is not None)
+        value, gradient = self.problem.value_and_gradient(theta, smooth=True)
         if not (np.isfinite(value) and np.abs(gradient).max(initial=0.0) < 1e150):
             return np.inf, np.full(self.dim, np.nan)
         return value, gradient
@@ -126,18 +127,20 @@ class Composite:
 
     def proximal(self, theta: Array, step: float) -> Array:
         """Minimise ``h(x) + ||x - theta||^2 / (2 step)`` over x."""
-        if self.absolute is not None:
-            # Shrinking and then clipping is the proximal map of both together, because both act on single coordinates.
-            theta = self.absolute.proximal(theta, step * self.problem.size)
+        if self.kinks is not None:
+            theta = self.kinks.proximal(theta, step * self.problem.size)
         return self.problem.feasible.project(theta)
 
     def separable(self, theta: Array) -> float:
-        """The absolute values in h (its indicator is left to the caller, who stays in K)."""
-        return 0.0 if self.absolute is None else self.problem.size * self.absolute.value(theta)
+        """The kinks in h (its indicator is left to the caller, who stays in K)."""
+        return 0.0 if self.kinks is None else self.problem.size * self.kinks.value(theta)
 
-    def proximal_error(self, theta: Array) -> float:
+    def proximal_error(self, theta: Array, step: float) -> float:
         """Bound on the distance between the computed and the exact proximal point."""
-        return self.problem.feasible.error(theta) + 4 * UNIT * float(np.linalg.norm(theta))
+        norm = float(np.linalg.norm(theta))
+        error = 4 * UNIT * norm if self.kinks is None else self.kinks.error(norm, step * self.problem.size)
+        point = theta if self.kinks is None else self.kinks.proximal(theta, step * self.problem.size)
+        return self.problem.feasible.error(point) + error
 
     def gradient_error(self, theta: Array, gradient: Array) -> float:
         """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""

@@ -104,7 +104,9 @@ def step(
     residual = slope - gradient + lipschitz * move
     bound = float(np.linalg.norm(residual)) / mu + 2 * composite.gradient_error(theta, slope) / mu
     if not composite.is_smooth:
-        bound += composite.proximal_error(point - gradient / lipschitz) * spread(composite, theta, lipschitz)
+        bound += composite.proximal_error(point - gradient / lipschitz, 1.0 / lipschitz) * spread(
+            composite, theta, lipschitz
+        )
     plain = at_point(composite, theta, reached, slope, lipschitz)
     return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
 
@@ -125,7 +127,7 @@ def at_point(
     """Certificate of a point itself, from f and its gradient there.
 
     Where h = 0, the gradient is the only subgradient.  Else let ``x = prox(theta - grad f(theta) / L)`` with
-    ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f; then
+    ``L = sqrt(L_f mu)``, L_f a proved Lipschitz constant of the gradient of f, which has all of the strong convexity; then
 
         ||theta - minimiser|| <= ||theta - x|| (1 + 2 sqrt(L_f/mu)),
 
@@ -136,14 +138,23 @@ def at_point(
     if composite.is_smooth:
         bound = float(np.linalg.norm(gradient)) / mu + error
     else:
-        condition = float(np.sqrt(composite.curvature_at(theta) / mu))
+        condition = condition_at(composite, theta)
         if np.isfinite(condition):
             point = theta - gradient / (condition * mu)
-            move = theta - composite.proximal(point, 1.0 / (condition * mu))
-            bound = (float(np.linalg.norm(move)) + composite.proximal_error(point)) * (1 + 2 * condition) + error
+            step_length = 1.0 / (condition * mu)
+            move = theta - composite.proximal(point, step_length)
+            proximal = composite.proximal_error(point, step_length)
+            bound = (float(np.linalg.norm(move)) + proximal) * (1 + 2 * condition) + error
         else:
             bound = np.inf
     return Iterate(theta, bound if np.isfinite(bound) else np.inf, value, gradient, lipschitz or mu)
+
+
+def condition_at(composite: Composite, theta: Array) -> float:
+    """Root of L_f/mu; infinite where L_f is not known, or where f may be less convex than F, whose kinks bend too."""
+    if composite.kinks is not None and composite.kinks.curved:
+        return np.inf
+    return float(np.sqrt(composite.curvature_at(theta) / composite.problem.strong_convexity))
 
 
 def floor(composite: Composite, iterate: Iterate) -> float:
@@ -153,9 +164,10 @@ def floor(composite: Composite, iterate: Iterate) -> float:
     if composite.is_smooth:
         return errors
     point = iterate.theta - iterate.gradient / iterate.lipschitz
-    lowest = 2 * errors + composite.proximal_error(point) * spread(composite, iterate.theta, iterate.lipschitz)
-    condition = float(np.sqrt(composite.curvature_at(iterate.theta) / mu))
+    proximal = composite.proximal_error(point, 1.0 / iterate.lipschitz)
+    lowest = 2 * errors + proximal * spread(composite, iterate.theta, iterate.lipschitz)
+    condition = condition_at(composite, iterate.theta)
     if np.isfinite(condition):
         point = iterate.theta - iterate.gradient / (condition * mu)
-        lowest = min(lowest, errors + composite.proximal_error(point) * (1 + 2 * condition))
+        lowest = min(lowest, errors + composite.proximal_error(point, 1.0 / (condition * mu)) * (1 + 2 * condition))
     return lowest

@@ -1,7 +1,7 @@
 """Certificates from multipliers, for feasible sets without a projection in closed form.
 
-The perturbed objective is minimised over the inequalities of K, and the distance of the answer from the exact minimiser is bounded by
-multipliers of these (`geometry.certified_minimum`).
+The perturbed objective is minimised over the inequalities of K, and the distance of the answer from the exact minimiser is
+bounded by multipliers of these (`geometry.certified_minimum`).
 """
 
 from __future__ import annotations

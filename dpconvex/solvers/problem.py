@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
@@ -110,6 +112,11 @@ class Problem:
 
         return batched_loss(self.template, self.space, self.batch)
 
+    @property
+    def split(self) -> tuple[Expression, Kinks | None]:
+        """The regularizer without what has a proximal map together with K, and that."""
+        return split_kinks(self.feasible, self.template.regularizer)
+
     def value(self, theta: Array) -> float:
         """F at `theta`, shape (dim,), K not checked."""
         return self.value_and_gradient(theta)[0]
@@ -121,26 +128,25 @@ class Problem:
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
         """Both at once, at the cost of one pass over the records.
 
-        With `smooth`, without the separable absolute values of the regularizer, which are handled by their proximal map.
+        With `smooth`, without the kinks of the regularizer, which are handled by their proximal map.
         """
         seen = theta if self.projector is None else self.projector(theta)
         value, gradient = self.loss.value_and_gradient(seen)
         if self.projector is not None:
             gradient = self.projector(gradient)
         linear = self._noise
-        regular, slope = self.loss.regularizer_value_and_gradient(theta, smooth)
+        regular, slope = self.loss.regularizer_value_and_gradient(theta, self.split[0] if smooth else None)
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
         return total, gradient + self.size * slope + self.added * theta + linear
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Product of the Hessian of F at `theta` (where it exists) with a direction, shape (dim,)."""
+        """Product of the Hessian of F at `theta` (where it exists, and without `split`) with a direction, shape (dim,)."""
         if self.projector is None:
             product = self.loss.hessian_product(theta, direction)
         else:
             product = self.projector(self.loss.hessian_product(self.projector(theta), self.projector(direction)))
-        return np.asarray(
-            product + self.size * self.loss.regularizer_hessian_product(theta, direction) + self.added * direction
-        )
+        bent = self.loss.regularizer_hessian_product(theta, direction, self.split[0])
+        return np.asarray(product + self.size * bent + self.added * direction)
 
     @property
     def _noise(self) -> Array:

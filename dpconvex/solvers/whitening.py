@@ -132,7 +132,8 @@ def cones(composite: Composite) -> list[list[Spectrum]]:
     """Pieces of K that are cones of symmetric matrices, those of equal size together."""
     sizes: dict[int, list[Spectrum]] = {}
     for piece in composite.problem.feasible.pieces:
-        if isinstance(piece, Spectrum) and np.isfinite(piece.lower) != np.isfinite(piece.upper):
+        free = composite.kinks is None or not np.isin(piece.coordinates, composite.kinks.touched).any()
+        if free and isinstance(piece, Spectrum) and np.isfinite(piece.lower) != np.isfinite(piece.upper):
             sizes.setdefault(len(piece.shift), []).append(piece)
     return list(sizes.values())
 

@@ -189,19 +189,15 @@ def test_merging_bounds_what_no_declaration_bounds() -> None:
 @pytest.mark.parametrize(
     "constraints",
     [
-        [cp.norm(X - 1, 2) <= 3, X >= 0],
-        [P[0, 0] <= 1],
-        [cp.norm(X, 2) <= 1, cp.abs(X) <= 0.5],
-        [S >> CONES, S << 3 * CONES],
-        [X[0] + X[1] <= 1, X[1] + X[2] <= 1],
-        [cp.norm(P[:2, :2], "fro") <= 1],
+        [S >> CONES, S << CONES + np.diag([1.0, 0.0])],
+        [cp.norm(cp.multiply([1, 2, 3, 4], X), 2) <= 1, cp.norm(cp.multiply([1, 2, 3, 4], X - [2, 0, 0, 0]), 2) <= 1],
     ],
 )
 def test_clashes_are_named(constraints: list[cp.Constraint]) -> None:
     feasible = feasible_set(space_of([P, X, S]), constraints)
     assert not feasible.has_projection
     assert feasible.reason is not None
-    assert "closed-form projection" in feasible.reason
+    assert "no projection on the intersection" in feasible.reason
     with pytest.raises(NotConverged, match="drop one of them"):
         feasible.project(np.zeros(feasible.space.dim))
     assert "no projection" in feasible.describe()
@@ -209,7 +205,7 @@ def test_clashes_are_named(constraints: list[cp.Constraint]) -> None:
 
 @pytest.mark.parametrize(
     "constraint",
-    [cp.norm(X, 3) <= 1, cp.exp(X[0]) <= 1, cp.norm(cp.multiply([1, 2, 3, 4], X), 2) <= 1, cp.norm(X, 2) + X[0] <= 1],
+    [cp.norm(X, 3) <= 1, cp.exp(X[0]) <= 1, cp.norm(X, 2) + X[0] <= 1],
 )
 def test_unrecognised_constraints_are_named(constraint: cp.Constraint) -> None:
     feasible = feasible_set(space_of([P, X]), [constraint])

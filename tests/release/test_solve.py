@@ -265,11 +265,6 @@ def test_without_a_proof_nothing_is_read_and_nothing_spent(case: str) -> None:
     assert budget.entries == ()
 
 
-def test_without_strong_convexity_there_is_no_unique_minimiser() -> None:
-    with pytest.raises(dp.NotPrivate, match="strongly convex"):
-        dp.minimize(UNPROVED["no strong convexity"][0], records())
-
-
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
 def test_there_is_no_such_promise(epsilon: float) -> None:
     with pytest.raises(dp.TemplateError, match="epsilon must be positive"):

@@ -304,7 +304,7 @@ def test_malformed_problems_are_refused(name: str, value: object) -> None:
 
 
 def test_absolute_values_are_split_off_where_they_have_a_proximal_map() -> None:
-    assert Composite(lasso()).absolute is not None
+    assert Composite(lasso()).kinks is not None
     assert not Composite(lasso()).is_smooth
     assert Composite(logistic()).is_smooth
     assert not Composite(regression()).is_smooth

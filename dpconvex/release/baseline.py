@@ -1,0 +1,191 @@
+"""The fit without privacy, for comparison: whatever CVXPY can solve, with a statement of how accurate it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
+from dpconvex.core.discipline import is_convex
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.geometry.feasible_set import feasible_set
+from dpconvex.language.record import Batch
+from dpconvex.language.template import Template
+from dpconvex.release.release import Release
+from dpconvex.release.solve import DataEngine, resolved
+from dpconvex.release.verify import analyse
+from dpconvex.solvers.duality_gap import least
+from dpconvex.solvers.first_order import Warm
+from dpconvex.solvers.problem import Problem
+
+__all__ = ["Baseline", "minimize"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Baseline(Release):
+    """A fit without privacy, and how accurate it is.
+
+    Parameters
+    ----------
+    distance : float
+        Bound on the Euclidean distance from the minimiser; infinite where the minimiser need not be unique.
+    gap : float or None
+        How far the mean objective (of the losses, plus the regularizer) is above the least one at most, as the solver's dual
+        variables show; None where the distance was proved without it.
+    """
+
+    distance: float = np.inf
+    gap: float | None = None
+
+    @property
+    def accuracy(self) -> str:
+        """How accurate the fit is, in words."""
+        near = f"within {self.distance:.2g} of the minimiser"
+        if self.gap is None:
+            return near
+        above = f"its mean objective is at most {self.gap:.2g} above the least (duality gap)"
+        return f"{above}, {near}" if np.isfinite(self.distance) else above
+
+    @property
+    def status(self) -> str:
+        """That nothing is promised, and the accuracy."""
+        return f"{super().status}; {self.accuracy}"
+
+
+def minimize(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    backend: Any = None,
+    *,
+    clip: bool = False,
+    tolerance: float = 1e-6,
+    start: Mapping[str, ArrayLike] | None = None,
+) -> Baseline:
+    """Fit a template without privacy, for comparison; the result says so, and how accurate it is.
+
+    Smooth, strongly convex objectives are minimised to within the tolerance, which is proved.  Everything else that CVXPY can
+    solve goes to a conic solver, and the gap between its primal and dual objectives tells how far the answer can be off.
+
+    Parameters
+    ----------
+    template : Template
+    data : mapping of str to array_like
+    backend : str or object, optional
+        For objectives that are smooth and strongly convex.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    tolerance : float
+        Largest distance from the exact minimiser, where that is proved.
+    start : mapping of str to array_like, optional
+        Parameters to start from, such as the fit before on a path of regularizations; a conic solver makes no use of them.
+
+    Returns
+    -------
+    Release
+        Not private.  Its `distance` bounds the distance from the minimiser, and `gap` how far its mean objective is above the
+        least one; `accuracy` says both in words.
+
+    Raises
+    ------
+    NotPrivate, MissingRule
+        If the template falls outside the discipline: it is not convex, for example.
+    DomainError
+        If a record is outside its domain.
+    NotConverged
+        If there is no minimiser, or none was found.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("hinge_svm", features=1)  # its loss has a kink
+    >>> fit = dp.minimize(learner, {"x": [[1.0], [-0.5]], "y": [1, -1]})
+    >>> fit["w"].round(3), fit.gap < 1e-9
+    (array([2.]), True)
+    """
+    if not (is_real(tolerance) and 0 < tolerance < 1e300):
+        raise TemplateError(f"minimize: tolerance must be positive and finite, not {tolerance!r}.")
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    chosen, analysis = resolved(backend), analysed(template)
+    batch = template.record.validate(data, clip=clip)
+    if analysis is not None and reaches_tolerance(analysis):
+        if start is not None and backend in (None, "first-order"):
+            chosen = Warm()
+            chosen.last = started(analysis.form.space, start)
+        try:
+            theta = DataEngine(analysis, batch, batch.size, chosen).minimise(batch.size * analysis.modulus, tolerance)
+            return baseline(template, analysis.form.space, theta, tolerance, None)
+        except NotConverged:
+            if backend is not None:
+                raise
+    return by_duality(template, analysis, batch)
+
+
+def analysed(template: Template) -> Analysis | None:
+    """Return the constants of a template; None where it is convex and no rule bounds them, which a baseline does not need.
+
+    Raises
+    ------
+    NotPrivate
+        If it is not convex, or the loss mentions no variable.
+    """
+    try:
+        return analyse(template)
+    except NotPrivate:
+        if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
+            raise
+        return None
+
+
+def reaches_tolerance(analysis: Analysis) -> bool:
+    """Whether first-order methods can prove a distance: the program can be run, without kinks, and has one minimiser."""
+    return analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0
+
+
+def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
+    """Return the coordinates of a start."""
+    values = {}
+    for name, block in space.blocks.items():
+        value = np.asarray(start[name], dtype=float) if name in start else None
+        if value is None or value.shape != block.variable.shape or not np.isfinite(value).all():
+            raise TemplateError(f"minimize: start must hold {name!r}, finite numbers of shape {block.variable.shape}.")
+        values[name] = value
+    return space.pack(values)
+
+
+def by_duality(template: Template, analysis: Analysis | None, batch: Batch) -> Baseline:
+    """Fit through a conic solver."""
+    form = None if analysis is None else analysis.form
+    space = Space(template.variables) if form is None else form.space
+    modulus = 0.0 if analysis is None else batch.size * analysis.modulus
+    problem = Problem(
+        template=template,
+        space=space,
+        feasible=feasible_set(space, template.constraints) if form is None else form.feasible,
+        batch=batch,
+        size=batch.size,
+        strong_convexity=modulus or np.finfo(float).tiny,  # of which a conic solver makes no use
+    )
+    theta, gap = least(problem)
+    distance = float(np.sqrt(2 * gap / modulus)) if modulus > 0 else np.inf
+    return baseline(template, space, theta, distance, gap / batch.size)
+
+
+def baseline(template: Template, space: Space, theta: Array, distance: float, gap: float | None) -> Baseline:
+    """Return a fit."""
+    return Baseline(
+        parameters=space.unpack(theta),
+        not_private_because="no noise was added",
+        source=template.source,
+        predictor=template.predict,
+        distance=distance,
+        gap=gap,
+    )

@@ -1,0 +1,127 @@
+"""Fits without privacy: of anything that CVXPY solves, and they say how accurate they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+D = 3
+
+
+def records(n: int = 80, features: int = D) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n, features))
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    return {"x": x, "y": np.where(x[:, 0] + 0.3 * rng.normal(size=n) > 0, 1, -1)}
+
+
+def logistic_loss(x: Any, y: Any, w: Any) -> Any:
+    return cp.logistic(-y * (x @ w))
+
+
+def squares(w: Any) -> Any:
+    return 0.05 * cp.sum_squares(w)
+
+
+def free(w: Any) -> list[Any]:
+    return []
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "hinge": (lambda x, y, w: cp.pos(1 - y * (x @ w)), squares, free),
+    "absolute error, lasso": (lambda x, y, w: cp.abs(x @ w - y), lambda w: 0.01 * cp.norm1(w), free),
+    "logistic, lasso": (logistic_loss, lambda w: 0.01 * cp.norm1(w), free),
+    "nothing added": (lambda x, y, w: cp.square(x @ w - y), lambda w: 0.0, free),
+    "exponential": (lambda x, y, w: cp.exp(-y * (x @ w)), squares, free),
+    "second-order cone": (logistic_loss, squares, lambda w: [cp.norm(w[:2]) <= w[2]]),
+    "order": (logistic_loss, squares, lambda w: [w[0] <= w[1], w[1] <= w[2]]),
+    "cubic norm": (lambda x, y, w: cp.pnorm(cp.hstack([x @ w - y, w[0]]), 3), squares, free),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> None:
+    loss, regularizer, constraints = CASES[case]
+    data = records()
+    w, v = cp.Variable(D, name="w"), cp.Variable(D)
+    record = dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: loss(x, y, w), regularizer(w), constraints(w))
+    fit = dp.minimize(template, data)
+    mean = sum(loss(x, y, v) for x, y in zip(data["x"], data["y"], strict=True)) / len(data["y"]) + regularizer(v)
+    reference = cp.Problem(cp.Minimize(mean), constraints(v))
+    reference.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    assert np.linalg.norm(fit["w"] - v.value) < 1e-4
+    assert not fit.private
+    v.value = fit["w"]
+    assert mean.value <= reference.value + 1e-9
+    assert fit.accuracy in fit.status
+    assert fit.gap is None or fit.gap < 1e-7
+    assert fit.distance < 1e-3 or case in ("absolute error, lasso", "logistic, lasso", "nothing added", "exponential")
+
+
+def test_a_plain_hinge_takes_no_time() -> None:
+    template, data = dp.load("hinge_svm", features=20), records(2000, 20)
+    dp.minimize(template, records(50, 20))
+    start = time.process_time()
+    fit = dp.minimize(template, data)
+    assert time.process_time() - start < 5
+    assert fit.gap is not None
+    assert fit.gap < 1e-9
+    assert fit.distance < 1e-3
+
+
+def test_a_gap_is_an_honest_bound() -> None:
+    """A better point than the least one that the gap allows does not exist: tried with one-dimensional searches."""
+    template, data = dp.load("hinge_svm", features=1, regularization=0.3), records(30, 1)
+    fit = dp.minimize(template, data)
+    margins = data["y"] * data["x"][:, 0]
+
+    def value(w: Any) -> Any:
+        return np.maximum(1 - np.multiply.outer(w, margins), 0).mean(axis=-1) + 0.15 * np.square(w)
+
+    grid = np.linspace(-4, 4, 400_001)
+    best = grid[np.argmin(value(grid))]
+    grid = best + np.linspace(-1e-4, 1e-4, 400_001)
+    assert fit.gap is not None
+    assert value(fit["w"])[0] - value(grid).min() <= fit.gap + 1e-14
+    assert abs(fit["w"][0] - grid[np.argmin(value(grid))]) <= fit.distance + 1e-8
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "constraints", "reason"),
+    [
+        (lambda w: 0.0, free, "decreases without end"),
+        (squares, lambda w: [cp.sum(w) >= 1, w <= -1], "nothing satisfies"),
+    ],
+)
+def test_without_a_least_value_it_says_so(regularizer: Any, constraints: Any, reason: str) -> None:
+    w = cp.Variable(D, name="w")
+    record = dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1]))
+    template = dp.Template(record, lambda x, y: -y * (x @ w), regularizer(w), constraints(w))
+    with pytest.raises((dp.NotConverged, dp.TemplateError), match=reason):
+        dp.minimize(template, records())
+
+
+def test_what_is_not_convex_has_no_baseline() -> None:
+    w = cp.Variable(D, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(D)), lambda x: -cp.logistic(x @ w), cp.sum_squares(w))
+    with pytest.raises(dp.NotPrivate, match="concave"):
+        dp.minimize(template, {"x": records()["x"]})
+
+
+def test_a_path_starts_from_the_last_fit() -> None:
+    data = records(2000, 10)
+    first = dp.minimize(dp.load("logistic_regression", features=10, regularization=0.02), data, tolerance=1e-9)
+    learner = dp.load("logistic_regression", features=10, regularization=0.0201)
+    warm = dp.minimize(learner, data, tolerance=1e-8, start=first)
+    cold = dp.minimize(learner, data, tolerance=1e-8)
+    assert np.linalg.norm(warm["w"] - cold["w"]) <= 2e-8
+    with pytest.raises(dp.TemplateError, match="start must hold 'w'"):
+        dp.minimize(learner, data, start={"w": np.zeros(3)})
