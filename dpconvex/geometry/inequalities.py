@@ -1,4 +1,4 @@
-"""Constraints as what can be linearised: bounds, slabs and equations, matrix inequalities, and convex functions that are not positive."""
+"""Constraints as what can be linearised: what is linear, matrix inequalities, and convex functions that are not positive."""
 
 from __future__ import annotations
 
