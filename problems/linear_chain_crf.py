@@ -53,11 +53,10 @@ def template(
     paths = list(np.ndindex(*[classes] * length))
     sequences = [" ".join(names[c] for c in path) for path in paths]
     here = np.array([np.eye(classes)[list(path)].ravel() for path in paths])  # which label each position has
-    steps = np.zeros((len(paths), classes, classes))  # how often each pair of labels follows each other
+    steps = np.zeros((len(paths), classes**2))  # how often each pair of labels follows each other
     for k, path in enumerate(paths):
         for t in range(length - 1):
-            steps[k, path[t], path[t + 1]] += 1
-    steps = steps.reshape(len(paths), -1)
+            steps[k, path[t] * classes + path[t + 1]] += 1
     W = cp.Variable((features, classes), name="W")
     T = cp.Variable((classes, classes), name="T")
 

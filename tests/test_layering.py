@@ -273,6 +273,7 @@ SPEAK_CVXPY = {
     "dpconvex.core.from_cvxpy",
     "dpconvex.core.to_cvxpy",
     "dpconvex.solvers.conic",
+    "dpconvex.solvers.duality_gap",
     "dpconvex.language.batch_program",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.

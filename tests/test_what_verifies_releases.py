@@ -129,9 +129,9 @@ def gaussians() -> dp.Template:
 
 
 LEARNERS: dict[str, Callable[[], dp.Template]] = {
-    **{f"K: {name}": (lambda build=build: vector_learner(build)) for name, build in VECTOR_SETS.items()},  # type: ignore[misc]
-    **{f"K: {name}": (lambda parts=parts: matrix_learner(*parts)) for name, parts in MATRIX_SETS.items()},  # type: ignore[misc]
-    **{f"regularizer: {n}": (lambda parts=parts: regularized_learner(*parts)) for n, parts in REGULARIZERS.items()},  # type: ignore[misc]
+    **{f"K: {name}": (lambda build=build: vector_learner(build)) for name, build in VECTOR_SETS.items()},
+    **{f"K: {name}": (lambda parts=parts: matrix_learner(*parts)) for name, parts in MATRIX_SETS.items()},
+    **{f"regularizer: {n}": (lambda parts=parts: regularized_learner(*parts)) for n, parts in REGULARIZERS.items()},
     "regularizer: entropy on a simplex": entropic,
     "regularizer: log-det": log_det,
     "Gaussians with three more constraints": gaussians,

@@ -7,6 +7,7 @@ bounded over the record's domain, for one record (z = z') and for two records th
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +21,7 @@ __all__ = ["form_range"]
 
 Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
-Block = sp.csr_array | NDArray[np.float64]
+Block: TypeAlias = sp.csr_array | NDArray[np.float64]
 
 SMALL, LARGEST_DENSE = 100, 1500
 # Diagonal entries that agree to this fraction may be taken together.
@@ -60,9 +61,8 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
     value = table.data / (weight[row] * weight[column])
-    scaled: Block = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
-    if len(used) <= SMALL:  # a sparse matrix costs more than its few numbers
-        scaled = scaled.toarray()
+    table = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
+    scaled: Block = table.toarray() if len(used) <= SMALL else table  # a sparse matrix costs more than its few numbers
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))

@@ -18,10 +18,12 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Walker
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.calculus.strong_convexity import as_squares
+from dpconvex.core.atoms.matrices import LOG_DET
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
+from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.linear_maps import arguments_of
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 
@@ -92,7 +94,10 @@ def quadratic_slope(closed: Quadratic, form: LossForm, ball: float) -> float:
 
 
 def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> float:
-    """Bound the gradients with the rules for losses."""
+    """Bound the gradients with the rules for losses, or the inverse of a matrix by its least eigenvalue."""
+    least = least_eigenvalue(expression.args[0], form.feasible) if expression.atom is LOG_DET else 0.0
+    if least > 0:
+        return math.sqrt(expression.args[0].shape[0]) / least * (1 + 1e-12)
     leaves = affine_leaves(expression)
     try:
         gram = Gram([form.expander.expand(leaf) for leaf in leaves], form.space, form.bases)

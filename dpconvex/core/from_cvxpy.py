@@ -254,7 +254,9 @@ def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) 
     if found is None:
         if type(node.args[1]).__name__ == "psd_wrap":
             raise NotPrivate(
-                "the matrix of a quadratic form is not positive semidefinite, as it is said to be", node, "use a convex quadratic"
+                "the matrix of a quadratic form is not positive semidefinite, as it is said to be",
+                node,
+                "use a convex quadratic",
             )
         raise NotPrivate(
             f"{what} is not convex: the matrix of a quadratic form has a negative eigenvalue",

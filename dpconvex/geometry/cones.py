@@ -32,7 +32,7 @@ class SecondOrderCone(Piece):
     def is_cone_at(self, point: Array) -> bool:
         """Whether the point is at height 0 on the axis."""
         k = len(self.center)
-        return bool(close(self.center, point[:k]).all() and close(self.level, self.axis @ point[k:]))
+        return bool(close(self.center, point[:k]).all() and close(np.asarray(self.level), self.axis @ point[k:]).all())
 
     def project(self, x: Array) -> Array:
         """Project on the apex, or on the nearest ray."""

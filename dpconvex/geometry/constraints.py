@@ -154,7 +154,9 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
     for row in np.flatnonzero(slanted):
         part, factors = next((p, f) for p, f in curved.items() if f.indptr[row + 1] > f.indptr[row])
         entry, weight = factors.indices[factors.indptr[row]], float(factors.data[factors.indptr[row]])
-        found.append(norm_at_most(part, int(entry), -matrix[[row]] / weight, float(level[row]) / weight, weight, space, text))
+        found.append(
+            norm_at_most(part, int(entry), -matrix[[row]] / weight, float(level[row]) / weight, weight, space, text)
+        )
     bent &= ~slanted
     for (part, factors), count in zip(curved.items(), counts, strict=True):
         upper, lower = np.full(part.size, np.inf), np.full(part.size, -np.inf)

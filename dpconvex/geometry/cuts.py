@@ -175,7 +175,9 @@ class Cut(Piece):
 
         def room(s: float) -> float:
             u = self.moved(x, sign, s)
-            return self.room(self.whole.project(u), sign) + length * (self.whole.error(u) + 4 * UNIT * float(np.linalg.norm(u)))
+            return self.room(self.whole.project(u), sign) + length * (
+                self.whole.error(u) + 4 * UNIT * float(np.linalg.norm(u))
+            )
 
         return Root(excess, room, self.text), sign, max(first, 1e-290)
 
@@ -193,7 +195,10 @@ class Cut(Piece):
         """Intersect those of both."""
         lower, upper = (bound.copy() for bound in self.whole.bounds())
         below, above = self.knife.bounds()
-        lower[self.place], upper[self.place] = np.maximum(lower[self.place], below), np.minimum(upper[self.place], above)
+        lower[self.place], upper[self.place] = (
+            np.maximum(lower[self.place], below),
+            np.minimum(upper[self.place], above),
+        )
         return lower, upper
 
     def error(self, x: Array) -> float:
@@ -249,7 +254,11 @@ class Ellipsoid(Piece):
             return float(np.sqrt(np.sum((stretch * self.at(start, s) + along) ** 2) + missed)) - self.radius
 
         def room(s: float) -> float:
-            size = float(np.linalg.norm(np.abs(stretch * self.at(start, s)) + np.abs(along))) + np.sqrt(missed) + self.radius
+            size = (
+                float(np.linalg.norm(np.abs(stretch * self.at(start, s)) + np.abs(along)))
+                + np.sqrt(missed)
+                + self.radius
+            )
             return (sum(self.matrix.shape) + 16) * UNIT * float(size)
 
         return Root(excess, room, self.text)

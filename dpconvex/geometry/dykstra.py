@@ -134,11 +134,15 @@ class Intersection(Piece):
             gap += (len(place) + 4) * UNIT * length * float(np.linalg.norm(apart))
             own += eta
             if k < len(self.parts) - 1:
-                outside = max(outside, float(np.linalg.norm(piece.project(p[place]) - p[place])) + piece.error(p[place]))
+                outside = max(
+                    outside, float(np.linalg.norm(piece.project(p[place]) - p[place])) + piece.error(p[place])
+                )
         missed = outside + own
         share = missed / (missed + self.ball)
         away = own + share * (float(np.linalg.norm(p - self.inner)) + own)
-        room = 8 * len(self.parts) * UNIT * float(np.linalg.norm(x) + np.abs(fresh).sum(axis=0).max() + np.linalg.norm(p))
+        room = (
+            8 * len(self.parts) * UNIT * float(np.linalg.norm(x) + np.abs(fresh).sum(axis=0).max() + np.linalg.norm(p))
+        )
         g = float(np.linalg.norm(p - x + fresh.sum(axis=0))) + own + room
         gamma = max(gap, 0.0) + (float(np.linalg.norm(x - p)) + away) * away
         # One sweep more than `project` makes moves by as much as it says.

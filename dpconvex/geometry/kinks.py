@@ -11,24 +11,25 @@ coordinates that have nothing in common.  For such a function f of ``A theta + c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.exponentials import ENTR, LOG
-from dpconvex.core.atoms.extremes import MAX
+from dpconvex.core.atoms.extremes import MAX, is_hinge, is_zero
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, LOG_DET, NORM_NUC, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.remembered import once
 from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute, weighted_sum
-from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece, Spectrum
+from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 from dpconvex.geometry.proximal_functions import (
@@ -37,9 +38,11 @@ from dpconvex.geometry.proximal_functions import (
     LARGEST,
     LARGEST_SIZE,
     LOGARITHM,
+    POSITIVE,
     SIZES,
     VectorFunction,
 )
+from dpconvex.geometry.spectra import Spectrum
 
 __all__ = ["Kinks", "Term", "split_kinks"]
 
@@ -179,21 +182,32 @@ class Kinks:
 
     def error(self, norm: float, step: float) -> float:
         """Bound the rounding of `proximal`, from a point of a given norm."""
-        cones = sum(piece.error(np.full(len(piece.coordinates), norm)) for piece in self.cones)
+        cones = sum(piece.largest_error(norm) for piece in self.cones)
         return 4 * UNIT * norm + cones + sum(term.error(norm, step) for term in self.terms)
 
 
-@once
+_SPLITS: WeakKeyDictionary[Space, dict[tuple[Any, ...], tuple[Expression, Kinks | None]]] = WeakKeyDictionary()
+
+
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
 
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.
+    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  Done once for each K, also
+    where there are several copies of it.
     """
+    known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.reason, feasible.declared)
+    if key not in known:
+        known[key] = split(feasible, regularizer)
+    return known[key]
+
+
+def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
+    """Do the work of `split_kinks`."""
     if not (is_convex(regularizer) and feasible.has_projection):
         return regularizer, None
     space = feasible.space
     rest, absolute = split_absolute(regularizer, space)
-    if absolute is not None and not feasible.bounds_only(absolute.weights > 0):
+    if absolute is not None and not fits_with(absolute, feasible):
         rest, absolute = regularizer, None
     left: dict[Expression, sp.csr_array] = {}
     terms: list[Term] = []
@@ -210,7 +224,39 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
         cones.extend(around)
     if not terms:
         return (rest, Kinks(absolute)) if absolute is not None else (regularizer, None)
-    return weighted_sum(left), Kinks(absolute, tuple(terms), tuple(cones))
+    return weighted_sum(left), Kinks(absolute, tuple(together(terms)), tuple(cones))
+
+
+def together(terms: Sequence[Term]) -> Iterator[Term]:
+    """Join terms of one function of vectors of one length, so that one pass serves all."""
+    alike: dict[tuple[Any, ...], list[Term]] = {}
+    for number, term in enumerate(terms):
+        alike.setdefault((number,) if term.spectrum else (term.function.name, term.table.shape[1]), []).append(term)
+    for group in alike.values():
+        starts = np.cumsum([0, *(len(term.offset) for term in group)])
+        yield replace(
+            group[0],
+            matrix=sp.csr_array(sp.vstack([term.matrix for term in group])),
+            offset=np.concatenate([term.offset for term in group]),
+            scale=np.concatenate([term.scale for term in group]),
+            table=np.concatenate([term.table + start for term, start in zip(group, starts[:-1], strict=True)]),
+            weights=np.concatenate([term.weights for term in group]),
+        )
+
+
+def fits_with(absolute: AbsoluteValues, feasible: FeasibleSet) -> bool:
+    """Whether to shrink and then to project is a proximal map: there are bounds alone, or balls around a common centre 0."""
+    for piece in feasible.pieces:
+        shrunk = absolute.weights[piece.coordinates] > 0
+        if isinstance(piece, Interval) or not shrunk.any():
+            continue
+        ball = piece.ball if isinstance(piece, ConesInBall) else piece
+        cones = piece.cones if isinstance(piece, ConesInBall) else ()
+        if not isinstance(ball, NormBall) or ball.center.any() or absolute.centers[piece.coordinates][shrunk].any():
+            return False
+        if not all(isinstance(cone, Interval) for cone in cones):
+            return False
+    return True
 
 
 def unfolded(regularizer: Expression) -> dict[Expression, sp.csr_array]:
@@ -231,14 +277,17 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
     """Read weighted entries of an atom as a term; None if it has no proximal map here."""
     atom = part.atom
     weights = -weights if atom in CONCAVE else weights
-    if atom is None or not part.args or not part.args[0].is_affine or (weights < 0).any():
+    if atom is None or not part.args or (weights < 0).any():
         return None
-    inner = part.args[0]
+    hinge = is_hinge(part)
+    inner = next(argument for argument in part.args if not is_zero(argument)) if hinge else part.args[0]
+    if not inner.is_affine or inner.is_constant:
+        return None
     function: VectorFunction | None = SPECTRAL.get(atom)
     if function is not None:
         return spectral_term(function, inner, float(weights[0]), space)
-    if atom in SEPARABLE:
-        function, table = SEPARABLE[atom], np.arange(inner.size)[None]
+    if hinge or atom in SEPARABLE:
+        function, table = POSITIVE if hinge else SEPARABLE[atom], np.arange(inner.size)[None]
         spread = weights
     elif atom in (NORM, MAX):
         function = LARGEST if atom is MAX else NORMS.get(part.option("p"))

@@ -129,7 +129,9 @@ def product(pieces: Sequence[Piece], depth: int, more: Indices | None = None) ->
     parts = [merge(group, depth) for group in overlap(pieces)]
     if any(part is None for part in parts):
         return None
-    whole = np.unique(np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more]))
+    whole = np.unique(
+        np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more])
+    )
     return Product(whole, texts(pieces), tuple(part for part in parts if part is not None))
 
 
@@ -284,12 +286,16 @@ def polyhedral(pieces: Sequence[Piece]) -> Piece | None:
         if isinstance(piece, Interval):
             lower[place], upper[place] = np.maximum(lower[place], piece.lower), np.minimum(upper[place], piece.upper)
             continue
-        rows = piece.normal[None] if isinstance(piece, Slab) else piece.matrix
+        if isinstance(piece, Slab):
+            rows, ends = piece.normal[None], ([piece.lower], [piece.upper])
+        else:
+            assert isinstance(piece, AffineSubspace)
+            rows, ends = piece.matrix, (list(piece.value), list(piece.value))
         spread = np.zeros((len(rows), n))
         spread[:, place] = rows
         matrix.append(spread)
-        least.append([piece.lower] if isinstance(piece, Slab) else piece.value)
-        most.append([piece.upper] if isinstance(piece, Slab) else piece.value)
+        least.append(ends[0])
+        most.append(ends[1])
     if n > LARGEST_SIDE or n * sum(map(len, least)) > LARGEST_MATRIX:
         return None
     rows_given = np.vstack(matrix), np.concatenate(least), np.concatenate(most)

@@ -231,7 +231,9 @@ def least_change(rows: Array, aim: Array) -> tuple[Array, Array]:
     return q[:, :rank] @ z, y
 
 
-def polyhedron(coordinates: Indices, text: str, box: tuple[Array, Array], rows: tuple[Array, Array, Array]) -> Polyhedron:
+def polyhedron(
+    coordinates: Indices, text: str, box: tuple[Array, Array], rows: tuple[Array, Array, Array]
+) -> Polyhedron:
     """Make a polyhedron of bounds and rows (a matrix, and the least and the most of each row).
 
     Raises
@@ -250,7 +252,7 @@ def polyhedron(coordinates: Indices, text: str, box: tuple[Array, Array], rows: 
 Ends = tuple[Array, Array]
 
 
-def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array, Array]:
+def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Any, ...]:
     """Return ``A x <= b`` for all ends that are no equations, ``E x = e`` for those that are, and where they come from."""
     matrix = np.vstack([np.eye(len(box[0])), rows[0]])
     least, most = np.concatenate([box[0], rows[1]]), np.concatenate([box[1], rows[2]])

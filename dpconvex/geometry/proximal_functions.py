@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import wrightomega, xlogy
 
-__all__ = ["ENTROPY", "EUCLIDEAN", "LARGEST", "LARGEST_SIZE", "LOGARITHM", "SIZES", "VectorFunction"]
+__all__ = ["ENTROPY", "EUCLIDEAN", "LARGEST", "LARGEST_SIZE", "LOGARITHM", "POSITIVE", "SIZES", "VectorFunction"]
 
 Array = NDArray[np.float64]
 
@@ -57,6 +57,11 @@ def shrink_entries(rows: Array, t: Array) -> Array:
     return np.asarray(np.sign(rows) * np.maximum(np.abs(rows) - t, 0.0))
 
 
+def shrink_positive(rows: Array, t: Array) -> Array:
+    """Shorten positive entries by t."""
+    return np.asarray(np.where(rows > 0, np.maximum(rows - t, 0.0), rows))
+
+
 def level(rows: Array, t: Array) -> Array:
     """Return the number a for which ``sum(max(row - a, 0)) = t``, by sorting: M. Held, P. Wolfe & H. Crowder 1974."""
     ordered = -np.sort(-rows, axis=1)
@@ -88,6 +93,13 @@ def entropic(rows: Array, t: Array) -> Array:
 
 EUCLIDEAN = VectorFunction("the Euclidean norm", lambda rows: np.linalg.norm(rows, axis=1), shrink_rows)
 SIZES = VectorFunction("the sum of sizes", lambda rows: np.abs(rows).sum(axis=1), shrink_entries, separable=True)
+POSITIVE = VectorFunction(
+    "the sum of positive parts",
+    lambda rows: np.maximum(rows, 0.0).sum(axis=1),
+    shrink_positive,
+    separable=True,
+    even=False,
+)
 LARGEST = VectorFunction("the largest entry", lambda rows: rows.max(axis=1), cut_largest, even=False)
 LARGEST_SIZE = VectorFunction("the largest size", lambda rows: np.abs(rows).max(axis=1), cut_sizes)
 

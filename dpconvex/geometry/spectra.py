@@ -178,7 +178,8 @@ class Spectral(Piece):
 
     def distance_bound(self, point: Array) -> float:
         """Return the distance of the shift plus the largest norm of a spectrum."""
-        return (float(np.linalg.norm(self.center_point() - point)) + self.inner.norm_bound()) * (1 + 4 * UNIT)
+        center = svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
+        return (float(np.linalg.norm(center - point)) + self.inner.norm_bound()) * (1 + 4 * UNIT)
 
     def error(self, x: Array) -> float:
         """Backward error of the decomposition, with room for the reassembly, and the error on the spectrum."""

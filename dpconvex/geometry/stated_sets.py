@@ -22,7 +22,16 @@ from dpconvex.geometry.convex_sets import (
 from dpconvex.geometry.cuts import Ellipsoid
 from dpconvex.geometry.spectra import Spectral, Spectrum
 
-__all__ = ["linear", "norm_ball", "nuclear_ball", "second_order", "semidefinite", "spectral_ball", "two_sided", "unsatisfiable"]
+__all__ = [
+    "linear",
+    "norm_ball",
+    "nuclear_ball",
+    "second_order",
+    "semidefinite",
+    "spectral_ball",
+    "two_sided",
+    "unsatisfiable",
+]
 
 Array = NDArray[np.float64]
 
@@ -233,14 +242,20 @@ def nuclear_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], ra
     found = whole or rectangle(matrix, offset, shape)
     if found is None or min(shape) == 1:
         # The Frobenius norm is no larger, and the same for a vector.
-        return norm_ball(matrix, offset, 2, radius, text) if min(shape) == 1 else contained(matrix, offset, radius, 1.0, text)
+        return (
+            norm_ball(matrix, offset, 2, radius, text)
+            if min(shape) == 1
+            else contained(matrix, offset, radius, 1.0, text)
+        )
     coordinates, scale, shift = found
     places, ends = np.arange(min(shape)), np.full(min(shape), radius / abs(scale))
     ball = AxisHull(places, text, np.zeros(min(shape)), -ends, ends)
     return [Spectral(coordinates, text, shift, ball, whole is not None)]
 
 
-def rectangle(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...]) -> tuple[NDArray[np.int64], float, Array] | None:
+def rectangle(
+    matrix: sp.csr_array, offset: Array, shape: tuple[int, ...]
+) -> tuple[NDArray[np.int64], float, Array] | None:
     """Coordinates, a scale s > 0 and a shift C such that the matrix is ``+-s (X - C)`` for X of one coordinate an entry."""
     if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
         return None

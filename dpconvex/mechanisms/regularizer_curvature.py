@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
@@ -26,10 +25,10 @@ from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import weighted_sum
+from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
-from dpconvex.geometry.spectra import Spectrum
 from dpconvex.language.record import Record
 
 __all__ = ["bend_of", "bends"]
@@ -62,8 +61,8 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
     rest: dict[Expression, sp.csr_array] = {}
     determinants = 0.0
     for part, row in linear_parts(smooth).items():
-        least = least_eigenvalue(part.args[0], form) if part.atom is LOG_DET else 0.0
-        if least > 0:
+        least = least_eigenvalue(part.args[0], form.feasible) if part.atom is LOG_DET else 0.0
+        if least > 0:  # log det P bends a direction V by tr(P^-1 V P^-1 V)
             determinants += float(abs(row).sum()) / least**2
             continue
         known = part.is_affine or squares(part, row.toarray()[0]) is not None
@@ -73,21 +72,6 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
     hessian = known_part.hessian
     stiff = float(abs(hessian).sum(axis=1).max()) if hessian.nnz else 0.0
     return stiff, determinants * (1 + 1e-9), weighted_sum(rest) if rest else None
-
-
-def least_eigenvalue(matrix: Expression, form: LossForm) -> float:
-    """Bound the eigenvalues of a symmetric variable from below over K; minus infinity of anything else.
-
-    The Hessian of ``-log det P`` takes a direction V to ``tr(P^-1 V P^-1 V)``, which is at most ``||V||^2`` over their square.
-    """
-    blocks = [block for block in form.space.blocks.values() if block.variable is matrix and block.symmetric]
-    found = -math.inf
-    for piece in form.feasible.declared:
-        for block in blocks:
-            if isinstance(piece, Spectrum) and np.array_equal(piece.coordinates, np.arange(block.dim) + block.start):
-                shift = np.linalg.eigvalsh(piece.shift)
-                found = max(found, float(shift[0]) + piece.lower - 1e-12 * float(np.abs(shift).max()))
-    return found
 
 
 @once

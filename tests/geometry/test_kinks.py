@@ -64,6 +64,10 @@ CASES: dict[str, Case] = {
     "Frobenius norm": (matrix(3, 3, symmetric=True), lambda v: cp.norm(v, "fro"), free),
     "Frobenius norm, PSD": (matrix(3, 3, PSD=True), lambda v: cp.norm(v, "fro"), free),
     "orthogonal rows": (vector(), lambda v: cp.norm(TURN @ v + 1), free),
+    "positive parts": (vector(), lambda v: cp.sum(cp.pos(2 * v - 1)), free),
+    "positive parts in a box": (vector(), lambda v: cp.sum(cp.pos(1 - v)), lambda v: [v <= 0.9]),
+    "absolute values in a ball": (vector(), cp.norm1, lambda v: [cp.norm(v) <= 1.5]),
+    "absolute values in a part of a ball": (vector(nonneg=True), cp.norm1, lambda v: [cp.norm(v) <= 1.5]),
     "total variation of pairs": (vector(), lambda v: cp.norm1(v[0] - v[1]) + cp.norm1(v[2] + v[3] - 1), free),
     "of blocks": (vector(), lambda v: cp.max(v[:2]) + cp.norm(v[2:4]) - cp.sum(cp.log(v[4:])), free),
 }

@@ -79,10 +79,12 @@ def read(variables: list[cp.Variable], constraints: list[cp.Constraint]) -> Feas
     return feasible_set(space, [reader.constraint(constraint) for constraint in constraints])
 
 
-def reference(feasible: FeasibleSet, variables: list[cp.Variable], constraints: list[cp.Constraint], x: np.ndarray) -> np.ndarray:
+def reference(
+    feasible: FeasibleSet, variables: list[cp.Variable], constraints: list[cp.Constraint], x: np.ndarray
+) -> np.ndarray:
     values = feasible.space.unpack(x)
     distance = cp.norm(cp.hstack([cp.vec(v - values[v.name()], order="F") for v in variables]))
-    tight = {name: 1e-11 for name in ("tol_gap_abs", "tol_gap_rel", "tol_feas")}
+    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-11)
     cp.Problem(cp.Minimize(distance), constraints).solve(solver="CLARABEL", **tight)
     return feasible.space.pack({v.name(): v.value for v in variables})
 
@@ -216,7 +218,10 @@ def test_the_second_projection_begins_where_the_first_ended() -> None:
     rng = np.random.default_rng(8)
     n = 200
     wall = polyhedron(
-        np.arange(n), "", (np.full(n, -0.5), np.full(n, 0.5)), (rng.normal(size=(80, n)), np.full(80, -np.inf), np.ones(80))
+        np.arange(n),
+        "",
+        (np.full(n, -0.5), np.full(n, 0.5)),
+        (rng.normal(size=(80, n)), np.full(80, -np.inf), np.ones(80)),
     )
     x = rng.normal(size=n)
     start = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from scipy import stats
@@ -176,11 +177,13 @@ def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.Monke
         return real(*arguments, **options)
 
     monkeypatch.setattr(repeated, "run_certified", stopped)
-    templates = grid(0.1)
+    w = cp.Variable(3, name="w")
+    loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
+    template = dp.Template(grid(0.1)["0.1"].record, loss, 0.05 * cp.sum_squares(w))
     with pytest.raises(KeyboardInterrupt):
-        tune_repeated(templates, data(100), dp.Privacy(1.0), budget=ledger)
+        tune_repeated([template], data(100), dp.Privacy(1.0), budget=ledger)
     assert float(ledger.remaining.epsilon) == 0.0
-    assert all(variable.value is None for variable in templates["0.1"].variables)
+    assert w.value is None
 
 
 def test_the_cost_is_recorded_before_the_data_are_read() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import noise_cap
 from dpconvex.mechanisms.rounding import answer_radius
@@ -36,14 +37,25 @@ SMOOTH: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], li
 # What the normal form of a template writes as squares, whose curvature is read off.
 READ_OFF = {"quadratic form"}
 KINKED: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], list[Any]]]] = {
+    "norm, moved": (lambda w: 0.1 * cp.norm(w - 1, 2), BALL),
+    "groups that overlap": (lambda w: 0.1 * cp.norm(w[:2], 2) + 0.1 * cp.norm(w[1:], 2), FREE),
+    "largest": (lambda w: 0.1 * cp.max(w), BALL),
+    "differences": (lambda w: 0.1 * cp.norm1(w[1:] - w[:-1]), FREE),
+    "absolute values in a ball": (lambda w: 0.1 * cp.norm1(w - 1), BALL),
+    "largest absolute value": (lambda w: 0.1 * cp.norm_inf(w), BALL),
+    "positive parts": (lambda w: 0.1 * cp.sum(cp.pos(w)), BALL),
+    "root": (lambda w: 0.1 * cp.sum(cp.power(cp.abs(w - 1), 1.5)), BALL),
+    "entropy down to zero": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0, cp.norm(w, 2) <= 2]),
+    "logarithms down to zero": (lambda w: -0.1 * cp.sum(cp.log(w)), lambda w: [w >= 0, cp.norm(w, 2) <= 2]),
+}
+# With a proximal map, kinks and logarithms are no obstacle.
+MAPPED: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], list[Any]]]] = {
     "norm": (lambda w: 0.1 * cp.norm(w, 2), BALL),
     "norm, free": (lambda w: 0.1 * cp.norm(w, 2), FREE),
     "largest": (lambda w: 0.1 * cp.max(w), FREE),
-    "differences": (lambda w: 0.1 * cp.norm1(w[1:] - w[:-1]), FREE),
     "absolute values in a ball": (lambda w: 0.1 * cp.norm1(w), BALL),
     "largest absolute value": (lambda w: 0.1 * cp.norm_inf(w), FREE),
     "positive parts": (lambda w: 0.1 * cp.sum(cp.pos(w)), FREE),
-    "root": (lambda w: 0.1 * cp.sum(cp.power(cp.abs(w - 1), 1.5)), BALL),
     "entropy down to zero": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0, w <= 2]),
     "logarithms down to zero": (lambda w: -0.1 * cp.sum(cp.log(w)), lambda w: [w >= 0, w <= 2]),
 }
@@ -126,8 +138,24 @@ def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(na
     assert not budget.entries
 
 
+@pytest.mark.parametrize("mechanism", [GAMMA, dp.OutputPerturbation(), None], ids=repr)
+@pytest.mark.parametrize("name", MAPPED)
+def test_what_has_a_proximal_map_is_released_whatever_the_noise(name: str, mechanism: Any) -> None:
+    template = template_of(*MAPPED[name])
+    assert not bends(analyse(template).form)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 3))
+    data = {"x": x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), "y": rng.choice([-1, 1], 60)}
+    for epsilon in (0.05, 50.0):
+        spy = Spy()
+        certificate = dp.solve(template, data, dp.Privacy(epsilon, 1e-6), mechanism, spy, seed=1).certificate
+        assert certificate is not None
+        assert spy.seen or mechanism is None  # which may choose noisy gradient descent
+        assert all(solution.distance_bound <= certificate.tolerance for _, solution in spy.seen)
+
+
 def test_noisy_gradient_descent_needs_no_smooth_regularizer() -> None:
-    template = template_of(*KINKED["norm"])
+    template = template_of(*KINKED["norm, moved"])
     assert dp.is_private(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.1))
 
 
@@ -146,3 +174,31 @@ def test_terms_with_the_factor_zero_ask_for_nothing() -> None:
         cp.sum_squares(w) + 0.0 * cp.norm1(w),
     )
     assert dp.verify(template, dp.Privacy(1.0), 10, GAMMA).noise_scale > 0
+
+
+def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set() -> None:
+    P = cp.Variable((3, 3), symmetric=True, name="P")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(3)),
+        lambda x: x @ P @ x,
+        0.05 * cp.sum_squares(P) - 0.3 * cp.log_det(P),
+        [P >> np.diag([0.2, 0.3, 0.4])],
+    )
+    form = analyse(template).form
+    bend = bend_of(form, 7.0)
+    assert not bends(form)
+    assert bend.rest == pytest.approx(0.3 / 0.2**2, rel=1e-8)
+    assert bend.radius == np.inf
+    slope = slope_of(template.regularizer, form, ball=2.0)
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        root = rng.normal(size=(3, 3)) * rng.choice([0.01, 0.3])
+        matrix = np.diag([0.2, 0.3, 0.4]) + root @ root.T
+        inverse = np.linalg.inv(matrix)
+        direction = rng.normal(size=(3, 3))
+        direction = (direction + direction.T) / np.linalg.norm(direction + direction.T)
+        assert 0.3 * np.trace(inverse @ direction @ inverse @ direction) <= bend.rest
+        if np.linalg.norm(matrix) <= 2:
+            assert np.linalg.norm(0.1 * matrix - 0.3 * inverse) <= slope
+    assert np.isfinite(slope)
+    assert dp.verify(template, dp.Privacy(1.0), 100).noise_scale > 0

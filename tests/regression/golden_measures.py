@@ -99,7 +99,7 @@ def certificates(name: str) -> Numbers:
                 given = getattr(mechanism, "added", None) is not None
                 try:
                     numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism), given)
-                except dp.NotPrivate:
+                except (dp.NotPrivate, dp.TemplateError):  # no promise, or no step size of its own
                     numbers = {"mechanism": "refused"}
                 # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
                 short = {name: numbers[name] for name in CHOICE if name in numbers}
