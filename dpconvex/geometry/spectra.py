@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpconvex.geometry.convex_sets import UNIT, Piece, close
 
-__all__ = ["Spectral", "Spectrum", "clip_spectra", "smat", "svec"]
+__all__ = ["Spectral", "Spectrum", "clip_spectra", "side_of", "smat", "svec"]
 
 Array = NDArray[np.float64]
 
@@ -24,12 +24,17 @@ def svec(matrix: Array) -> Array:
     return np.asarray(matrix[..., row, column] * np.where(row == column, 1.0, np.sqrt(2.0)))
 
 
+def side_of(vector: Array) -> int:
+    """Side of the symmetric matrices of some coordinates."""
+    return int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+
+
 def smat(vector: Array) -> Array:
     """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
-    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+    side = side_of(vector)
     row, column = np.triu_indices(side)
     entries = vector * np.where(row == column, 1.0, np.sqrt(0.5))
-    matrix = np.empty((*vector.shape[:-1], side, side))
+    matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
     matrix[..., row, column] = entries
     matrix[..., column, row] = entries
     return matrix

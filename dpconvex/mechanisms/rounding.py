@@ -55,6 +55,10 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 # is rarely as long as the margin that bounds it.
 COUNTED, MARGINS = 0.25, 1.1
 
+# The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
+# margins.
+GAPS = 4.0
+
 
 def largest_floor(
     analysis: Analysis, certificate: Certificate, noise_bound: float, records: float | None = None
@@ -97,6 +101,8 @@ def largest_floor(
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
     if analysis.form.feasible.is_space and kinks is None:
         return float(error / mu)
+    if not analysis.form.feasible.has_projection:
+        return float(error / mu) + dual_floor(analysis.form, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if not curvature_known(certificate) or (kinks is not None and kinks.curved):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
@@ -122,6 +128,22 @@ def inequality_floor(
     linear = 2 * error + 2 * lipschitz * slack.slope + lipschitz * slack.away + room
     constant = 2 * lipschitz * slack.gap + (gradient + 2 * error) * slack.away
     return slack.away + (linear + math.sqrt(linear**2 + 4 * mu * constant)) / (2 * mu)
+
+
+def dual_floor(form: LossForm, mu: float, radius: float, gradient: float) -> float:
+    """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
+
+    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
+    the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all inequalities are kept to
+    a fraction r of their margins, the duality gap is at most a multiple of r times that sum.  `gradient` bounds the slope.
+    """
+    feasible = form.feasible
+    if feasible.obstacle is not None:
+        return math.inf
+    inside = feasible.linearised.inside.astype(float)
+    reach = radius + float(np.linalg.norm(inside))
+    decrease = min(gradient * reach, gradient**2 / mu)
+    return math.sqrt(GAPS * feasible.linearised.relative_rounding(radius) * decrease / mu) + UNIT * radius
 
 
 def curvature_known(certificate: Certificate) -> bool:
@@ -205,14 +227,14 @@ def margin(counting: float) -> float:
 
 
 def nearest_to_zero(form: LossForm) -> Array:
-    """Return the point of K next to 0, shape (dim,); 0 itself if K has no projection.
+    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough.
 
     Where logarithms are left to a proximal map, the proximal point of 0, at which they have slopes.
     """
     zero, kinks = np.zeros(form.space.dim), kinks_of(form)
     if kinks is not None and kinks.curved:
         zero = kinks.proximal(zero, 1.0)
-    return form.feasible.project(zero) if form.feasible.has_projection else zero
+    return form.feasible.project(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
