@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 # What rounding may move a point of an intersection, relative to its size and the root of its dimension.
-PLANNED = 2e-14
+PLANNED = 4e-14
 QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
 SAMPLES = 10
 
@@ -171,7 +171,7 @@ class Intersection(Piece):
     def planned(self, norm: float) -> float:
         """Return what a point may be outside of a set by rounding, generously."""
         size = min(norm, self.norm_bound()) + float(np.linalg.norm(self.inner))
-        return math.sqrt(len(self.coordinates)) * (PLANNED * size * (1 + size / self.ball) + 256 * UNIT * norm)
+        return math.sqrt(len(self.coordinates)) * (PLANNED * size * (1 + size / self.ball) + 512 * UNIT * norm)
 
 
 def extrapolated(past: list[tuple[Array, Array]]) -> Array:
