@@ -243,7 +243,7 @@ def test_kinks_under_a_constraint_are_named() -> None:
     template = Template(
         Record(x=Ball(3), t=Box(-1.0, 1.0)),
         lambda x, t: cp.square(x @ w - t),
-        cp.sum_squares(w) + cp.norm1(w - 1),
+        cp.sum_squares(w) + cp.norm1(w - 0.1),
         [cp.norm(w, 2) <= 1],
     )
     problem = build(template, 2.0, gradient_bound=4.0)
