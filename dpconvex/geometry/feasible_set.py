@@ -20,7 +20,7 @@ from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
-from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, overlap
+from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
@@ -222,6 +222,14 @@ class FeasibleSet:
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
+
+    def inequality(self, theta: Array) -> Slack:
+        """Bound what the variational inequality misses at the computed projection of `theta`."""
+        return Slack.total([piece.inequality(theta[piece.coordinates]) for piece in self.pieces])
+
+    def largest_inequality(self, norm: float, move: float) -> Slack:
+        """Bound the same for every point of at most this norm and at most so far outside, as planned before there are data."""
+        return Slack.total([piece.largest_inequality(norm, move) for piece in self.pieces])
 
     def largest_error(self, norm: float) -> float:
         """Bound the same for every point of at most this norm, as planned before there are data.

@@ -132,7 +132,8 @@ class Spectral(Piece):
     """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
 
     The set does not change when its coordinates change places, and for singular values when they change signs: the projection
-    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
+    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis
+    1995).
     Symmetric matrices are given by their svec, others by their entries in column order.
     """
 
@@ -172,7 +173,7 @@ class Spectral(Piece):
         """Frobenius norm of the shift plus the largest norm of a spectrum."""
         return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound()) * (1 + 4 * UNIT)
 
-    def center_point(self) -> Array | None:
+    def center_point(self) -> Array:
         """Return the shift."""
         return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
 

@@ -99,7 +99,7 @@ def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         )
     if composite.has_kinks:
         return text + (
-            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds; "
+            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds and balls; "
             "smooth them (cp.huber) or drop the constraint."
         )
     return text + (

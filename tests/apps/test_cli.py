@@ -128,7 +128,7 @@ def test_verify_says_why_not(run: Run) -> None:
     assert told["private"] is False
     assert told["error"] == "NotPrivate"
     assert "not strongly convex" in told["reason"]
-    assert told["where"] == "0.0 * sum_squares(w)"
+    assert told["where"] == "0 * sum_squares(w)"
     assert "sum_squares" in told["remedy"]
 
 

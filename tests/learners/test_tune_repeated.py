@@ -179,7 +179,8 @@ def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(repeated, "run_certified", stopped)
     w = cp.Variable(3, name="w")
     loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
-    template = dp.Template(grid(0.1)["0.1"].record, loss, 0.05 * cp.sum_squares(w))
+    like = grid(0.1)["0.1"]
+    template = dp.Template(like.record, loss, 0.05 * cp.sum_squares(w), predict=like.predict)
     with pytest.raises(KeyboardInterrupt):
         tune_repeated([template], data(100), dp.Privacy(1.0), budget=ledger)
     assert float(ledger.remaining.epsilon) == 0.0
