@@ -135,7 +135,8 @@ def dual_floor(form: LossForm, mu: float, radius: float, gradient: float) -> flo
 
     Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
     the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
-    inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.  `gradient` bounds the slope.
+    inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
+    `gradient` bounds the slope.
     """
     feasible = form.feasible
     if feasible.obstacle is not None:
