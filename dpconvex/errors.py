@@ -57,7 +57,7 @@ class NotPrivate(DPConvexError):
 
     def __init__(self, reason: str, expression: object = None, remedy: str | None = None) -> None:
         self.reason = reason
-        self.expression = None if expression is None else shorten(readable(str(expression)))
+        self.expression = None if expression is None else shorten(readable(text_of(expression)))
         self.remedy = remedy
         lines = [reason]
         if self.expression is not None:
@@ -89,6 +89,14 @@ FUNCTIONS = {
 }
 # How CVXPY writes a number that it has made a vector of one entry, as stacking does.
 STACKED = ", (1,), F"
+
+
+def text_of(expression: object) -> str:
+    """Return the text of an expression; CVXPY has none for a few that it accepts."""
+    try:
+        return str(expression)
+    except (TypeError, ValueError, AttributeError):
+        return f"an expression of {type(expression).__name__}"
 
 
 def readable(text: str) -> str:

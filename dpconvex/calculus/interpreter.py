@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ __all__ = ["Step", "Walker"]
 
 Array = NDArray[np.float64]
 Entries = list[Scalar]
+
+# Larger derivations say what several parts share only once.
+LARGE = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +50,21 @@ class Step:
     source: str
     children: tuple[Step, ...] = ()
 
-    def written(self) -> Derivation:
-        """Return the tree of steps with the texts of their subexpressions."""
-        children = tuple(child.written() for child in self.children)
+    def written(self, seen: set[int] | None = None) -> Derivation:
+        """Return the tree of steps with texts; in a large tree, what was derived before is not derived again."""
+        if seen is None and self.size > LARGE:
+            seen = set()
+        if seen is not None and id(self) in seen:
+            return Derivation(self.rule, str(self.expression), self.claims, self.source)
+        if seen is not None:
+            seen.add(id(self))
+        children = tuple(child.written(seen) for child in self.children)
         return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
+
+    @cached_property
+    def size(self) -> float:
+        """Number of steps of the tree, where shared ones count again."""
+        return 1.0 + sum(child.size for child in self.children)
 
 
 class Walker:

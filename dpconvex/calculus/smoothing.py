@@ -14,6 +14,7 @@ from dpconvex.core.atoms.extremes import is_hinge
 from dpconvex.core.atoms.powers import HUBER, POWER
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.expression import Expression, node
+from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule
 from dpconvex.language.template import Template
 
@@ -42,6 +43,7 @@ def smooth_template(template: Template, width: float) -> Template:
     return known[width]
 
 
+@once
 def smoothed(expression: Expression, width: float) -> Expression:
     """Return an expression with its kinked atoms replaced.
 

@@ -125,6 +125,11 @@ class Scalar:
     kink: Kink | None = field(default=None)
     logit: tuple[Array, float, float, float] | None = None
     lead: float | None = None
+
+    def __post_init__(self) -> None:
+        # A hull of constants has no generators to speak of.
+        object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
+
     behind: Scalar | None = None
 
     @property

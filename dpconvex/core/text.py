@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import OPERATORS, Constant, Expression, Field, Variable
 
 __all__ = ["ATOM", "PRODUCT", "SUM", "text"]
@@ -15,6 +16,7 @@ __all__ = ["ATOM", "PRODUCT", "SUM", "text"]
 # How tightly an operator binds its arguments.
 SUM, PRODUCT, SIGN, ATOM = 1, 2, 3, 4
 MANY = 6
+LONG = 500
 
 
 def text(expression: Expression) -> str:
@@ -43,9 +45,22 @@ def leveled(expression: Expression) -> tuple[str, int]:
 
 
 def write(expression: Expression, level: int) -> str:
-    """Write an argument, in parentheses if it binds less tightly than `level`."""
+    """Write an argument, in parentheses if it binds less tightly than `level`; one of very many parts is left out."""
+    if weight(expression) > LONG:
+        return "..."
     words, own = leveled(expression)
     return words if own >= level else f"({words})"
+
+
+def weight(expression: Expression) -> float:
+    """Number of parts of an expression when it is written, where shared ones are written again."""
+    known = expression.__dict__.get("_weight")
+    if known is None:
+        for part in postorder([expression]):
+            if "_weight" not in part.__dict__:
+                part.__dict__["_weight"] = 1.0 + sum(argument.__dict__["_weight"] for argument in part.args)
+        known = expression.__dict__["_weight"]
+    return float(known)
 
 
 def numbers(expression: Constant) -> tuple[str, int]:

@@ -38,7 +38,7 @@ def least_eigenvalue(matrix: Array, vectors: Array) -> float:
 
 
 def spectral_curvature(matrix: Array, multiplier: Array) -> Array:
-    """How much the least eigenvalues bend, with a multiplier: ``2 tr(Y dX X^+ dX)`` as a matrix in svec coordinates."""
+    """How much the least eigenvalues of a matrix bend, with a multiplier: ``2 tr(Y dX X^+ dX)`` in svec coordinates."""
     value, vector = np.linalg.eigh(matrix)
     inverse = np.where(value > 1e-6 * max(float(np.abs(value).max()), 1e-300), 1 / np.where(value > 0, value, 1.0), 0.0)
     inverted = (vector * inverse) @ vector.T

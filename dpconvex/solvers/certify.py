@@ -66,8 +66,7 @@ def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:
         return Solution(best.point, best.distance, evaluations)
     raise NotConverged(
         f"the answer is certified only to within {best.distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; "
-        "nothing is released. Ask for a larger tolerance, regularize more, or write the constraints as sets that have a "
-        "projection."
+        "nothing is released. Ask for a larger tolerance, regularize more, or write constraints that have a projection."
     )
 
 
