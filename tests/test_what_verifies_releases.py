@@ -171,7 +171,7 @@ def test_there_are_forty() -> None:
 @pytest.mark.parametrize("name", LEARNERS)
 def test_it_verifies_and_releases_a_feasible_answer(name: str) -> None:
     template = LEARNERS[name]()
-    budget = dp.Budget(1.0)
+    budget = dp.Budget(PROMISE)
     certificate = dp.verify(template, PROMISE, size=SIZE)
     release = dp.solve(template, drawn(template), PROMISE, budget=budget)
     assert certificate.noise_scale > 0

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
 
-__all__ = ["ConicProgram", "Writer", "variable_like"]
+__all__ = ["ConicForm", "ConicProgram", "Writer", "variable_like"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass
@@ -113,3 +119,127 @@ class ConicProgram:
         if self._problem.status != cp.OPTIMAL:
             return None
         return {leaf.name: leaves[leaf].value for leaf in leaves if isinstance(leaf, Variable)}
+
+
+@dataclass(frozen=True, eq=False)
+class ConicForm:
+    """A public program in the form of conic solvers, ``b - A x`` in a product of cones, for some of whose x's the goal is added.
+
+    Attributes
+    ----------
+    matrix, offset : A and b
+    cones : list
+        As Clarabel wants them.
+    columns : slice
+        Where the coordinates of the parameters are in x; the rest are auxiliary numbers.
+    """
+
+    matrix: sp.csc_array
+    offset: Array
+    cones: list[Any]
+    columns: slice
+
+    @classmethod
+    def of(cls, space: Space, constraints: Sequence[Constraint]) -> ConicForm:
+        """Write the attributes of the variables and constraints on the coordinates of a space.
+
+        Raises
+        ------
+        MissingRule
+            If an atom has no conic form.
+        """
+        from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
+
+        theta = cp.Variable(space.dim)
+        writer, limits = Writer(), []
+        for block in space.blocks.values():
+            entries = block.lift @ theta[block.slice]
+            leaf = cp.reshape(entries, block.variable.shape, order="F")
+            writer.leaves[block.variable] = leaf
+            limits.extend(attribute_constraints(block.variable, leaf))
+        limits.extend(writer.constraint(constraint) for constraint in constraints)
+        data, _, _ = cp.Problem(cp.Minimize(cp.sum(theta)), limits).get_problem_data(cp.CLARABEL)
+        start = data["param_prob"].var_id_to_col[theta.id]
+        cones = dims_to_solver_cones(data["dims"])
+        return cls(sp.csc_array(data["A"]), np.asarray(data["b"]), cones, slice(start, start + space.dim))
+
+    def minimise(self, hessian: Array, slope: Array) -> Array | None:
+        """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails."""
+        import clarabel
+
+        count = self.matrix.shape[1]
+        scale = max(float(np.abs(hessian).max(initial=0.0)), float(np.abs(slope).max(initial=0.0)), 1e-300)
+        place = np.arange(self.columns.start, self.columns.stop)
+        row, column = np.triu_indices(len(place))
+        curved = sp.csc_array((hessian[row, column] / scale, (place[row], place[column])), shape=(count, count))
+        pull = np.zeros(count)
+        pull[self.columns] = slope / scale
+        settings = clarabel.DefaultSettings()
+        settings.verbose = False
+        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+        try:
+            found = clarabel.DefaultSolver(curved, pull, self.matrix, self.offset, self.cones, settings).solve()
+        except BaseException as error:  # a panic of the solver is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+                raise
+            return None
+        theta = np.asarray(found.x)[self.columns]
+        return theta if np.isfinite(theta).all() and "nfeasible" not in str(found.status) else None
+
+
+def attribute_constraints(variable: Variable, leaf: Any) -> list[Any]:
+    """Write what the attributes of a variable ask of its values."""
+    has = variable.attributes
+    found: list[Any] = []
+    if "nonneg" in has or "pos" in has:
+        found.append(leaf >= 0)
+    if "nonpos" in has or "neg" in has:
+        found.append(leaf <= 0)
+    if "PSD" in has or "NSD" in has:
+        sign = 1 if "PSD" in has else -1
+        found.append(sign * leaf >> 0 if variable.size > 1 else sign * leaf >= 0)
+    if "bounds" in has:
+        for bound, sign in zip(has["bounds"], (1, -1), strict=True):
+            limit = np.broadcast_to(np.asarray(bound, dtype=float), variable.shape).reshape(-1, order="F")
+            asked = np.flatnonzero(np.isfinite(limit))
+            if len(asked):
+                found.append(sign * cp.vec(leaf, order="F")[asked] >= sign * limit[asked])
+    return found
+
+
+def inner_point(space: Space, constraints: Sequence[Constraint]) -> Array | None:
+    """Return coordinates at which no inequality is near equality, as far as a solver says; None if it finds none."""
+    writer, depth = Writer(), cp.Variable()
+    limits: list[Any] = [depth <= 1]
+    entries = []
+    for block in space.blocks.values():
+        leaf = variable_like(block.variable)
+        writer.leaves[block.variable] = leaf
+        entries.append(cp.vec(leaf, order="F"))
+        limits.extend(deeper(bound, depth) for bound in attribute_constraints(block.variable, leaf))
+    limits.extend(deeper(writer.constraint(constraint), depth) for constraint in constraints)
+    # Near 0, where answers are, rather than far inside.
+    program = cp.Problem(cp.Maximize(depth - 1e-3 * cp.norm(cp.hstack(entries))), limits)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program.solve(solver=cp.CLARABEL)
+    except cp.SolverError:
+        return None
+    values = {name: writer.leaves[block.variable].value for name, block in space.blocks.items()}
+    return None if any(value is None for value in values.values()) else space.pack(values)
+
+
+def deeper(limit: Any, depth: Any) -> Any:
+    """Return a constraint with a margin."""
+    if isinstance(limit, cp.constraints.Inequality):
+        low, high = limit.args
+        fixed = low.is_constant() and high.is_constant()
+        return limit if fixed else low + depth <= high
+    if isinstance(limit, cp.constraints.PSD):
+        return limit.args[0] - depth * np.eye(limit.args[0].shape[0]) >> 0
+    if isinstance(limit, cp.SOC):
+        return cp.SOC(limit.args[0] - depth, limit.args[1], axis=limit.axis)
+    if isinstance(limit, cp.ExpCone):
+        return cp.ExpCone(limit.args[0] + depth, limit.args[1] - depth, limit.args[2] - depth)
+    return limit

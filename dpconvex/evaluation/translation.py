@@ -50,7 +50,7 @@ def check_translation(form: LossForm) -> DPConvexError | None:
         Point(form, rng, scale).compare([*names, "the regularizer"], roots)
     for constraint in form.template.constraints:
         check_constraint(form, constraint, rng)
-    return None if form.feasible.reason is None else NotConverged(f"{form.feasible.reason}.")
+    return None if form.feasible.obstacle is None else NotConverged(f"{form.feasible.obstacle}.")
 
 
 class Point:

@@ -32,7 +32,7 @@ class SecondOrderCone(Piece):
     def is_cone_at(self, point: Array) -> bool:
         """Whether the point is at height 0 on the axis."""
         k = len(self.center)
-        return bool(close(self.center, point[:k]).all() and close(np.asarray(self.level), self.axis @ point[k:]).all())
+        return bool(close(self.center, point[:k]).all() and close(np.array(self.level), self.axis @ point[k:]))
 
     def project(self, x: Array) -> Array:
         """Project on the apex, or on the nearest ray."""
@@ -97,7 +97,8 @@ class Ordered(Piece):
     def error(self, x: Array) -> float:
         """How far x must move for the computed answer to be exact.
 
-        An answer p is the projection of x on the order if the partial sums of ``x - p`` are nowhere negative, and 0 where p increases.
+        An answer p is the projection of x on the order if the partial sums of ``x - p`` are nowhere negative, and 0 where p
+        increases.
         Of the sums that are not so, what is too much is taken back from x, with room for the rounding of the sums.
         """
         y = x - self.offset

@@ -22,6 +22,7 @@ __all__ = [
     "NormBall",
     "Piece",
     "Slab",
+    "Slack",
     "Unrecognised",
     "Warm",
 ]
@@ -43,6 +44,26 @@ class Warm(dict[str, Any]):
 
     def __reduce__(self) -> tuple[type[Warm], tuple[()]]:
         return Warm, ()
+
+
+@dataclass(frozen=True)
+class Slack:
+    """``<x - p, y - p> <= gap + slope ||y - p||`` for every y of a set, and p lies at most `away` from it."""
+
+    gap: float
+    slope: float
+    away: float
+
+    @classmethod
+    def of(cls, error: float, move: float) -> Slack:
+        """What a bound on the distance of p from the projection of x implies, if p is at most `move` from x."""
+        return cls(error * (move + 2 * error), error, error)
+
+    @classmethod
+    def total(cls, parts: Sequence[Slack]) -> Slack:
+        """Add up over sets on disjoint coordinates."""
+        slopes, aways = ([getattr(part, name) for part in parts] for name in ("slope", "away"))
+        return cls(sum(part.gap for part in parts), float(np.linalg.norm(slopes)), float(np.linalg.norm(aways)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +117,14 @@ class Piece:
         point = np.zeros(len(self.coordinates))
         point[0] = norm
         return self.error(point)
+
+    def inequality(self, x: Array) -> Slack:
+        """Bound what the variational inequality misses at the computed projection of a point."""
+        return Slack.of(self.error(x), float(np.linalg.norm(x - self.project(x))))
+
+    def largest_inequality(self, norm: float, move: float) -> Slack:
+        """Bound the same for points of at most this norm, at most so far outside, as planned before there are data."""
+        return Slack.of(self.largest_error(norm), move)
 
     def depth(self, x: Array) -> float:
         """Radius of a ball about a point that the set contains; 0 if none is known."""

@@ -2,7 +2,7 @@
 
 With a multiplier s, the projection on the cut is the projection on the whole of a point u(s) that moves along a line.  Its
 distance from the computed one is bounded by two multipliers that the exact one lies between: projections are firmly
-nonexpansive, ``||P(u) - P(v)||^2 <= <P(u) - P(v), u - v>``, and ``<P(u(s)), u(0) - u(1)>`` does not change direction along the line.
+nonexpansive, ``||P(u) - P(v)||^2 <= <P(u) - P(v), u - v>`` (docs/theory.md, section 17).
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Ellipsoid(Piece):
 
     @cached_property
     def axes(self) -> tuple[Array, Array, Array, float]:
-        """Orthonormal axes of the row space, shape (rank, m), their stretches and offsets, and the square that nothing changes."""
+        """Axes of the row space, shape (rank, m), their stretches and offsets, and the square that nothing changes."""
         left, stretch, right = np.linalg.svd(self.matrix, full_matrices=False)
         kept = stretch > stretch.max(initial=0.0) * max(self.matrix.shape) * UNIT
         along = left[:, kept].T @ self.offset

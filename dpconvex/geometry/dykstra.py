@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.convex_sets import UNIT, Piece, Warm
+from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, Warm
 from dpconvex.geometry.cuts import places
 
 __all__ = ["Intersection", "intersection"]
@@ -18,23 +18,26 @@ __all__ = ["Intersection", "intersection"]
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# The certificate of an intersection is a square root of rounding.
-PLANNED = 2.5e-7
+# What rounding may move a point of an intersection, relative to its size and the root of its dimension.
+PLANNED = 4e-14
 QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
 SAMPLES = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Intersection(Piece):
-    """Sets of which each has a projection; `inner` is a point of the last one with a ball about it in each of the others.
+    """Sets of which each has a projection.
 
-    Dykstra's method (J. Boyle & R. Dykstra 1986) keeps a correction for each set: ``x - sum(corrections)`` tends to the projection,
-    and every correction is normal to its set at the point where it was made, which bounds the distance (docs/theory.md, section 16).
+    `inner` is a point of the last one with a ball about it in each of the others, and no point has a norm above `size`.
+    Dykstra's method (J. Boyle & R. Dykstra 1986) keeps a correction for each set: ``x - sum(corrections)`` tends to the
+    projection, and every correction is normal to its set at the point where it was made, which bounds the distance
+    (docs/theory.md, section 17).
     """
 
     pieces: tuple[Piece, ...]
     inner: Array
     ball: float
+    size: float
     # The corrections of the last projection, where the next one begins: they change how fast an answer is found.
     _last: Warm = field(default_factory=Warm, repr=False)
 
@@ -56,12 +59,17 @@ class Intersection(Piece):
     def solve(self, x: Array) -> tuple[Array, Array]:
         """Return the projection and the corrections: by Anderson's extrapolation, and where that goes astray, by Nesterov's."""
         scale = float(np.linalg.norm(x) + np.linalg.norm(self.inner) + 1e-290)
-        start = self._last.get("corrections", np.zeros((len(self.parts), len(x))))
-        for method, sweeps in ((self.anderson, QUICK), (self.nesterov, SWEEPS)):
-            start, left = method(x, start, sweeps, 32 * UNIT * scale)
+        cold = np.zeros((len(self.parts), len(x)))
+        warm = self._last.get("corrections", cold)
+        for method, start, sweeps in (
+            (self.anderson, warm, QUICK),
+            (self.nesterov, warm, SWEEPS // 4),
+            (self.nesterov, cold, SWEEPS),
+        ):
+            found, left = method(x, start, sweeps, 32 * UNIT * scale)
             if left <= 1e-11 * scale:
-                self._last["corrections"] = start
-                return self.sweep(x, start)[0], start
+                self._last["corrections"] = found
+                return self.sweep(x, found)[0], found
         raise NotConverged(f"the projection on {self.text} was not found in {SWEEPS} sweeps.")
 
     def anderson(self, x: Array, now: Array, sweeps: int, enough: float) -> tuple[Array, float]:
@@ -105,6 +113,10 @@ class Intersection(Piece):
             return x
         return self.solve(x)[0]
 
+    def norm_bound(self) -> float:
+        """Return the size."""
+        return self.size
+
     def depth(self, x: Array) -> float:
         """Return that in the set that is nearest."""
         return min(piece.depth(x[place]) for piece, place in self.parts)
@@ -118,41 +130,48 @@ class Intersection(Piece):
         return lower, upper
 
     def error(self, x: Array) -> float:
-        """Bound by the corrections: each is normal to its set at a known point."""
-        _, corrections = self.solve(x)
-        p, fresh = self.sweep(x, corrections)
-        z = x - corrections.sum(axis=0)
+        """Bound the distance from the exact projection by what the variational inequality misses."""
+        slack, p = self.inequality(x), self.project(x)
+        gamma = slack.gap + (float(np.linalg.norm(x - p)) + slack.away) * slack.away
+        return (slack.slope + math.sqrt(slack.slope**2 + 4 * gamma)) / 2 + slack.away
+
+    def inequality(self, x: Array) -> Slack:
+        """Add up the corrections, each of which is normal to its set at a known point."""
+        p, corrections = self.project(x), self.solve(x)[1]
+        z, total = x - corrections.sum(axis=0), np.zeros(len(x))
         gap, own, outside = 0.0, 0.0, 0.0
         for k, (piece, place) in enumerate(self.parts):
             before = z[place] + corrections[k, place]
-            point = piece.project(before)
             z = z + corrections[k]
-            z[place] = point
+            z[place] = piece.project(before)
+            normal, apart = before - z[place], z[place] - p[place]
+            total[place] += normal
             eta = piece.error(before) + 4 * UNIT * float(np.linalg.norm(before))
-            apart, length = point - p[place], float(np.linalg.norm(fresh[k]))
-            gap += float(fresh[k, place] @ apart) + eta * (length + float(np.linalg.norm(apart)) + eta)
-            gap += (len(place) + 4) * UNIT * length * float(np.linalg.norm(apart))
+            length, distance = float(np.linalg.norm(normal)), float(np.linalg.norm(apart))
+            gap += max(float(normal @ apart), 0.0) + eta * (length + distance + eta)
+            gap += (len(place) + 4) * UNIT * length * distance
             own += eta
-            if k < len(self.parts) - 1:
-                outside = max(
-                    outside, float(np.linalg.norm(piece.project(p[place]) - p[place])) + piece.error(p[place])
-                )
+            # A point of the other sets is as near as the ball in them lets it be.
+            outside = max(outside, float(np.linalg.norm(piece.project(p[place]) - p[place])) + piece.error(p[place]))
         missed = outside + own
-        share = missed / (missed + self.ball)
-        away = own + share * (float(np.linalg.norm(p - self.inner)) + own)
-        room = (
-            8 * len(self.parts) * UNIT * float(np.linalg.norm(x) + np.abs(fresh).sum(axis=0).max() + np.linalg.norm(p))
-        )
-        g = float(np.linalg.norm(p - x + fresh.sum(axis=0))) + own + room
-        gamma = max(gap, 0.0) + (float(np.linalg.norm(x - p)) + away) * away
-        # One sweep more than `project` makes moves by as much as it says.
-        moved = float(np.linalg.norm(p - self.project(x)))
-        return (g + math.sqrt(g * g + 4 * gamma)) / 2 + away + moved
+        away = own + missed / (missed + self.ball) * (float(np.linalg.norm(p - self.inner)) + missed) + missed
+        size = float(np.linalg.norm(x) + np.linalg.norm(p) + np.abs(total).max())
+        slope = float(np.linalg.norm(p - x + total)) + own + 8 * len(self.parts) * UNIT * size
+        return Slack(gap, slope, away)
 
     def largest_error(self, norm: float) -> float:
         """What the certificate reaches where the sets have a common interior: a share of the move and of the size of the set."""
-        whole = norm + float(np.linalg.norm(self.inner))
-        return PLANNED * math.sqrt(len(self.coordinates) * whole * min(whole, self.norm_bound()))
+        return math.sqrt(self.planned(norm) * (norm + float(np.linalg.norm(self.inner)))) + self.planned(norm)
+
+    def largest_inequality(self, norm: float, move: float) -> Slack:
+        """Bound the same as planned: a share of the size of the set, for each unit of the move."""
+        planned = self.planned(norm)
+        return Slack(planned * move, planned, planned)
+
+    def planned(self, norm: float) -> float:
+        """Return what a point may be outside of a set by rounding, generously."""
+        size = min(norm, self.norm_bound()) + float(np.linalg.norm(self.inner))
+        return math.sqrt(len(self.coordinates)) * (PLANNED * size * (1 + size / self.ball) + 512 * UNIT * norm)
 
 
 def extrapolated(past: list[tuple[Array, Array]]) -> Array:
@@ -162,11 +181,11 @@ def extrapolated(past: list[tuple[Array, Array]]) -> Array:
     return np.asarray(points[-1] + moves[-1] - share @ (points[1:] - points[:-1] + moves[1:] - moves[:-1]))
 
 
-def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...]) -> Intersection | None:
+def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...], size: float) -> Intersection | None:
     """Make an intersection, with a point inside of it as the mean of projections; None if none is found."""
     n = len(coordinates)
     rng = np.random.default_rng(0)
-    rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0)
+    rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0, size)
     start = rough.sweep(np.zeros(n), np.zeros((len(pieces), n)))[0]
     scale = 1.0 + float(np.abs(start).max(initial=0.0))
     try:
@@ -180,4 +199,4 @@ def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...]) -> 
     ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
     if ball <= 1e-9 * scale:
         return None
-    return Intersection(coordinates, text, pieces, inner, ball)
+    return Intersection(coordinates, text, pieces, inner, ball, size)

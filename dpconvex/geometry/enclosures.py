@@ -56,12 +56,12 @@ def coordinate_bounds(pieces: Iterable[Piece], dim: int) -> tuple[Array, Array]:
 def enclosures(pieces: Sequence[Piece], dim: int) -> tuple[Piece, ...]:
     """Return sets that contain the intersection of pieces, with the bounds that no piece has alone."""
     found: list[Piece] = [one for piece in pieces for one in piece.around]
-    rows = list(rows_of([*pieces, *found]))
+    spectra = [piece for piece in pieces if isinstance(piece, Spectrum)]
+    limits = coordinate_bounds([*pieces, *found], dim)
+    rows = [*rows_of([*pieces, *found]), *(row for spectrum in spectra for row in diagonal_row(spectrum, *limits))]
     if not rows:
         return tuple(found)
-    found += [
-        ball for row in rows for piece in pieces if isinstance(piece, Spectrum) for ball in bounded_trace(row, piece)
-    ]
+    found += [ball for row in rows for spectrum in spectra for ball in bounded_trace(row, spectrum)]
     implied: dict[Row, Piece] = {}
     for _ in range(ROUNDS):
         limits = coordinate_bounds([*pieces, *found, *implied.values()], dim)
@@ -84,6 +84,16 @@ def rows_of(pieces: Iterable[Piece]) -> Iterator[Row]:
                 used = normal != 0
                 for sign in (1.0, -1.0):
                     yield Row(piece.coordinates[used], sign * normal[used], sign * float(value), True, piece.text)
+
+
+def diagonal_row(spectrum: Spectrum, lower: Array, upper: Array) -> list[Row]:
+    """Bound the sum of a diagonal by the bounds of its entries, on the side where the eigenvalues have none."""
+    here = spectrum.coordinates[svec_diagonal(len(spectrum.shift))]
+    side, sign = (upper[here], 1.0) if np.isfinite(spectrum.lower) else (-lower[here], -1.0)
+    if not np.isfinite(side).all():
+        return []
+    level = float(side.sum()) + len(here) * UNIT * float(np.abs(side).sum())
+    return [Row(here, np.full(len(here), sign), level, False, spectrum.text)]
 
 
 def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece | None:

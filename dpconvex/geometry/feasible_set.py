@@ -16,17 +16,22 @@ from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import NotConverged
+from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.geometry.axis_hull import AxisHull
+from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
-from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, overlap
+from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
+from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
 from dpconvex.geometry.spectra import Spectrum, clip_spectra
 
 __all__ = ["FeasibleSet", "feasible_set"]
 
 Array = NDArray[np.float64]
+
+# Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
+NEAREST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +46,16 @@ class FeasibleSet:
     declared : tuple of Piece
         The constraints as they were read, before merging.
     reason : str or None
-        Why there is no projection, or None if there is one.
+        Why there is no projection in closed form, or None if there is one.
+    constraints : tuple of Constraint
+        What it was read from, besides the attributes of the variables.
     """
 
     space: Space
     pieces: tuple[Piece, ...]
     declared: tuple[Piece, ...]
     reason: str | None
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def is_space(self) -> bool:
@@ -59,9 +67,32 @@ class FeasibleSet:
         """Whether `project` is available; `reason` tells why not."""
         return self.reason is None
 
+    @cached_property
+    def linearised(self) -> Linearised:
+        """The set as inequalities, for the certificates and answers of sets without a projection in closed form.
+
+        Raises
+        ------
+        MissingRule
+            If a constraint has no linearisations.
+        """
+        return Linearised(self.space, self.constraints)
+
+    @cached_property
+    def obstacle(self) -> str | None:
+        """Why neither a projection nor certificates from duals are to be had; None if one of them is."""
+        if self.reason is None:
+            return None
+        try:
+            self.linearised.check()
+        except DPConvexError as error:
+            return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
+        return None
+
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
-        return all(isinstance(piece, Interval) or not coordinates[piece.coordinates].any() for piece in self.pieces)
+        simple = all(isinstance(piece, Interval) or not coordinates[piece.coordinates].any() for piece in self.pieces)
+        return simple and self.has_projection
 
     @cached_property
     def lower(self) -> Array:
@@ -168,15 +199,19 @@ class FeasibleSet:
         return min(best, float(np.sqrt(square))) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(center[coordinates]))
 
     def project(self, theta: Array) -> Array:
-        """Euclidean projection of coordinates, shape (dim,) to (dim,).
+        """Euclidean projection of coordinates, shape (dim,) to (dim,); without a closed form, a point of K near it.
 
         Raises
         ------
         NotConverged
-            If the set has no projection.
+            If the set is not known well enough for either.
         """
+        if self.obstacle is not None:
+            raise NotConverged(self.obstacle)
         if self.reason is not None:
-            raise NotConverged(self.reason)
+            point = np.array(theta, dtype=float)
+            near = NEAREST * (1 + float(np.linalg.norm(point)))
+            return minimum(SquaredDistance(point), self.linearised, point, near).point
         y = np.array(theta, dtype=float)
         for coordinates, shift, lower, upper in self._spectra:
             y[coordinates] = clip_spectra(y[coordinates], shift, lower, upper)
@@ -187,6 +222,14 @@ class FeasibleSet:
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
+
+    def inequality(self, theta: Array) -> Slack:
+        """Bound what the variational inequality misses at the computed projection of `theta`."""
+        return Slack.total([piece.inequality(theta[piece.coordinates]) for piece in self.pieces])
+
+    def largest_inequality(self, norm: float, move: float) -> Slack:
+        """Bound the same for every point of at most this norm and at most so far outside, as planned before there are data."""
+        return Slack.total([piece.largest_inequality(norm, move) for piece in self.pieces])
 
     def largest_error(self, norm: float) -> float:
         """Bound the same for every point of at most this norm, as planned before there are data.
@@ -220,7 +263,27 @@ class FeasibleSet:
 
     def apart(self) -> FeasibleSet:
         """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
-        return replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
+        other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
+        if self.reason is not None and self.obstacle is None:  # public, and without a memory of points
+            other.__dict__.update(linearised=self.linearised, obstacle=None)
+        return other
+
+    @property
+    def handled(self) -> str:
+        """Say how answers are kept in K and certified.
+
+        >>> from dpconvex.core.expression import Variable
+        >>> feasible_set(Space([Variable.of((2,), "x", 1)])).handled
+        'no constraints'
+        """
+        if self.obstacle is not None:
+            return f"impossible: {self.obstacle}"
+        if self.is_space:
+            return "no constraints"
+        if self.reason is not None:
+            return "no projection: linearised constraints and a conic solver, certified by multipliers"
+        kinds = sorted({type(piece).__name__ for piece in self.pieces})
+        return f"projection on {', '.join(kinds)}, certified"
 
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint.
@@ -264,4 +327,4 @@ def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> Feasib
         else:
             pieces.append(merged)
     reason = "; ".join(reasons) if reasons else None
-    return FeasibleSet(space, tuple(pieces) if reason is None else (), tuple(declared), reason)
+    return FeasibleSet(space, tuple(pieces) if reason is None else (), tuple(declared), reason, tuple(constraints))

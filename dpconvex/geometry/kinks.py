@@ -203,7 +203,7 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
 
 def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Do the work of `split_kinks`."""
-    if not is_convex(regularizer):
+    if not (is_convex(regularizer) and feasible.has_projection):
         return regularizer, None
     space = feasible.space
     rest, absolute = split_absolute(regularizer, space)

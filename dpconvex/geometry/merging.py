@@ -28,7 +28,7 @@ from dpconvex.geometry.convex_sets import (
 )
 from dpconvex.geometry.cuts import Cut, Product
 from dpconvex.geometry.dykstra import intersection
-from dpconvex.geometry.enclosures import coordinate_bounds, corner, rows_of
+from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
 from dpconvex.geometry.polyhedron import polyhedron
 from dpconvex.geometry.spectra import Spectral, Spectrum, svec
 from dpconvex.geometry.tied import Tied, tied_coordinates
@@ -286,16 +286,13 @@ def polyhedral(pieces: Sequence[Piece]) -> Piece | None:
         if isinstance(piece, Interval):
             lower[place], upper[place] = np.maximum(lower[place], piece.lower), np.minimum(upper[place], piece.upper)
             continue
-        if isinstance(piece, Slab):
-            rows, ends = piece.normal[None], ([piece.lower], [piece.upper])
-        else:
-            assert isinstance(piece, AffineSubspace)
-            rows, ends = piece.matrix, (list(piece.value), list(piece.value))
+        assert isinstance(piece, Slab | AffineSubspace)
+        rows = piece.normal[None] if isinstance(piece, Slab) else piece.matrix
         spread = np.zeros((len(rows), n))
         spread[:, place] = rows
         matrix.append(spread)
-        least.append(ends[0])
-        most.append(ends[1])
+        least.append([piece.lower] if isinstance(piece, Slab) else piece.value)
+        most.append([piece.upper] if isinstance(piece, Slab) else piece.value)
     if n > LARGEST_SIDE or n * sum(map(len, least)) > LARGEST_MATRIX:
         return None
     rows_given = np.vstack(matrix), np.concatenate(least), np.concatenate(most)
@@ -322,7 +319,10 @@ def curved(pieces: list[Piece]) -> Piece | None:
             return None
         parts.append(last)
     coordinates = np.unique(np.concatenate([p.coordinates for p in pieces]))
-    return intersection(coordinates, texts(pieces), tuple(parts))
+    dim = int(coordinates[-1]) + 1
+    ends = coordinate_bounds([*pieces, *enclosures(pieces, dim)], dim)
+    size = float(np.linalg.norm(np.max(np.abs(ends), axis=0)[coordinates])) * (1 + 1e-12)
+    return intersection(coordinates, texts(pieces), tuple(parts), size)
 
 
 def intersect(a: Piece, b: Piece) -> Piece | None:

@@ -1,4 +1,4 @@
-"""Polyhedra: projections by an active-set method, certified by their multipliers (docs/theory.md, section 16)."""
+"""Polyhedra: projections by an active-set method, certified by their multipliers (docs/theory.md, section 17)."""
 
 from __future__ import annotations
 
@@ -252,12 +252,12 @@ def polyhedron(
 Ends = tuple[Array, Array]
 
 
-def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Any, ...]:
+def inequalities(box: Ends, rows: tuple[Array, Array, Array]) -> tuple[Array, Array, Array, Array, Indices, Indices]:
     """Return ``A x <= b`` for all ends that are no equations, ``E x = e`` for those that are, and where they come from."""
     matrix = np.vstack([np.eye(len(box[0])), rows[0]])
     least, most = np.concatenate([box[0], rows[1]]), np.concatenate([box[1], rows[2]])
     same = least == most
-    up, down = np.flatnonzero(np.isfinite(most) & ~same), np.flatnonzero(np.isfinite(least) & ~same)
+    up, down = (np.flatnonzero(np.isfinite(end) & ~same).astype(np.int64) for end in (most, least))
     return (
         np.vstack([matrix[up], -matrix[down]]),
         np.concatenate([most[up], -least[down]]),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpconvex.geometry.convex_sets import UNIT, Piece, close
 
-__all__ = ["Spectral", "Spectrum", "clip_spectra", "smat", "svec"]
+__all__ = ["Spectral", "Spectrum", "clip_spectra", "side_of", "smat", "svec"]
 
 Array = NDArray[np.float64]
 
@@ -24,12 +24,17 @@ def svec(matrix: Array) -> Array:
     return np.asarray(matrix[..., row, column] * np.where(row == column, 1.0, np.sqrt(2.0)))
 
 
+def side_of(vector: Array) -> int:
+    """Side of the symmetric matrices of some coordinates."""
+    return int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+
+
 def smat(vector: Array) -> Array:
     """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
-    side = int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+    side = side_of(vector)
     row, column = np.triu_indices(side)
     entries = vector * np.where(row == column, 1.0, np.sqrt(0.5))
-    matrix = np.empty((*vector.shape[:-1], side, side))
+    matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
     matrix[..., row, column] = entries
     matrix[..., column, row] = entries
     return matrix
@@ -127,7 +132,8 @@ class Spectral(Piece):
     """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
 
     The set does not change when its coordinates change places, and for singular values when they change signs: the projection
-    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis 1995).
+    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis
+    1995).
     Symmetric matrices are given by their svec, others by their entries in column order.
     """
 
@@ -167,7 +173,7 @@ class Spectral(Piece):
         """Frobenius norm of the shift plus the largest norm of a spectrum."""
         return (float(np.linalg.norm(self.shift)) + self.inner.norm_bound()) * (1 + 4 * UNIT)
 
-    def center_point(self) -> Array | None:
+    def center_point(self) -> Array:
         """Return the shift."""
         return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
 

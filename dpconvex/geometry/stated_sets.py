@@ -266,7 +266,7 @@ def rectangle(
 
 
 def symmetric(matrix: sp.csr_array, offset: Array) -> tuple[NDArray[np.int64], float, Array] | None:
-    """Coordinates, a scale s and a shift C such that the matrix is ``s (X - C)`` for a symmetric variable or a principal submatrix."""
+    """Coordinates, a scale s and a shift C such that the matrix is ``s (X - C)`` for a symmetric X or a part of one."""
     side = int(np.sqrt(len(offset)))
     row, column = np.triu_indices(side)
     upper = sp.csr_array(matrix[column * side + row])

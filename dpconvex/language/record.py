@@ -183,13 +183,17 @@ class Record:
             raise DomainError("the data are empty: there is no record to learn from.")
         return batch
 
-    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
-        """Do the work of `validate`, whatever the number of records."""
-        check_clip(clip)
+    def check_names(self, data: Mapping[str, ArrayLike]) -> None:
+        """Refuse data with other columns than the declared fields; no column is looked at."""
         names = set(table(data).keys())
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+
+    def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+        """Do the work of `validate`, whatever the number of records."""
+        check_clip(clip)
+        self.check_names(data)
         arrays = {
             name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
             for name, domain in self.continuous.items()

@@ -36,6 +36,9 @@ __all__ = ["NoisyGradientDescent"]
 
 Array = NDArray[np.float64]
 
+# A set of one point needs no steps, but a number that can be divided by.
+SMALLEST_RADIUS = 1e-100
+
 GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
@@ -113,7 +116,7 @@ class NoisyGradientDescent:
         steepest = size * (analysis.gradient_bound + regularizer_slope(analysis))
         steps = self.steps if self.steps is not None else enough_steps(steepest, math.sqrt(p) * once)
         sigma = once * math.sqrt(steps) * (1 + 1e-12)
-        radius = self.radius if self.radius is not None else analysis.form.feasible.norm_bound
+        radius = self.radius if self.radius is not None else max(analysis.form.feasible.norm_bound, SMALLEST_RADIUS)
         largest = math.hypot(steepest, math.sqrt(p) * sigma)
         if self.step_size is None and not math.isfinite(largest):
             raise TemplateError(

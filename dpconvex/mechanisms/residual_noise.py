@@ -216,8 +216,8 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
             "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
             f"impossible to certify, depending on the data: {bend.reason}",
             form.template.regularizer,
-            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write absolute values as "
-            "cp.norm1 of variables that are free or have bounds alone, or use NoisyGradientDescent",
+            "smooth its kinks (cp.huber), bound the variables so that its curvature is bounded, write kinks as norms or largest "
+            "entries of disjoint free variables (docs/theory.md, section 13), or use NoisyGradientDescent",
         )
 
 

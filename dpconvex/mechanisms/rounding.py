@@ -23,6 +23,7 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
@@ -53,6 +54,10 @@ SHARE, LARGEST_EPSILON = 0.01, 0.1
 # The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
 # is rarely as long as the margin that bounds it.
 COUNTED, MARGINS = 0.25, 1.1
+
+# The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
+# margins.
+GAPS = 4.0
 
 
 def largest_floor(
@@ -96,6 +101,8 @@ def largest_floor(
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
     if analysis.form.feasible.is_space and kinks is None:
         return float(error / mu)
+    if not analysis.form.feasible.has_projection:
+        return float(error / mu) + dual_floor(analysis.form, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if not curvature_known(certificate) or (kinks is not None and kinks.curved):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
@@ -104,7 +111,40 @@ def largest_floor(
     proximal = projection_error(
         analysis.form, radius + gradient / (condition * mu), certificate.size / (condition * mu)
     )
-    return float(error / mu + proximal * (1 + 2 * condition))
+    stepped = (
+        np.inf
+        if kinks is not None
+        else inequality_floor(analysis.form.feasible, mu, lipschitz, radius, gradient, error)
+    )
+    return min(float(error / mu + proximal * (1 + 2 * condition)), stepped)
+
+
+def inequality_floor(
+    feasible: FeasibleSet, mu: float, lipschitz: float, radius: float, gradient: float, error: float
+) -> float:
+    """Bound what `dpconvex.solvers.distance.by_inequality` adds up, for steps of up to twice the curvature."""
+    slack = feasible.largest_inequality(radius + gradient / lipschitz, gradient / lipschitz)
+    room = 16 * UNIT * lipschitz * (radius + gradient / lipschitz)
+    linear = 2 * error + 2 * lipschitz * slack.slope + lipschitz * slack.away + room
+    constant = 2 * lipschitz * slack.gap + (gradient + 2 * error) * slack.away
+    return slack.away + (linear + math.sqrt(linear**2 + 4 * mu * constant)) / (2 * mu)
+
+
+def dual_floor(form: LossForm, mu: float, radius: float, gradient: float) -> float:
+    """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
+
+    Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
+    the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
+    inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
+    `gradient` bounds the slope.
+    """
+    feasible = form.feasible
+    if feasible.obstacle is not None:
+        return math.inf
+    inside = feasible.linearised.inside.astype(float)
+    reach = radius + float(np.linalg.norm(inside))
+    decrease = min(gradient * reach, gradient**2 / mu)
+    return math.sqrt(GAPS * feasible.linearised.relative_rounding(radius) * decrease / mu) + UNIT * radius
 
 
 def curvature_known(certificate: Certificate) -> bool:
@@ -188,14 +228,14 @@ def margin(counting: float) -> float:
 
 
 def nearest_to_zero(form: LossForm) -> Array:
-    """Return the point of K next to 0, shape (dim,); 0 itself if K has no projection.
+    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough.
 
     Where logarithms are left to a proximal map, the proximal point of 0, at which they have slopes.
     """
     zero, kinks = np.zeros(form.space.dim), kinks_of(form)
     if kinks is not None and kinks.curved:
         zero = kinks.proximal(zero, 1.0)
-    return form.feasible.project(zero) if form.feasible.has_projection else zero
+    return form.feasible.project(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:

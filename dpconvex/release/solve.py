@@ -106,6 +106,7 @@ def solve(
     certificate = verify(template, privacy, public, chosen, cover)
     check_solvable(template)
     check_clip(clip)
+    template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)

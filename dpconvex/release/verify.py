@@ -5,6 +5,8 @@ No data are needed, and none are touched.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
@@ -92,7 +94,16 @@ def verify(
         )
     analysis = analyse(template)
     with computable(privacy):
-        return (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+        certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+    return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def outlook(analysis: Analysis) -> tuple[str, ...]:
+    """Say what a solver will do where that is out of the ordinary: nothing at all, or without a projection on K."""
+    if analysis.obstacle is not None:
+        return (f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}",)
+    feasible = analysis.form.feasible
+    return () if feasible.has_projection else (f"Constraints: {feasible.handled}.",)
 
 
 def check_solvable(template: Template) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, floor
+from dpconvex.solvers.duals import certify_by_duals
 from dpconvex.solvers.polish import polish
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -44,16 +45,36 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     """
     if not (np.isfinite(tolerance) and tolerance > 0):
         raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
-    composite = Composite(problem)
     start = np.asarray(theta, dtype=float)
-    if start.shape != (composite.dim,) or not np.isfinite(start).all():
+    if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
+    if not problem.feasible.has_projection:
+        return remembered(by_duals(problem, start, tolerance), problem)
+    composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     if best.distance_bound <= tolerance:
-        solution = Solution(best.theta, best.distance_bound, composite.evaluations)
-        _CERTIFIED[solution] = ref(problem), best.theta.tobytes()
-        return solution
+        return remembered(Solution(best.theta, best.distance_bound, composite.evaluations), problem)
     raise NotConverged(failure(composite, best, tolerance, max_steps))
+
+
+def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:
+    """Certify by multipliers of the constraints, where K has no projection in closed form."""
+    if problem.feasible.obstacle is not None:
+        raise NotConverged(f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released.")
+    best, evaluations = certify_by_duals(problem, start, tolerance)
+    if best.distance <= tolerance:
+        return Solution(best.point, best.distance, evaluations)
+    raise NotConverged(
+        f"the answer is certified only to within {best.distance:.3g} of the minimiser, and {tolerance:.3g} was asked for; "
+        "nothing is released. Ask for a larger tolerance, regularize more, or write the constraints as sets that have a "
+        "projection."
+    )
+
+
+def remembered(solution: Solution, problem: Problem) -> Solution:
+    """Keep in mind which problem and point were certified."""
+    _CERTIFIED[solution] = ref(problem), solution.theta.tobytes()
+    return solution
 
 
 # What `certify` handed out: for which problem, and the point.
@@ -79,7 +100,7 @@ def failure(composite: Composite, best: Iterate, tolerance: float, max_steps: in
         )
     if composite.has_kinks:
         return text + (
-            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds; "
+            "The regularizer has absolute values on coordinates that are constrained otherwise than by bounds and balls; "
             "smooth them (cp.huber) or drop the constraint."
         )
     return text + (

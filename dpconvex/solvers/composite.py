@@ -30,6 +30,8 @@ class Composite:
     Parameters
     ----------
     problem : Problem
+    projected : bool
+        Whether proximal steps will be asked for.
 
     Attributes
     ----------
@@ -39,11 +41,11 @@ class Composite:
     Raises
     ------
     NotConverged
-        If K has no projection.
+        If K has no projection and one is needed.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        if not problem.feasible.has_projection:
+    def __init__(self, problem: Problem, projected: bool = True) -> None:
+        if projected and not problem.feasible.has_projection:
             raise NotConverged(
                 f"the answer cannot be certified, because {problem.feasible.reason}. Nothing is released."
             )

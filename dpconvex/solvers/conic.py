@@ -22,7 +22,6 @@ from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.certify import certify
-from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
@@ -88,7 +87,10 @@ class Conic:
         MissingRule
             If an atom of the loss cannot be rebuilt over a batch.
         """
-        Composite(problem)
+        if problem.feasible.obstacle is not None:
+            raise NotConverged(
+                f"the answer cannot be certified, because {problem.feasible.obstacle}. Nothing is released."
+            )
         try:
             start = self.point(problem)
         except SolverFailed:

@@ -231,8 +231,10 @@ def test_points_that_are_none_are_refused(point: np.ndarray) -> None:
 
 
 def test_without_a_projection_nothing_is_certified() -> None:
-    problem = logistic(lambda w: [cp.norm(w - 1, 2) <= 1, w >= 0])
-    with pytest.raises(NotConverged, match=r"no closed-form projection .* Nothing is released"):
+    stretch = [1.0, 2.0, 3.0, 4.0]
+    apart = [2.0, 0.0, 0.0, 0.0]  # the two ellipsoids have one point in common
+    problem = logistic(lambda w: [cp.norm(cp.multiply(stretch, w)) <= 1, cp.norm(cp.multiply(stretch, w - apart)) <= 1])
+    with pytest.raises(NotConverged, match=r"no projection on the intersection .* Nothing is released"):
         distance_bound(problem, np.zeros(4))
 
 
@@ -241,7 +243,7 @@ def test_kinks_under_a_constraint_are_named() -> None:
     template = Template(
         Record(x=Ball(3), t=Box(-1.0, 1.0)),
         lambda x, t: cp.square(x @ w - t),
-        cp.sum_squares(w) + cp.norm1(w),
+        cp.sum_squares(w) + cp.norm1(w - 0.1),
         [cp.norm(w, 2) <= 1],
     )
     problem = build(template, 2.0, gradient_bound=4.0)

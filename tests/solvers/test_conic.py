@@ -149,7 +149,7 @@ def test_variables_and_constraints_of_the_user_stay_untouched() -> None:
 def test_empty_constraints_release_nothing() -> None:
     w = cp.Variable(2, name="w")
     template = Template(
-        Record(x=Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), [w[0] + w[1] <= -1, cp.norm1(w) <= 0.5]
+        Record(x=Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), [w[0] + w[1] <= -1, cp.norm(w, 3) <= 0.5]
     )
     problem = build(template, 2.0, size=3)
     with pytest.raises(NotConverged, match="returned no point"):

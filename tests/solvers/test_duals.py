@@ -1,0 +1,145 @@
+"""Fits without a projection on the constraints: the proved distance holds, and the answer is feasible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from sample_problems import logistic
+
+import dpconvex as dp
+from dpconvex.core.from_cvxpy import Reader, variable_of
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import DPConvexError
+from dpconvex.geometry.certified_minimum import SquaredDistance, certified_distance, minimum
+from dpconvex.geometry.linearised import Linearised
+from dpconvex.solvers.backend import solve
+
+X = cp.Variable(4, name="x")
+P = cp.Variable((3, 3), PSD=True, name="P")
+Constraints = Sequence[cp.Constraint]
+
+SETS: dict[str, tuple[cp.Variable, list[cp.Constraint]]] = {
+    "log_sum_exp": (X, [cp.log_sum_exp(X) <= 1]),
+    "p-norm and bounds": (X, [cp.norm(X, 3) <= 1, X >= 0]),
+    "entropy on a simplex": (X, [cp.sum(X) == 1, cp.sum(cp.entr(X)) >= 1.2]),
+    "logarithms": (X, [cp.sum(cp.log(X)) >= -4, cp.sum(X) <= 3]),
+    "two curved ones": (X, [cp.quad_form(X, np.diag([1.0, 2, 3, 4])) <= 1, cp.exp(X[0]) + cp.square(X[1]) <= 1.5]),
+    "a cone": (X, [cp.SOC(X[0] + 2 * X[1], X[1:]), cp.norm(X, 4) <= 1]),
+    "a maximum": (X, [cp.maximum(cp.sum_squares(X), cp.exp(X[0])) <= 1.2]),
+    "exponential cone": (X, [cp.ExpCone(X[0], cp.Constant(1.0), X[1] + 2), cp.norm(X, 2) <= 2]),
+    "spectrum": (P, [cp.trace(P) == 1, P << 0.6 * np.eye(3), P[0, 0] >= P[1, 1]]),
+    "largest eigenvalue": (P, [cp.lambda_max(P) <= P[0, 0] + 0.2, cp.trace(P) <= 2]),
+    "log_det": (P, [cp.log_det(P) >= -3, cp.trace(P) <= 2]),
+}
+
+
+def linearised(name: str) -> Linearised:
+    variable, constraints = SETS[name]
+    reader = Reader([])
+    return Linearised(Space([variable_of(variable)]), [reader.constraint(c) for c in constraints])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_projections_are_feasible_and_as_near_as_is_proved(name: str) -> None:
+    region = linearised(name)
+    rng = np.random.default_rng(3)
+    for size in (0.3, 1.0, 3.0):
+        center = size * rng.normal(size=region.dim)
+        found = minimum(SquaredDistance(center), region, center, 1e-12)
+        assert found.distance <= 1e-6 * (1 + np.linalg.norm(center))
+        assert region.excess(found.point).max() <= 1e-12
+        assert region.off_hull(found.point) <= 1e-12
+        # <center - p, q - p> <= 0 for the exact projection p and all q of K: so of another point, up to the distance.
+        away = center - found.point
+        for _ in range(20):
+            other = region.bring_in(rng.normal(size=region.dim)).astype(float)
+            reach = np.linalg.norm(other - found.point) + np.linalg.norm(away)
+            assert away @ (other - found.point) <= found.distance * (reach + found.distance) + 1e-12
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_bound_holds_at_points_that_are_far_off(name: str) -> None:
+    region = linearised(name)
+    rng = np.random.default_rng(4)
+    center = 2 * rng.normal(size=region.dim)
+    function = SquaredDistance(center)
+    exact = minimum(function, region, center, 1e-12)
+    for share in (0.0, 0.3, 0.9):
+        point = region.bring_in((1 - share) * exact.point + share * region.inside)
+        cuts = region.cuts(point, np.inf)
+        for y in (np.zeros(len(cuts)), rng.exponential(size=len(cuts)), rng.normal(size=len(cuts))):
+            bound = certified_distance(function, region, point, (point - center).astype(float), cuts, y)
+            assert np.linalg.norm(point.astype(float) - exact.point) <= bound + exact.distance
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_cuts_hold_on_the_whole_set(name: str) -> None:
+    region = linearised(name)
+    rng = np.random.default_rng(5)
+    members = [region.bring_in(rng.normal(size=region.dim)) for _ in range(12)]
+    for point in members:
+        cuts = region.cuts(region.on_hull(point + 1e-3 * rng.normal(size=region.dim)), np.inf)
+        for other in members:
+            assert (cuts.at(other) <= cuts.error_at(other)).all()
+
+
+def test_a_set_without_a_point_inside_is_refused() -> None:
+    reader = Reader([])
+    region = Linearised(Space([variable_of(X)]), [reader.constraint(cp.log_sum_exp(X) <= 1), reader.constraint(X >= 3)])
+    with pytest.raises(DPConvexError, match="hold strictly"):
+        region.check()
+
+
+CASES: dict[str, Callable[[Any], Constraints]] = {
+    "log_sum_exp": lambda w: [cp.log_sum_exp(w) <= 1.5],
+    "p-norm": lambda w: [cp.norm(w, 3) <= 0.5, w >= -0.1],
+    "exponentials": lambda w: [cp.exp(w[0]) + cp.exp(w[1]) <= 2.1 + w[2]],
+}
+
+
+@pytest.mark.parametrize("backend", ["first-order", "conic"])
+@pytest.mark.parametrize("name", CASES)
+def test_perturbed_fits_agree_with_another_solver(name: str, backend: str) -> None:
+    problem = logistic(CASES[name], noise=5.0)
+    found = solve(problem, backend, 1e-6)
+    w = cp.Variable(4)
+    x, y = problem.batch.fields["x"], np.zeros(problem.batch.size)
+    for group, values in enumerate(problem.template.record.combinations):
+        y[problem.batch.rows(group)] = values["y"]
+    goal = cp.sum(cp.logistic(-cp.multiply(y, x @ w))) + problem.size * 0.05 * cp.sum_squares(w) + problem.linear @ w
+    cp.Problem(cp.Minimize(goal), list(CASES[name](w))).solve(
+        solver=cp.CLARABEL, tol_gap_abs=1e-9, tol_gap_rel=1e-9, tol_feas=1e-9
+    )
+    assert np.linalg.norm(found.theta - w.value) <= found.distance_bound + 1e-5
+    assert found.distance_bound <= 1e-6
+
+
+@pytest.mark.parametrize("kind", ["equal", "zero", "tiny", "opposite"])
+@pytest.mark.parametrize("name", CASES)
+def test_no_fit_fails(name: str, kind: str) -> None:
+    w = cp.Variable(4, name="w")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(4), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        0.001 * cp.sum_squares(w),
+        list(CASES[name](w)),
+    )
+    x = np.tile(np.full(4, 0.5), (200, 1)) * {"zero": 0.0, "tiny": 1e-9}.get(kind, 1.0)
+    y = np.where(np.arange(200) % 2, 1, -1) if kind == "opposite" else np.ones(200, dtype=int)
+    for epsilon in (0.1, 10.0):
+        release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(epsilon))
+        w.value = release["w"]
+        assert all(constraint.violation().max() <= 1e-9 for constraint in CASES[name](w))
+    assert any("no projection" in line for line in release.certificate.advice)
+
+
+def test_names_of_columns_are_checked_before_anything_is_paid() -> None:
+    budget = dp.Budget(dp.Privacy(9.0, adjacency="add-remove"))
+    learner = dp.load("logistic_regression", features=2)
+    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+        dp.solve(learner, {"x": np.zeros((9, 2))}, dp.Privacy(1.0, adjacency="add-remove"), size=9, budget=budget)
+    assert budget.spent.epsilon == 0
