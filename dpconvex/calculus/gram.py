@@ -35,6 +35,9 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 LARGEST_NUMBER_OF_FORMS = 4000
+# Products of terms that are formed to find them: each takes some hundred bytes.
+LARGEST_NUMBER_OF_PRODUCTS = 2**24
+FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
 # Vertices whose norm is also bounded through the one form that belongs to them (slower, sharper).
 LARGEST_EXACT_SET = 64
 # Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
@@ -176,7 +179,7 @@ class Gram:
             raise MissingRule(
                 f"the loss sees the record through more than {LARGEST_NUMBER_OF_FORMS} different forms",
                 None,
-                "write it with fewer leaves, or with leaves that share their features",
+                FEWER_LEAVES,
             )
         forms = []
         for run in first:
@@ -421,8 +424,21 @@ def products(
     """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
 
     The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.
+
+    Raises
+    ------
+    MissingRule
+        If they would fill the memory.
     """
-    place = np.unique(row, return_inverse=True)[1].ravel(), owner * monomials + column
+    line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
+    if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
+        raise MissingRule(
+            f"the loss sees the record through so many different forms that they have more than {LARGEST_NUMBER_OF_PRODUCTS} "
+            "products",
+            None,
+            FEWER_LEAVES,
+        )
+    place = line.ravel(), owner * monomials + column
     table = sp.csr_array((coefficient, place), shape=(len(row), count * monomials))
     value, whole = (sp.coo_array(part.T @ part) for part in (table, abs(table)))
     places = []

@@ -216,3 +216,7 @@ def test_too_many_forms_are_refused():
         patch.setattr(module, "LARGEST_NUMBER_OF_FORMS", 10)
         with pytest.raises(MissingRule, match="more than 10 different forms"):
             Analysis(LossForm(template))
+        patch.undo()
+        patch.setattr(module, "LARGEST_NUMBER_OF_PRODUCTS", 10)
+        with pytest.raises(MissingRule, match="more than 10 products"):
+            Analysis(LossForm(template))
