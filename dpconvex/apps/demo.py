@@ -90,23 +90,7 @@ def learner() -> dp.Template:
 
 
 def study(draws: int, epsilons: Sequence[float] = EPSILONS, seed: int | None = None, progress: bool = True) -> Study:
-    """Split, fit and test repeatedly, without privacy and for each epsilon.
-
-    Parameters
-    ----------
-    draws : int
-        Number of random splits; each has noise of its own.
-    epsilons : sequence of float
-    seed : int, optional
-        Makes the study repeatable, and its fits not private.
-    progress : bool
-        Show a progress bar.
-
-    Raises
-    ------
-    TemplateError
-        If there is no draw to make.
-    """
+    """Split, fit and test repeatedly, without privacy and for each epsilon."""
     from tqdm import tqdm
 
     if draws < 1:

@@ -94,17 +94,7 @@ def worth(parts: Array, factors: Array) -> Array:
 
 
 class Adversary:
-    """Searches for the extremes of one record's gradient and curvature.
-
-    Parameters
-    ----------
-    form : LossForm
-    moduli : ndarray, shape (dim,)
-        Diagonal of M.
-    starts, steps : int
-        How many candidates climb at a time, and how far.
-    rng : numpy.random.Generator
-    """
+    """Searches for the extremes of one record's gradient and curvature."""
 
     def __init__(self, form: LossForm, moduli: Array, starts: int, steps: int, rng: np.random.Generator) -> None:
         self.form, self.moduli = form, moduli
@@ -184,18 +174,7 @@ class Adversary:
         return np.asarray(styles[rng.integers(0, len(styles), size=count), np.arange(count)])
 
     def search(self, weights: Sequence[Mapping[str, float]]) -> list[tuple[float, dict[str, Any]]]:
-        """Maximise weighted sums of `QUANTITIES`.
-
-        Parameters
-        ----------
-        weights : sequence of mapping of str to float
-
-        Returns
-        -------
-        list of tuple
-            For each sum its largest value found, minus infinity if there is none, and the place: record, neighbour and
-            parameters.
-        """
+        """Maximise weighted sums of `QUANTITIES`."""
         best: list[tuple[float, dict[str, Any]]] = [(-np.inf, {}) for _ in weights]
         goals = [np.array([one.get(name, 0.0) for name in QUANTITIES]) for one in weights]
         for first, second in self.pairs:

@@ -54,15 +54,7 @@ class Nothing:
 
 
 def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, draws: int) -> Attack:
-    """Compare the noise that a mechanism draws with the law that its certificate claims.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    certificate : Certificate
-    mechanism : Mechanism
-    draws : int
-    """
+    """Compare the noise that a mechanism draws with the law that its certificate claims."""
     vectors = drawn(analysis, certificate, mechanism, draws)
     p, scale, claimed = certificate.noise_dimension, certificate.noise_scale, 1 / certificate.noise_scale
     norms = np.linalg.norm(vectors, axis=1)

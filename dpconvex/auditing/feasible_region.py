@@ -26,17 +26,7 @@ INSIDE = 1e-6
 
 
 class Region:
-    """The feasible set K, as the search moves in it.
-
-    Parameters
-    ----------
-    form : LossForm
-    rng : numpy.random.Generator
-
-    Notes
-    -----
-    Where K has no projection, the search stays in the convex hull of some of its points, and moves towards one of them.
-    """
+    """The feasible set K, as the search moves in it."""
 
     def __init__(self, form: LossForm, rng: np.random.Generator) -> None:
         self.feasible = form.feasible
@@ -73,13 +63,7 @@ class Region:
 
 
 def explore(form: LossForm, rng: np.random.Generator) -> Array:
-    """Return points of a feasible set that has no projection, shape (m, dim).
-
-    Raises
-    ------
-    NotConverged
-        If no solver finds any.
-    """
+    """Return points of a feasible set that has no projection, shape (m, dim)."""
     space = form.space
     goals = {name: Field.of((block.dim,), f"goal for {name}") for name, block in space.blocks.items()}
     distances = [

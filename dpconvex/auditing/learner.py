@@ -115,20 +115,6 @@ def derivatives(kind: Kind) -> Callable[..., Any]:
 class Learner:
     """Objective, noise and feasible set of a certified learner, in coordinates.
 
-    Parameters
-    ----------
-    analysis : Analysis
-    size : int
-        Public number of records, which scales the regularizer.
-    added : float
-        Modulus of the quadratic that the mechanism added.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    TemplateError
-        If K has no projection.
-
     Attributes
     ----------
     frame : ndarray, shape (dim, p)

@@ -57,18 +57,7 @@ def interval_mass(noise: str, scale: float, low: Array, high: Array) -> Array:
 def line_masses(
     points: Array, first: Callable[[Array], Array], second: Callable[[Array], Array], noise: str, scale: float
 ) -> Masses:
-    """Return the masses of cells of answers for two objectives.
-
-    Parameters
-    ----------
-    points : ndarray, shape (m,)
-        Rising, in the interior of K; beyond the first and the last there is one more cell each, with the end of K.
-    first, second : callable
-        Derivatives of the two objectives without noise, at points of shape (m,).
-    noise : {"gamma", "gaussian"}
-        On the line the Gamma law is Laplace's.
-    scale : float
-    """
+    """Return the masses of cells of answers for two objectives."""
     found, error = [], np.full(len(points) + 1, LEAST)
     for derivative in (first, second):
         slope = np.maximum.accumulate(derivative(points))  # rounding must not turn cells inside out

@@ -118,20 +118,7 @@ def kind_pairs(learner: Learner, adjacency: str) -> Iterator[tuple[Kind | None, 
 
 
 class Search:
-    """Draws candidates of one pair of kinds, and improves them.
-
-    Parameters
-    ----------
-    learner : Learner
-    first, second : Kind or None
-    goal : Goal
-    law : callable
-        Log density of the noise in a number of coordinates, up to a constant.
-    reduced : bool
-        Whether to study each pair in the directions in which it differs only, which is exact for spherical noise and one public
-        quadratic.
-    rng : numpy.random.Generator
-    """
+    """Draws candidates of one pair of kinds, and improves them."""
 
     def __init__(
         self,

@@ -43,11 +43,6 @@ def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
 
     The noise is a linear image of a matrix with a matrix-variate t law.  Where the map is one to one, so is the density; where it
     forgets one coordinate (the antisymmetric part of a 2 x 2 matrix), that is integrated out.
-
-    Raises
-    ------
-    TemplateError
-        If the map forgets more.
     """
     rows, columns = shape_of(certificate)
     freedom = degrees_of_freedom(rows, columns)

@@ -80,15 +80,7 @@ class Effort:
 
 
 def attack_objective(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
-    """Attack the exact answer of objective perturbation.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    certificate : Certificate
-    effort : Effort
-    rng : numpy.random.Generator
-    """
+    """Attack the exact answer of objective perturbation."""
     learner = Learner(analysis, certificate.size, certificate.added, rng)
     attack = Objective(learner, certificate, effort, rng)
     found = [attack.on(first, second) for first, second in kind_pairs(learner, certificate.privacy.adjacency)]
@@ -102,15 +94,7 @@ def left_delta(certificate: Certificate) -> float:
 
 
 class Objective:
-    """An attack on one certified learner.
-
-    Parameters
-    ----------
-    learner : Learner
-    certificate : Certificate
-    effort : Effort
-    rng : numpy.random.Generator
-    """
+    """An attack on one certified learner."""
 
     def __init__(self, learner: Learner, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> None:
         self.learner, self.certificate, self.effort, self.rng = learner, certificate, effort, rng

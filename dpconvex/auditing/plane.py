@@ -135,21 +135,7 @@ def plane_masses(
     far: float,
     count: int,
 ) -> Masses:
-    """Return masses of cells, faces and corners for two objectives.
-
-    Parameters
-    ----------
-    region : Rectangle or Disc
-    first, second : callable
-    log_noise : callable
-        Log density of the noise, shape (..., 2) to (...).
-    center, reach : ndarray, shape (2,)
-        Outside of this rectangle nothing is counted, which makes what is found smaller.
-    far : float
-        How far along a normal noise is counted.
-    count : int
-        Cells on each side.
-    """
+    """Return masses of cells, faces and corners for two objectives."""
     points, area = region.cells(center, reach, count)
     masses: list[list[Array]] = []
     for objective in (first, second):

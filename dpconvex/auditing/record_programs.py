@@ -130,14 +130,7 @@ def kinds_of(form: LossForm) -> list[Kind]:
 
 
 class Programs:
-    """The compiled functions of a template.  They outlive an attack, but not the template: nothing here refers to it.
-
-    Parameters
-    ----------
-    kinds : list of Kind
-    basis : sparse array, shape (dim, p)
-        Orthonormal basis of the sensitive subspace.
-    """
+    """The compiled functions of a template.  They outlive an attack, but not the template: nothing here refers to it."""
 
     def __init__(self, kinds: list[Kind], basis: sp.csc_array) -> None:
         self.kinds, self.basis = kinds, basis

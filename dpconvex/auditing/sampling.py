@@ -81,22 +81,7 @@ def sampled_delta(
     rng: np.random.Generator,
     confidence: float = 0.999,
 ) -> Sampled:
-    """Estimate ``integral (p - e^epsilon q)_+``.
-
-    Parameters
-    ----------
-    log_laws : callable
-        Log densities p and q at points, shape (m, d) to two of (m,); minus infinity for both where there is no density.
-    epsilon : float
-    center : ndarray, shape (d,)
-        A point where p exceeds ``e^epsilon q``.
-    spread : ndarray, shape (d, d)
-        Root of the covariance of the answers.
-    count : int
-        Points of the final estimate.  Those before serve to shape the proposal (cross-entropy method).
-    rng : numpy.random.Generator
-    confidence : float
-    """
+    """Estimate ``integral (p - e^epsilon q)_+``."""
     proposal = Proposal(center, 0.7 * spread, 1.5 * spread)
     for _ in range(ROUNDS):
         points, weight = weights(log_laws, proposal, epsilon, BLOCK, rng)

@@ -95,10 +95,6 @@ class Moduli:
 class Analysis:
     """All constants of a template.
 
-    Parameters
-    ----------
-    form : LossForm
-
     Attributes
     ----------
     losses : tuple of LossBounds
@@ -243,22 +239,7 @@ class Analysis:
         return Moduli(least, tuple(float(min(1.0, least / value)) if value > 0 else 1.0 for value in values))
 
     def perturbation_cost(self, beta: float, moduli: Moduli, adjacency: str) -> tuple[float, str]:
-        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta.
-
-        Parameters
-        ----------
-        beta : float
-            Inverse scale of the noise.
-        moduli : Moduli
-            Strong convexity in sum form.
-        adjacency : str
-
-        Returns
-        -------
-        epsilon : float
-        how : str
-            Which of the two valid bounds is the smaller: the suprema apart, or joined.
-        """
+        """Bound ``sup [beta ||g - g'|| + log det(I + H/mu)]`` over neighbours and theta."""
         mu = moduli.least
         replace = adjacency == "replace-one"
         sensitivity = self.replacement_bound if replace else self.gradient_bound

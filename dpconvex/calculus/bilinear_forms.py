@@ -29,28 +29,7 @@ ALIKE = 1e-12
 
 
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:
-    """Bound ``m(z)' P m(z')`` over the record's domain.
-
-    Parameters
-    ----------
-    form : sparse array P, shape (monomials, monomials)
-    monomial : ndarray of int, shape (monomials, degree)
-        The monomials m, one per row.
-    bases : Bases
-    same : bool
-        Whether z and z' are one record, or two independent ones.
-
-    Returns
-    -------
-    Interval
-
-    Notes
-    -----
-    Three bounds are intersected, each valid by itself.  *Isotropic*: if P acts as a multiple of the identity on each tensor
-    power of the record, the form is a polynomial in the inner products of the bases, ``t = <z, z'>``, whose range is exact
-    for one base; this is what knows that ``(z'z)**2`` is never negative.  *Spectral*: blocks of P between tensor powers are
-    bounded by their extreme eigenvalues or singular values (Cauchy-Schwarz).  *Box*: interval arithmetic, term by term.
-    """
+    """Bound ``m(z)' P m(z')`` over the record's domain."""
     table = sp.coo_array(form)
     used = np.unique(np.concatenate(table.coords)) if table.nnz else np.empty(0, dtype=np.int64)
     if len(used) == 0:

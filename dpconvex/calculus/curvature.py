@@ -67,28 +67,12 @@ class Curvature:
         )
 
     def log_det(self, strong_convexity: float) -> float:
-        """Bound ``log det(I + H/mu)``: the smallest of the bounds that hold.
-
-        Parameters
-        ----------
-        strong_convexity : float
-            mu, in sum form; positive.
-
-        Notes
-        -----
-        Concavity of the logarithm gives ``r log(1 + T/(r mu))``; ``det(I + A + B) <= det(I + A) det(I + B)`` for A, B >= 0
-        lets pieces be bounded one by one; and a dominating matrix gives the sum over its spectrum.
-        """
+        """Bound ``log det(I + H/mu)``: the smallest of the bounds that hold."""
         return float(LogDeterminants([self])(strong_convexity)[0])
 
 
 class LogDeterminants:
-    """Bounds of ``log det(I + H/mu)`` for many Hessians, as functions of mu: see `Curvature.log_det`.
-
-    Parameters
-    ----------
-    curvatures : sequence of Curvature
-    """
+    """Bounds of ``log det(I + H/mu)`` for many Hessians, as functions of mu: see `Curvature.log_det`."""
 
     def __init__(self, curvatures: Sequence[Curvature]) -> None:
         # Traces and ranks of the whole, of its parts, and of its spectrum; what adds nothing has rank 0.
@@ -153,21 +137,7 @@ def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | 
 
 
 def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetry: Symmetry | None = None) -> Curvature:
-    """Bound the Hessian that is the sum of `pieces`, for every record.
-
-    Parameters
-    ----------
-    pieces : sequence of Piece
-    gram : Gram
-    dimension : int
-        Dimension of the sensitive subspace, which no rank exceeds.
-    symmetry : Symmetry, optional
-        Of the same Gram matrix; remembers pieces that are alike.
-
-    Returns
-    -------
-    Curvature
-    """
+    """Bound the Hessian that is the sum of `pieces`, for every record."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     if not pieces:
         return Curvature(0.0, 0.0, 0)

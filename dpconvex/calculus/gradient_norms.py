@@ -28,13 +28,7 @@ LARGEST_PAIR_ENUMERATION = 1 << 18
 
 
 class Gradients:
-    """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once.
-
-    Parameters
-    ----------
-    terms : sequence of Term
-    gram : Gram
-    """
+    """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once."""
 
     def __init__(self, terms: Sequence[Term], gram: Gram) -> None:
         self.terms = terms
@@ -131,23 +125,7 @@ class Gradients:
 
 
 def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
-    """Bound the norm of every gradient in the Minkowski sum of `terms`, for every record.
-
-    Parameters
-    ----------
-    terms : sequence of Term
-    gram : Gram
-
-    Returns
-    -------
-    float
-        In units of the loss per unit of the parameters.
-
-    Notes
-    -----
-    Pairwise: ``||sum_t u_t||^2 <= sum_{t,t'} max <u_t, u_t'>``.  For margins that share a row, such as those of a large-margin
-    Gaussian classifier, this is tight: sqrt(C(C-1)) for C classes.
-    """
+    """Bound the norm of every gradient in the Minkowski sum of `terms`, for every record."""
     return Gradients(terms, gram).bound
 
 

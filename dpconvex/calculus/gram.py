@@ -78,13 +78,6 @@ class Form:
 class Gram:
     """Inner products of the leaves' rows.
 
-    Parameters
-    ----------
-    leaves : sequence of Polynomial
-        Affine leaves; only their terms in theta matter.
-    space : Space
-    bases : Bases
-
     Attributes
     ----------
     rows : list of ndarray, one per leaf, shape (leaf.size, generators)
@@ -424,11 +417,6 @@ def products(
     """Return the products of all pairs of generators, and those of their absolute values, entry by entry.
 
     The place of an entry is ``((first * generators + second) * monomials + row) * monomials + column``.
-
-    Raises
-    ------
-    MissingRule
-        If they would fill the memory.
     """
     line, times = np.unique(row, return_inverse=True, return_counts=True)[1:]
     if (times.astype(float) ** 2).sum() > LARGEST_NUMBER_OF_PRODUCTS:
@@ -454,14 +442,6 @@ def products(
 
 class Runs:
     """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
-
-    Parameters
-    ----------
-    cells : ndarray of int, shape (cells, size)
-        The coordinates of each cell, counted within the variable.
-    entry, coordinate, mono : ndarray of int, shape (terms,)
-        The row, the coordinate within the variable and the monomial of each term.
-    coefficient : ndarray, shape (terms,)
 
     Attributes
     ----------

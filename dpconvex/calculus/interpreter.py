@@ -68,16 +68,7 @@ class Step:
 
 
 class Walker:
-    """Applies the rules to losses; what is known of a subexpression is found once.
-
-    Parameters
-    ----------
-    expander : Expander
-    leaves : mapping of Expression to ndarray
-        For each affine leaf: the rows of `A_z` in generator coordinates, shape (size, generators).
-    reach : callable
-        ``reach(polynomial, rows)`` bounds the entries of an affine leaf over the record's domain and K.
-    """
+    """Applies the rules to losses; what is known of a subexpression is found once."""
 
     def __init__(
         self, expander: Expander, leaves: Mapping[Expression, Array], reach: Callable[..., list[Interval]]
@@ -88,13 +79,7 @@ class Walker:
         self._known: dict[Expression, tuple[Entries, Step]] = {}
 
     def walk(self, expression: Expression) -> tuple[Entries, Step]:
-        """Return what is known about each entry (in column order), and how it was derived.
-
-        Raises
-        ------
-        MissingRule
-            If a subexpression has no rule.
-        """
+        """Return what is known about each entry (in column order), and how it was derived."""
         if expression not in self._known:
             self._known[expression] = self._walk(expression)
         return self._known[expression]

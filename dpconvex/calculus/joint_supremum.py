@@ -139,12 +139,7 @@ class HingeJoint(Joint):
 
 
 def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
-    """Recognise a loss whose gradient and curvature can be bounded together.
-
-    Returns
-    -------
-    Joint or None
-    """
+    """Recognise a loss whose gradient and curvature can be bounded together."""
     if scalar.kink is not None:
         return None
     if scalar.logit is not None:

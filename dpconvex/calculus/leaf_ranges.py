@@ -47,16 +47,7 @@ class LeafRanges:
 
 
 def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet, bases: Bases) -> LeafRanges:
-    """Bound the offsets and the values of all leaves at once: with many classes there are very many, each small.
-
-    Parameters
-    ----------
-    leaves : sequence of Polynomial
-        In the order of ``gram.rows``.
-    gram : Gram
-    feasible : FeasibleSet
-    bases : Bases
-    """
+    """Bound the offsets and the values of all leaves at once: with many classes there are very many, each small."""
     if not leaves:
         return LeafRanges({}, {})
     ends = np.cumsum([0, *(leaf.size for leaf in leaves)])

@@ -48,13 +48,6 @@ class LossForm:
         The record's scalars and their bounds.
     leaves : tuple of list
         For each combination of discrete fields, the affine leaves of its loss.
-
-    Raises
-    ------
-    NotPrivate
-        If the loss is not convex, mentions no variable, or something public depends on a record.
-    MissingRule
-        If an affine atom has no rule.
     """
 
     def __init__(self, template: Template) -> None:

@@ -25,13 +25,7 @@ REMEDY = "measure it in other units: multiply the field, the parameter or the lo
 
 
 def check_magnitudes(form: LossForm) -> None:
-    """Refuse coefficients, bounds of records and bounds of parameters whose squares double precision does not hold.
-
-    Raises
-    ------
-    NotPrivate
-        Naming the leaf, the field or the variable.
-    """
+    """Refuse coefficients, bounds of records and bounds of parameters whose squares double precision does not hold."""
     for base in form.bases.bases:
         extents = np.append(base.extent, base.norm)
         if outside(extents, LEAST, MOST):

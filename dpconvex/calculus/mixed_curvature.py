@@ -41,39 +41,11 @@ class Mixed:
     spread: float
 
     def log_det(self, strong_convexity: float) -> float:
-        """Bound ``log det(I + H/mu)``.
-
-        Parameters
-        ----------
-        strong_convexity : float
-            mu, in sum form; positive.
-
-        Notes
-        -----
-        With V the trace of the covariance, ``|g|^2 = E |a|^2 - V <= M^2 - V``, and ``det(I + A + B) <= det(I + A) det(I + B)``
-        for A, B >= 0 (docs/theory.md, curvature in numbers), so the bound is the largest value over V of
-
-            r log(1 + s V / (r mu)) + log(1 + o (M^2 - V) / mu),
-
-        a concave function, which is largest at an end or where its derivative vanishes.
-        """
+        """Bound ``log det(I + H/mu)``."""
         return float(log_dets([self], strong_convexity)[0])
 
     def loss(self, weight: float, strong_convexity: float) -> float:
-        """Bound ``weight |g| + log det(I + H/mu)``.
-
-        Parameters
-        ----------
-        weight : float
-            Not negative.
-        strong_convexity : float
-            mu, in sum form; positive.
-
-        Notes
-        -----
-        As for `log_det`, with ``weight sqrt(M^2 - V)`` added, which is concave in V as well.  The maximum of a concave function
-        between a point where it grows and one where it falls is below its tangent at the first.
-        """
+        """Bound ``weight |g| + log det(I + H/mu)``."""
         mu, square = strong_convexity, self.longest**2
         o, s, r = self.outer, self.spread, max(self.rank, 1)
 

@@ -154,13 +154,7 @@ class Facts:
 
 
 def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
-    """Return all kinds of differences between neighbours, each once: for replacements, in both orders.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    adjacency : {"replace-one", "add-remove"}
-    """
+    """Return all kinds of differences between neighbours, each once: for replacements, in both orders."""
     known = _KNOWN.setdefault(analysis, {})
     if adjacency not in known:
         gram, p = analysis.gram, analysis.form.noise_dimension
@@ -229,16 +223,7 @@ class Tallies:
         return vertices is None or not np.any(vertices != 0, axis=1).all()
 
     def __call__(self, first: Facts, second: Facts, outward: bool = False, apart: bool = False) -> Vertices | None:
-        """Return the longest difference, and all lengths with their counts; None if they are too many.
-
-        Parameters
-        ----------
-        first, second : Facts
-        outward : bool
-            Of the larger hulls.
-        apart : bool
-            Leave out the differences from a second vertex that is 0.
-        """
+        """Return the longest difference, and all lengths with their counts; None if they are too many."""
         if not apart and first.number > second.number:
             first, second = second, first  # the other order has the same lengths
         key = first.number, second.number, outward, apart

@@ -109,12 +109,6 @@ class Segment(Opposed):
         """Maximise ``log(1 + w q s (1 - s)) - w p (s - l)(h - s)`` over the slopes s and over w in [0, 1].
 
         Here ``q = scale R^2/mu`` and ``p = (scale R)^2/(2 sigma^2)``; w stands for shorter rows.
-
-        Notes
-        -----
-        For given s the maximum over w is at 1, or it is a growing function of the ratio of ``s (1 - s)`` to ``(s - l)(h - s)``.
-        That ratio has no largest value between two ends, so what is left are the ends and, for w = 1, the roots of a cubic:
-        with ``u = s - 1/2``, ``S = l + h - 1`` and ``Q = 1 + q/4``, of ``u^3 - S u^2/2 + (1/p - Q/q) u + S Q / (2 q)``.
         """
         length = self.scale * self.radius
         # Where curvature outweighs everything there is no bound; a loss that is counted as smaller than it is only costs.

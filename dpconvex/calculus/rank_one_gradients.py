@@ -92,12 +92,7 @@ def degrees_of_freedom(rows: int, columns: int) -> int:
 
 
 def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
-    """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    """
+    """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way."""
     if analysis not in _KNOWN:
         form = analysis.form
         # Where large terms cancel, what is left need not have the pattern of its terms.
@@ -171,16 +166,7 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Index, Index] | None
 
 
 def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tuple[Array, Array, Index] | None:
-    """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind.
-
-    Returns
-    -------
-    weights : ndarray, shape (entries, classes)
-        The alphas, one for each leaf entry.
-    features : ndarray, shape (positions, monomials)
-        H, of norm 1.
-    monomials : ndarray of int, shape (monomials, degree)
-    """
+    """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind."""
     degree = max(leaf.monomial.shape[1] for leaf in leaves)
     padded = [
         np.pad(leaf.monomial, ((0, 0), (degree - leaf.monomial.shape[1], 0)), constant_values=-1) for leaf in leaves
@@ -253,18 +239,7 @@ def components(rows: Array) -> list[tuple[Index, Index]]:
 
 
 def affine_root(features: Array, monomials: Index) -> Array | None:
-    """Return L with ``svec(L m (L m)') = H monomials`` for the monomials m of degree one (and 1), or None.
-
-    Parameters
-    ----------
-    features : ndarray H, shape (D (D + 1) / 2, monomials)
-    monomials : ndarray of int, shape (monomials, degree)
-
-    Returns
-    -------
-    ndarray L, shape (D, scalars)
-        For the scalars in increasing order, -1 standing for 1.
-    """
+    """Return L with ``svec(L m (L m)') = H monomials`` for the monomials m of degree one (and 1), or None."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
     if monomials.shape[1] != 2 or side > LARGEST_SIDE:
         return None

@@ -48,15 +48,7 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
 
 
 def bregman_bounds(expression: Expression, form: LossForm) -> tuple[float, float]:
-    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v.
-
-    Returns
-    -------
-    stiffness : float
-        Largest eigenvalue of what is quadratic.
-    slope : float
-        Largest norm of the gradients over K of what is neither quadratic nor affine; infinite if no bound is found.
-    """
+    """Bound how far a convex public expression rises above its tangents: by ``stiffness v^2/2 + 2 slope v`` at a distance v."""
     stiffness, slope = 0.0, 0.0
     for factor, term in terms_of(expression):
         closed = quadratic(as_squares(term), form.space)

@@ -27,20 +27,7 @@ SHORT = 8
 
 
 def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
-    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record.
-
-    Parameters
-    ----------
-    leaves : sequence of Polynomial
-        All affine leaves of the loss, for all labels.
-    dim : int
-        Dimension of the parameter space.
-
-    Returns
-    -------
-    sparse array, shape (dim, p)
-        Orthonormal columns; p is the dimension in which noise is drawn.
-    """
+    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record."""
     columns = coefficient_vectors(leaves, dim)
     if columns.shape[1] == 0:
         return sp.csc_array((dim, 0))

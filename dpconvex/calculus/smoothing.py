@@ -24,19 +24,7 @@ _TEMPLATES: WeakKeyDictionary[Template, dict[float, Template]] = WeakKeyDictiona
 
 
 def smooth_template(template: Template, width: float) -> Template:
-    """Return the template with the kinks of its losses rounded off; variables, record and the rest are shared.
-
-    Parameters
-    ----------
-    template : Template
-    width : float
-        Half the length of the interval on which a kink is rounded off, in units of the kinked atom's argument; positive.
-
-    Raises
-    ------
-    MissingRule
-        If a loss contains a kinked atom that cannot be rounded off.
-    """
+    """Return the template with the kinks of its losses rounded off; variables, record and the rest are shared."""
     known = _TEMPLATES.setdefault(template, {})
     if width not in known:
         known[width] = template.with_losses([smoothed(loss, width) for loss in template.losses])

@@ -33,13 +33,7 @@ UNIT = float(np.finfo(float).eps)
 
 
 def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[Matrix, Derivation]:
-    """Return M with ``regularizer - <theta, M theta>/2`` convex, and its derivation.
-
-    Raises
-    ------
-    NotPrivate
-        If the regularizer is not convex.
-    """
+    """Return M with ``regularizer - <theta, M theta>/2`` convex, and its derivation."""
     if not is_convex(regularizer):
         raise NotPrivate(
             "the regularizer is not convex by CVXPY's rules", offending(regularizer), "use a convex regularizer"

@@ -26,12 +26,7 @@ T = TypeVar("T")
 
 
 class Symmetry:
-    """Recognises sets of vertices that differ in the order of generators and of vertices only.
-
-    Parameters
-    ----------
-    gram : Gram
-    """
+    """Recognises sets of vertices that differ in the order of generators and of vertices only."""
 
     def __init__(self, gram: Gram) -> None:
         self._gram = gram

@@ -173,30 +173,7 @@ class Scalar:
     def through(
         self, value: Interval, slope: Interval, curvature: float, sign: int = 1, kink: Kink | None = None
     ) -> Scalar:
-        """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds).
-
-        Parameters
-        ----------
-        value, slope : Interval
-            Range of the outer function and of its derivative, over this scalar's values.
-        curvature : float
-            Bound on the absolute second derivative.
-        sign : {1, -1}
-            Whether the outer function is convex or concave.
-        kink : Kink, optional
-            Set if the outer function's derivative jumps.
-
-        Notes
-        -----
-        The Hessian is ``slope * (inner Hessian) + curvature * (inner gradient)(inner gradient)'``.  Both parts must have the
-        same sign, or the result is neither convex nor concave; then bounding each from above is valid.  CVXPY makes sure of
-        that from signs that users may assert, so it is checked here against ranges that are proved.
-
-        Raises
-        ------
-        MissingRule
-            If a curved term goes through a function that is not monotone, in the right direction, on its range.
-        """
+        """Compose with an outer function of one variable (theory: gradients scale by its slope, curvature adds)."""
         if (slope.low if self.sign == sign else -slope.high) < 0 and not self.is_affine:
             raise MissingRule(
                 "a curved term goes through a function that is not monotone on its range "
@@ -242,13 +219,7 @@ def covariance_of_gradient(scalar: Scalar) -> Piece | None:
 
 
 def hull_of(scalars: Sequence[Scalar]) -> Term:
-    """Return one hull that contains every convex combination of the scalars' gradients.
-
-    Raises
-    ------
-    MissingRule
-        If the hull would need too many vertices, or a gradient set is not a polytope.
-    """
+    """Return one hull that contains every convex combination of the scalars' gradients."""
     vertices, masses = [], []
     for scalar in scalars:
         if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):

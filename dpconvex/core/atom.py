@@ -138,13 +138,7 @@ class Atom:
         return f"<atom {self.name}>"
 
     def __call__(self, *args: Any, **options: Hashable) -> Expression:
-        """Return the atom of arguments; of constants, the constant that it is.
-
-        Raises
-        ------
-        ValueError
-            If shapes do not fit, or the value of constants is not finite.
-        """
+        """Return the atom of arguments; of constants, the constant that it is."""
         arguments = [constant(argument) for argument in args]
         shape = tuple(int(n) for n in self.shape(*(argument.shape for argument in arguments), **options))
         made = node(self, arguments, tuple(sorted(options.items())), shape)

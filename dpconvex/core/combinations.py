@@ -180,12 +180,7 @@ def number(factor: Fraction) -> float:
 
 
 class TermReader:
-    """Reads expressions as arrays of combinations.
-
-    Parameters
-    ----------
-    expander : Expander
-    """
+    """Reads expressions as arrays of combinations."""
 
     def __init__(self, expander: Expander) -> None:
         self.expander = expander

@@ -34,12 +34,6 @@ def postorder(roots: Sequence[Expression], leaves: Collection[Expression] = ()) 
 def evaluate(root: Expression, leaves: Mapping[Any, Any]) -> Array:
     """Evaluate an expression; NaN or infinite outside its domain.
 
-    Parameters
-    ----------
-    root : Expression
-    leaves : mapping of Variable, Field or str to array_like
-        Values of the leaves, or of the leaves' names.
-
     Examples
     --------
     >>> from dpconvex.core.expression import Variable

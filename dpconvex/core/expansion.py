@@ -45,15 +45,7 @@ class Expander:
         self.functions_of_record: list[Expression] = []
 
     def expand(self, expression: Expression) -> Polynomial:
-        """Expand an expression that is affine in the variables.
-
-        Raises
-        ------
-        MissingRule
-            If an atom has no rule.
-        NotPrivate
-            If a function of the record has no finite bound.
-        """
+        """Expand an expression that is affine in the variables."""
         found = self.polynomial(expression)
         if found is not None:
             return found
@@ -97,13 +89,7 @@ class Expander:
         return self._memory[expression]
 
     def bounds(self, expression: Expression) -> tuple[Array, Array]:
-        """Bound the entries, in column order, of an expression of the record alone.
-
-        Raises
-        ------
-        MissingRule
-            If an atom has no rule for ranges.
-        """
+        """Bound the entries, in column order, of an expression of the record alone."""
         polynomial = self.polynomial(expression)
         if polynomial is not None:
             return self.bases.range(polynomial)

@@ -284,13 +284,7 @@ def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hasha
 
 
 def constant(value: Any) -> Expression:
-    """Return numbers as an expression; expressions are returned as they are.
-
-    Raises
-    ------
-    ValueError
-        If a number is not finite or not real.
-    """
+    """Return numbers as an expression; expressions are returned as they are."""
     if isinstance(value, Expression):
         return value
     kept: Any

@@ -44,13 +44,7 @@ REWRITE = "write it with atoms that have rules (see docs/rules.md), or register 
 
 
 class Reader:
-    """Reads the trees of one template.
-
-    Parameters
-    ----------
-    fields : iterable of cvxpy.Parameter
-        The record's symbols; every other parameter is a public number.
-    """
+    """Reads the trees of one template."""
 
     def __init__(self, fields: Iterable[cp.Parameter]) -> None:
         self.fields = {id(symbol): field_of(symbol) for symbol in fields}
@@ -65,15 +59,7 @@ class Reader:
         self.variables = {key: variable_of(found[key]) for key in sorted(found)}
 
     def expression(self, root: Any, what: str) -> Expression:
-        """Return the core expression of a tree; errors call it `what`.
-
-        Raises
-        ------
-        MissingRule
-            If an atom has no rule.
-        NotPrivate
-            If a constant is not finite or not real, or an option depends on the record.
-        """
+        """Return the core expression of a tree; errors call it `what`."""
         self._what, self._root = what, root
         return self._known(root)
 
@@ -132,13 +118,7 @@ class Reader:
         return self._number(node.value, node)
 
     def _number(self, value: Any, node: Any) -> Expression:
-        """Return numbers as a constant.
-
-        Raises
-        ------
-        NotPrivate
-            If a number in it is not finite, or has an imaginary part, however small.
-        """
+        """Return numbers as a constant."""
         entries = value.data if sp.issparse(value) else np.asarray(value)
         if np.iscomplexobj(entries):
             if np.imag(entries).any():
@@ -161,13 +141,7 @@ class Reader:
         return constant(array)
 
     def constraint(self, node: Any) -> Constraint:
-        """Return a constraint in the core language.
-
-        Raises
-        ------
-        NotPrivate
-            If it is of a kind that is not known to make a closed convex set.
-        """
+        """Return a constraint in the core language."""
         self._what, self._root = "a constraint", node
         kind = f"{type(node).__module__}.{type(node).__qualname__}".removeprefix("cvxpy.constraints.")
         if kind not in CONSTRAINTS:
@@ -239,13 +213,7 @@ def bound_of(bound: Any, variable: cp.Variable) -> Array:
 
 
 def quadratic_form(node: Any, inner: Expression, matrix: Expression, what: str) -> Expression:
-    """Write a quadratic form with a constant matrix as plus or minus a sum of squares: convex, or concave, as it stands.
-
-    Raises
-    ------
-    NotPrivate
-        If the matrix has eigenvalues of both signs: CVXPY's tolerance is absolute, and users may assert what is not so.
-    """
+    """Write a quadratic form with a constant matrix as plus or minus a sum of squares: convex, or concave, as it stands."""
     if not inner.variables:
         return reshape(vec(inner) @ (matrix @ vec(inner)), node.shape)
     if not matrix.is_constant:

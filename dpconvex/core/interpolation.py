@@ -83,22 +83,7 @@ class PiecewiseQuadratic:
 def built(
     sample: Sampler, slope: tuple[float, float], curvature: float, lower: float
 ) -> tuple[PiecewiseQuadratic, dict[str, float]]:
-    """Return the stand-in for a function, with the declared constants, and how far these are reached.
-
-    Parameters
-    ----------
-    sample : callable
-        From points, shape (n,), to values and slopes.
-    slope : tuple of float
-        Bounds of the slope.
-    curvature, lower : float
-        Bounds of the curvature from above, and of the values from below.
-
-    Raises
-    ------
-    Broken
-        If there is no such function close by.
-    """
+    """Return the stand-in for a function, with the declared constants, and how far these are reached."""
     steepest = max(abs(slope[0]), abs(slope[1]))
     unit = steepest / curvature if steepest and curvature else 1.0
     nodes, values, slopes = sampled(sample, unit)

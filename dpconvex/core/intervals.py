@@ -58,24 +58,7 @@ class Interval:
         return self.meet(other)
 
     def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
-        """Intersect two intervals that contain one number, both computed with rounding.
-
-        Parameters
-        ----------
-        other : Interval
-        magnitude : float
-            Size of the terms that the number is a sum of, if it is larger than the intervals: rounding is relative to it.
-
-        Returns
-        -------
-        Interval
-            Where they miss each other by rounding, what lies between them.
-
-        Raises
-        ------
-        AssertionError
-            If they lie farther apart.  Then one of the bounds is wrong, and nothing may be concluded from either.
-        """
+        """Intersect two intervals that contain one number, both computed with rounding."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         if low <= high:
             return Interval(low, high)

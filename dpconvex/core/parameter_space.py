@@ -66,20 +66,11 @@ class Block:
 class Space:
     """Coordinates for a list of variables.
 
-    Parameters
-    ----------
-    variables : sequence of Variable
-
     Attributes
     ----------
     dim : int
         Dimension of the space E.
     blocks : dict of str to Block
-
-    Raises
-    ------
-    TemplateError
-        If a variable is complex, integer, boolean, or has a structure that has no coordinates here.
 
     Examples
     --------

@@ -80,10 +80,6 @@ class Base:
 class Bases:
     """All bases of a record.
 
-    Parameters
-    ----------
-    record : Fields
-
     Attributes
     ----------
     bases : list of Base

@@ -63,11 +63,6 @@ class Part:
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> Split:
     """Split a scalar objective; `rows` gives, for each field with `count` records along its first axis, one record's.
 
-    Raises
-    ------
-    NotPrivate
-        If a term mixes records; names it.
-
     Examples
     --------
     >>> from dpconvex.core.atoms.exponentials import logistic

@@ -187,17 +187,7 @@ def transposed_product(rows: Any, gradient: Array) -> Array:
 
 
 def public_norms(data: float, noise: float, quadratic: float, whole: float, regularizer: float) -> float:
-    """Bound the sum of the norms of the objective's gradient's parts besides those of single records.
-
-    Parameters
-    ----------
-    data, noise, quadratic : float
-        Norms of the gradient of all losses, of b, and of the gradient of the quadratic that a mechanism adds.
-    whole : float
-        Norm of the whole gradient; that of the regularizer's is at most this and the norms above.
-    regularizer : float
-        Bound on the absolute values that the regularizer's gradient adds up.
-    """
+    """Bound the sum of the norms of the objective's gradient's parts besides those of single records."""
     return 2 * (data + noise + quadratic) + whole + regularizer
 
 
@@ -226,19 +216,7 @@ class Lengths:
     def gradient_error(
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
     ) -> float:
-        """Bound the error of a computed gradient of the objective (docs/release.md, section 5).
-
-        Parameters
-        ----------
-        records : float
-            Number of records.
-        gradient_bound, hessian_bound : float
-            Bounds on the gradient and the curvature of one record's loss.
-        radius : float
-            Norm of the parameters.
-        public : float
-            Sum of the norms of the gradient's other parts, from `public_norms`.
-        """
+        """Bound the error of a computed gradient of the objective (docs/release.md, section 5)."""
         size = piece(self.scalars)
         summed = size + math.log2(1 + records / size) + AROUND
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.

@@ -38,11 +38,6 @@ class Writer:
     def expression(self, root: Expression) -> Any:
         """Return the CVXPY expression.
 
-        Raises
-        ------
-        MissingRule
-            If an atom has no conic form.
-
         Examples
         --------
         >>> from dpconvex.core.atoms.extremes import pos
@@ -141,13 +136,7 @@ class ConicForm:
 
     @classmethod
     def of(cls, space: Space, constraints: Sequence[Constraint]) -> ConicForm:
-        """Write the attributes of the variables and constraints on the coordinates of a space.
-
-        Raises
-        ------
-        MissingRule
-            If an atom has no conic form.
-        """
+        """Write the attributes of the variables and constraints on the coordinates of a space."""
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
         theta = cp.Variable(space.dim)

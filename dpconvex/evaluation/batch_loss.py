@@ -40,21 +40,6 @@ PAYS, LARGE = 1e6, 2**17
 class BatchedLoss:
     """The sum of the losses over a batch, and the regularizer, as functions of the coordinates.
 
-    Parameters
-    ----------
-    template : Template
-    space : Space
-        Coordinates of the template's variables.
-    batch : Batch
-        Validated records.
-    engine : {"blocks", "whole", "device"}, optional
-        How the records are gone through; by default, whatever is fast.
-
-    Raises
-    ------
-    MissingRule, TemplateError
-        See `Lowered.build`.
-
     Examples
     --------
     >>> import cvxpy as cp

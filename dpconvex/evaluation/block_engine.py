@@ -49,13 +49,7 @@ def padded_size(count: int) -> int:
 
 
 class BlockEngine:
-    """Sums over blocks of records that are read where they lie.
-
-    Parameters
-    ----------
-    form : LeafForm
-    batch : Batch
-    """
+    """Sums over blocks of records that are read where they lie."""
 
     def __init__(self, form: LeafForm, batch: Batch) -> None:
         keep_memory()

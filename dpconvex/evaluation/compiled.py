@@ -37,13 +37,7 @@ def installed() -> bool:
 
 
 def double_precision() -> AbstractContextManager[Any]:
-    """Context in which JAX computes in float64.
-
-    Raises
-    ------
-    TemplateError
-        If JAX is not installed.
-    """
+    """Context in which JAX computes in float64."""
     try:
         import jax
     except ImportError as error:

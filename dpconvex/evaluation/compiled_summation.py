@@ -14,21 +14,7 @@ HELD = 2**21
 
 
 def sum_of_pieces(function: Callable[..., tuple[Any, Any]], records: Any, width: int) -> tuple[Any, Any]:
-    """Sum a value and a gradient over records, in pieces.
-
-    Parameters
-    ----------
-    function : callable
-        Of arrays like `records`, but with the pieces as first and their records as second axis; it returns the values of the
-        pieces, shape (pieces,), and their gradients, shape (pieces, width).
-    records : tree of arrays
-        With the records as their first axis; there are as many as `padded_size` returns, so that they can be halved often.
-    width : int
-
-    Returns
-    -------
-    value, gradient : array
-    """
+    """Sum a value and a gradient over records, in pieces."""
     import jax
 
     size = len(jax.tree.leaves(records)[0])

@@ -121,22 +121,7 @@ def whole(program: Program, parts: Sequence[Any], size: int) -> Array:
 
 
 def affine_rows(lowered: Lowered, fields: Mapping[str, Any], count: int) -> tuple[Array, Array]:
-    """Evaluate an expression that is affine in the variables for many records.
-
-    Parameters
-    ----------
-    lowered : Lowered
-    fields : mapping of str to ndarray
-        Values of the fields, the `count` records first.
-    count : int
-
-    Returns
-    -------
-    offset : ndarray, shape (count, *shape)
-        Value at zero.
-    slope : ndarray, shape (count, *shape, len(lowered.place))
-        Derivative with respect to the entries that it reads.
-    """
+    """Evaluate an expression that is affine in the variables for many records."""
     program, shape = lowered.program, lowered.program.root.shape
     found = computed(program, lowered.leaves(np.zeros((len(lowered.place), 1)), fields))
     offset = np.moveaxis(np.broadcast_to(found[program.root], (*shape, count)), -1, 0)
@@ -162,19 +147,6 @@ def value_and_slope(
     """Evaluate a program of numbers, and its derivative by one number for each record that all that is given depends on.
 
     Exponentials are shared by values and slopes: for losses of one margin this takes half the time of `gradient`.
-
-    Parameters
-    ----------
-    program : Program
-        For which `is_scalar` holds.
-    given : sequence of (ndarray, ndarray or float), at least one
-        What stands in its slots, shape (records,), and the derivatives of that.
-    fields : sequence of ndarray, shape (records,)
-    numbers : sequence of ndarray, shape ()
-
-    Returns
-    -------
-    value, slope : ndarray, shape (records,)
     """
     leaves = program.leaves([Dual(*pair) for pair in given], fields, numbers)
     with np.errstate(all="ignore"):

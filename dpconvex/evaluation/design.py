@@ -41,15 +41,7 @@ class Design(Protocol):
 
 
 def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> Design:
-    """Return the design for so many forms of monomials, shape (count, degree), the constant one last.
-
-    Parameters
-    ----------
-    monomials : ndarray of int
-    fields : mapping of str to slice
-        The record scalars of each field.
-    forms : int
-    """
+    """Return the design for so many forms of monomials, shape (count, degree), the constant one last."""
     if monomials.shape[1] <= 1:
         return LinearDesign(monomials, fields)
     factored = FactoredDesign(monomials, fields)
@@ -58,11 +50,6 @@ def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> De
 
 class LinearDesign:
     """Monomials of degree one: columns of the fields, and a constant.
-
-    Parameters
-    ----------
-    monomials : ndarray of int, shape (count, 0 or 1)
-    fields : mapping of str to slice
 
     Attributes
     ----------

@@ -34,14 +34,7 @@ class Group:
 
 
 class DeviceEngine:
-    """Sums over records that lie on the device of the compiled functions.
-
-    Parameters
-    ----------
-    lowered : LoweredTemplate
-    space : Space
-    batch : Batch
-    """
+    """Sums over records that lie on the device of the compiled functions."""
 
     def __init__(self, lowered: LoweredTemplate, space: Space, batch: Batch) -> None:
         self.lift = lowered.lift

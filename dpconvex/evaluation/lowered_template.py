@@ -17,13 +17,7 @@ __all__ = ["LoweredTemplate", "lower_template"]
 
 
 class LoweredTemplate:
-    """Losses and regularizer as programs.
-
-    Parameters
-    ----------
-    template : Template
-    space : Space
-    """
+    """Losses and regularizer as programs."""
 
     def __init__(self, template: Template, space: Space) -> None:
         self._losses, self._space, self._regularizer = template.losses, space, template.regularizer

@@ -121,13 +121,7 @@ class Lowered:
 
     @classmethod
     def build(cls, expression: Expression, space: Space, given: Mapping[Expression, int] | None = None) -> Lowered:
-        """Lower an expression; subexpressions that are given become slots with their numbers instead of being looked into.
-
-        Raises
-        ------
-        TemplateError
-            If a variable is not in the space.
-        """
+        """Lower an expression; subexpressions that are given become slots with their numbers instead of being looked into."""
         given = given or {}
         program, entries, fields, numbers = slotted(expression, given)
         starts = dict(

@@ -36,11 +36,6 @@ WRITING = 8
 class Scalars:
     """The record scalars that occur in monomials.
 
-    Parameters
-    ----------
-    monomials : ndarray of int, shape (count, 2)
-    fields : mapping of str to slice
-
     Attributes
     ----------
     count : int
@@ -75,14 +70,7 @@ class Scalars:
 
 
 class PairDesign:
-    """What both ways have in common: some records at a time, and sums over them in pairs.
-
-    Parameters
-    ----------
-    monomials : ndarray of int, shape (count, 2)
-        Sorted, so that those with the same first factor are neighbours.
-    fields : mapping of str to slice
-    """
+    """What both ways have in common: some records at a time, and sums over them in pairs."""
 
     together: int
 

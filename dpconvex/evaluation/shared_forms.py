@@ -110,14 +110,7 @@ _FORMS: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LeafForm | None]
 
 
 def leaf_form(template: Template, space: Space) -> LeafForm | None:
-    """Split the losses of a template, once; None if a leaf is not a polynomial of low degree in the record.
-
-    Parameters
-    ----------
-    template : Template
-    space : Space
-        Coordinates of its variables.
-    """
+    """Split the losses of a template, once; None if a leaf is not a polynomial of low degree in the record."""
     order = tuple(block.variable for block in space.blocks.values())
     known = _FORMS.get(template)
     if known is None or known[0] != order:
@@ -189,18 +182,6 @@ def row_basis(rows: sp.csr_array, ends: Indices | None = None) -> tuple[sp.csr_a
     Those of one label are preferred if they are well conditioned, as the differences of one class with all others are.  If no
     label has enough of them, and those that were found are not orthogonal, they are made so; what rounding does to sums over
     records for each form is then not much enlarged by the sums over forms (docs/release.md, section 5).
-
-    Parameters
-    ----------
-    rows : csr_array
-    ends : ndarray of int, optional
-        Where the rows of each label end, with a 0 in front.
-
-    Returns
-    -------
-    basis : csr_array, shape (forms, columns)
-    combine : ndarray, shape (rows, forms)
-        ``rows == combine @ basis`` but for rounding.
     """
     count = rows.shape[0]
     scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())

@@ -81,14 +81,7 @@ LIMIT = Limit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
-    """Context in which the linear algebra library uses one thread.
-
-    Yields
-    ------
-    int
-        How many it would use otherwise: what it was told (by its environment variables or by threadpoolctl), or all
-        processors.  One where that cannot be found out.
-    """
+    """Context in which the linear algebra library uses one thread."""
     threads = LIMIT.enter()
     try:
         yield threads
@@ -114,13 +107,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 def in_order(tasks: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
     """Yield the results of tasks in their order, whichever ends first.
-
-    Parameters
-    ----------
-    tasks : iterable of callable
-        Drawn one by one, at most one more than there are workers before the first result is yielded.
-    workers : int
-        Number of threads; with one, tasks run in the caller's.
 
     Examples
     --------

@@ -31,18 +31,7 @@ MARGIN = 1e-7
 
 
 def check_translation(form: LossForm) -> DPConvexError | None:
-    """Evaluate every loss, the regularizer and every constraint both ways.
-
-    Returns
-    -------
-    DPConvexError or None
-        Why the program cannot be run, whatever the data: K has no projection.
-
-    Raises
-    ------
-    TemplateError
-        If they differ.
-    """
+    """Evaluate every loss, the regularizer and every constraint both ways."""
     rng = np.random.default_rng(0)  # public points: any will do, and the same ones make an error repeatable
     names = [f"the loss for {values}" if values else "the loss" for values in form.template.record.combinations]
     roots = [*form.template.losses, form.template.regularizer]
@@ -97,13 +86,7 @@ class Point:
 
 
 def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
-    """Compare the set that a constraint was read as with the constraint at points in and around it.
-
-    Raises
-    ------
-    TemplateError
-        If a point lies in one and not in the other.
-    """
+    """Compare the set that a constraint was read as with the constraint at points in and around it."""
     pieces = read_constraint(constraint, form.space)
     if any(isinstance(piece, Unrecognised) for piece in pieces):
         return

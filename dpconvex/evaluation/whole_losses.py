@@ -26,14 +26,7 @@ CACHED = 2**16
 
 
 class WholeLosses:
-    """Sums over records.
-
-    Parameters
-    ----------
-    lowered : LoweredTemplate
-    space : Space
-    batch : Batch
-    """
+    """Sums over records."""
 
     def __init__(self, lowered: LoweredTemplate, space: Space, batch: Batch) -> None:
         self.lift, self.space, self.batch = lowered.lift, space, batch

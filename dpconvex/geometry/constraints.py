@@ -78,13 +78,7 @@ def read_attributes(block: Block) -> list[Piece]:
 
 
 def read_constraint(constraint: Constraint, space: Space) -> list[Piece]:
-    """Turn a constraint into pieces.
-
-    Raises
-    ------
-    TemplateError
-        If it is not convex, mentions a field or a foreign variable, or cannot be satisfied.
-    """
+    """Turn a constraint into pieces."""
     text = shorten(str(constraint))
     fields = frozenset().union(*(argument.fields for argument in constraint.args))
     if fields:

@@ -69,13 +69,7 @@ class FeasibleSet:
 
     @cached_property
     def linearised(self) -> Linearised:
-        """The set as inequalities, for the certificates and answers of sets without a projection in closed form.
-
-        Raises
-        ------
-        MissingRule
-            If a constraint has no linearisations.
-        """
+        """The set as inequalities, for the certificates and answers of sets without a projection in closed form."""
         return Linearised(self.space, self.constraints)
 
     @cached_property
@@ -176,13 +170,7 @@ class FeasibleSet:
         return tuple(point for point in found if point.any() and np.isfinite(point).all())
 
     def reach_on(self, coordinates: NDArray[np.int64], center: Array) -> float:
-        """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite.
-
-        Parameters
-        ----------
-        coordinates : ndarray of int
-        center : ndarray, shape (dim,)
-        """
+        """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite."""
         distance = np.maximum(np.abs(self.lower - center), np.abs(self.upper - center))
         square, left = 0.0, set(coordinates.tolist())
         best = float(np.linalg.norm(distance[coordinates]))
@@ -199,13 +187,7 @@ class FeasibleSet:
         return min(best, float(np.sqrt(square))) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(center[coordinates]))
 
     def project(self, theta: Array) -> Array:
-        """Euclidean projection of coordinates, shape (dim,) to (dim,); without a closed form, a point of K near it.
-
-        Raises
-        ------
-        NotConverged
-            If the set is not known well enough for either.
-        """
+        """Euclidean projection of coordinates, shape (dim,) to (dim,); without a closed form, a point of K near it."""
         if self.obstacle is not None:
             raise NotConverged(self.obstacle)
         if self.reason is not None:
@@ -308,11 +290,6 @@ def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> Feasib
     balls of the nuclear and the spectral norm, linear equations and inequalities.  Strict attributes (``pos``, ``neg``) mean
     their closure.  Where a constraint is not recognised, or those on the same coordinates have no common interior,
     `has_projection` is False.
-
-    Raises
-    ------
-    TemplateError
-        If a constraint is not convex, mentions a field or a foreign variable, or contradicts another one.
     """
     declared = [piece for block in space.blocks.values() for piece in read_attributes(block)]
     for constraint in constraints:

@@ -49,13 +49,7 @@ def conditions(expression: Expression) -> Iterator[Condition]:
 
 
 def implicit_constraints(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> list[Constraint]:
-    """Return the domains of a regularizer's atoms that do not contain K, as constraints.
-
-    Raises
-    ------
-    NotPrivate
-        If a domain is not closed, or cannot be stated as a convex constraint, and is not known to contain K.
-    """
+    """Return the domains of a regularizer's atoms that do not contain K, as constraints."""
     found: list[Constraint] = []
     for condition in conditions(regularizer):
         argument = condition.argument

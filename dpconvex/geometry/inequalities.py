@@ -70,13 +70,7 @@ def simplified(constraint: Constraint) -> list[Constraint]:
 
 
 def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array]:
-    """Return an affine symmetric matrix as a map from coordinates to its svec, and the svec of its constant.
-
-    Raises
-    ------
-    MissingRule
-        If it is not symmetric for all parameters.
-    """
+    """Return an affine symmetric matrix as a map from coordinates to its svec, and the svec of its constant."""
     entries, offset = affine_map(matrix, space)
     side = matrix.shape[0]
     row, column = np.triu_indices(side)

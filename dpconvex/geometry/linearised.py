@@ -98,19 +98,7 @@ class Cuts:
 
 
 class Linearised:
-    """A closed convex set with linearisations, in the coordinates of a space.
-
-    Parameters
-    ----------
-    space : Space
-    constraints : sequence of Constraint
-        Besides the attributes of the variables.
-
-    Raises
-    ------
-    MissingRule
-        If a constraint has no linearisations.
-    """
+    """A closed convex set with linearisations, in the coordinates of a space."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint]) -> None:
         self.space, self.dim = space, space.dim
@@ -298,13 +286,7 @@ class Linearised:
 
     @cached_property
     def inside(self) -> Array:
-        """A point of K at which no inequality is near equality.
-
-        Raises
-        ------
-        DPConvexError
-            If none was found.
-        """
+        """A point of K at which no inequality is near equality."""
         point = inner_point(self.space, self.constraints)
         if point is not None:
             point = self.on_hull(point)
@@ -321,13 +303,7 @@ class Linearised:
         return -self.excess(self.inside)
 
     def check(self) -> None:
-        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere.
-
-        Raises
-        ------
-        DPConvexError
-            If not.
-        """
+        """Find out whether there is a point inside, whether the set has a conic form, and derivatives everywhere."""
         inside = self.inside
         self.cuts(inside, np.inf)
         if self.conic.minimise(np.eye(self.dim), -inside.astype(float)) is None:

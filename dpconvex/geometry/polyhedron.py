@@ -234,13 +234,7 @@ def least_change(rows: Array, aim: Array) -> tuple[Array, Array]:
 def polyhedron(
     coordinates: Indices, text: str, box: tuple[Array, Array], rows: tuple[Array, Array, Array]
 ) -> Polyhedron:
-    """Make a polyhedron of bounds and rows (a matrix, and the least and the most of each row).
-
-    Raises
-    ------
-    TemplateError
-        If it is empty.
-    """
+    """Make a polyhedron of bounds and rows (a matrix, and the least and the most of each row)."""
     matrix, least, most = rows
     length = np.linalg.norm(matrix, axis=1)
     matrix, least, most = matrix / length[:, None], least / length, most / length

@@ -41,20 +41,7 @@ def smat(vector: Array) -> Array:
 
 
 def clip_spectra(x: Array, shift: Array, lower: Array, upper: Array) -> Array:
-    """Project k symmetric matrices at once on their spectral bounds (see `Spectrum`).
-
-    Parameters
-    ----------
-    x : ndarray, shape (k, D(D+1)/2)
-        Coordinates of the matrices.
-    shift : ndarray, shape (k, D, D)
-    lower, upper : ndarray, shape (k,)
-
-    Returns
-    -------
-    ndarray, shape (k, D(D+1)/2)
-        A matrix within its bounds comes back unchanged.
-    """
+    """Project k symmetric matrices at once on their spectral bounds (see `Spectrum`)."""
     value, vector = np.linalg.eigh(smat(x) - shift)
     clipped = np.clip(value, lower[:, None], upper[:, None])
     projected = svec(shift + (vector * clipped[:, None, :]) @ np.swapaxes(vector, 1, 2))

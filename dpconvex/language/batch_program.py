@@ -245,19 +245,7 @@ def entries_matrix(space: Space) -> sp.csr_array:
 
 
 def batched_loss(problem: PerturbedProgram, entries: cp.Expression) -> cp.Expression:
-    """Return the sum of the losses as a CVXPY expression.
-
-    Parameters
-    ----------
-    problem : PerturbedProgram
-    entries : cvxpy.Expression, shape (number of entries of all variables,)
-        Entries of all variables of the space in its order, each in column order.
-
-    Raises
-    ------
-    MissingRule
-        If an atom cannot be written over a batch; names it.
-    """
+    """Return the sum of the losses as a CVXPY expression."""
     total: Any = cp.Constant(0.0)
     for group, loss in enumerate(problem.template.losses):
         rows = problem.batch.rows(group)

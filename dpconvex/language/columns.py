@@ -90,14 +90,7 @@ class Gate(Protocol):
 
 
 class Stored:
-    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read.
-
-    Parameters
-    ----------
-    array : ndarray
-        Of any real type, possibly memory-mapped; whoever holds it may change it at any time.
-    gate : Gate
-    """
+    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read."""
 
     def __init__(self, array: NDArray[Any], gate: Gate) -> None:
         self.array = array
@@ -120,15 +113,7 @@ class Stored:
 
 
 class Pieces:
-    """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is.
-
-    Parameters
-    ----------
-    chunks : Chunks
-    shape : tuple of int
-        Of the whole column, as it was when it was validated.
-    gate : Gate
-    """
+    """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is."""
 
     def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Gate) -> None:
         self.chunks = chunks

@@ -30,22 +30,6 @@ Array = NDArray[np.float64]
 class Table:
     """What is publicly known about a table of labelled records.
 
-    Parameters
-    ----------
-    features : mapping of str to (float, float)
-        Columns that hold features, in order, each with its public lower and upper bound.
-    label : str
-        The column that holds the label.
-    labels : sequence of str
-        The labels that may occur, in the order of the learner's classes.
-    clip : bool
-        Move a value outside its bounds to the nearest bound instead of raising.
-
-    Raises
-    ------
-    TemplateError
-        If a name, a bound or a label makes no sense.
-
     Examples
     --------
     >>> table = Table({"age": (0, 120), "hours": (0, 168)}, label="sick", labels=["no", "yes"])
@@ -86,13 +70,7 @@ class Table:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Table:
-        """Rebuild from `to_dict`.
-
-        Raises
-        ------
-        TemplateError
-            If that is not what the fields are.
-        """
+        """Rebuild from `to_dict`."""
         try:
             features = {name: (lower, upper) for name, lower, upper in fields["features"]}
             return cls(features, fields["label"], fields["labels"], fields["clip"])
@@ -104,32 +82,7 @@ class Table:
     def read(
         self, path: str | Path, labelled: bool = True, clip: bool | None = None, empty: bool = False
     ) -> tuple[Array, list[str]]:
-        """Read a CSV file with a header line; columns that are not declared are passed over.
-
-        Parameters
-        ----------
-        path : str or path
-        labelled : bool
-            Whether to read labels too.
-        clip : bool, optional
-            By default as declared.
-        empty : bool
-            Whether there may be no record.  Where their number is protected, none is a number like any other.
-
-        Returns
-        -------
-        X : ndarray, shape (n, d)
-            Features, scaled by their bounds into the unit ball (see `dpconvex.language.datasets.unit_ball`).
-        y : list of str
-            Labels, empty if they were not asked for.
-
-        Raises
-        ------
-        DomainError
-            If the file is no table of such records.
-        OSError
-            If it cannot be opened.
-        """
+        """Read a CSV file with a header line; columns that are not declared are passed over."""
         rows = cells(Path(path), [*self.features, *([self.label] if labelled else [])], empty)
         bounds = list(self.features.values())
         names, values, labels = list(self.features), [], []
@@ -233,21 +186,7 @@ def label_text(value: Any) -> str:
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    """Read a TOML file of settings.
-
-    Parameters
-    ----------
-    path : str or path
-    allowed : sequence of str
-        The keys that there may be.
-
-    Raises
-    ------
-    TemplateError
-        If the file is not valid TOML, or has another key.
-    OSError
-        If it cannot be opened.
-    """
+    """Read a TOML file of settings."""
     try:
         settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

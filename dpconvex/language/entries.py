@@ -26,14 +26,7 @@ REAL_KINDS = "biuf"
 
 
 def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
-    """Return a column as an array of real numbers, not copied if it was one, or raise `DomainError`.
-
-    Parameters
-    ----------
-    name : str
-        Of the field, for messages.
-    column : array_like
-    """
+    """Return a column as an array of real numbers, not copied if it was one, or raise `DomainError`."""
     if has_masked(column):
         raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
     try:
@@ -73,21 +66,7 @@ def has_masked(column: Any) -> bool:
 
 
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> tuple[sp.csr_array, bool]:
-    """Return a sparse matrix in rows, from copies of what it holds, and whether its numbers were of less than double precision.
-
-    Parameters
-    ----------
-    name : str
-        Of the field, for messages.
-    column : SciPy sparse array or matrix, of any format
-    shape : tuple of int
-        Of one record.
-
-    Raises
-    ------
-    DomainError
-        If it is no matrix of real numbers of that width, or its indices do not fit it.
-    """
+    """Return a sparse matrix in rows, from copies of what it holds, and whether its numbers had less than double precision."""
     if column.dtype.kind not in REAL_KINDS:
         raise DomainError(f"field {name!r}: expected real numbers, got entries of type {column.dtype}.")
     if column.ndim != 2 or column.shape[1:] != shape:

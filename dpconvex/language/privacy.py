@@ -106,13 +106,7 @@ def check_privacy(owner: str, privacy: object) -> None:
 
 @contextmanager
 def computable(privacy: Privacy) -> Iterator[None]:
-    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal.
-
-    Raises
-    ------
-    NotPrivate
-        If the promise is too extreme, or arithmetic fails for one that is unusual.
-    """
+    """Context in which noise is calibrated: what double precision cannot compute with becomes a refusal."""
     remedy = "promise an epsilon from 1e-6 to 1e6, and a delta of 0 or from 1e-20 to 0.5"
     small, large = COMPUTABLE
     if not small <= privacy.epsilon <= large or 0 < privacy.delta < small:

@@ -25,15 +25,7 @@ SAME = 1e-9
 
 
 def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]:
-    """Return the arguments that make a `Template` of a problem; `records` maps data parameters, or names, to domains of a row.
-
-    Raises
-    ------
-    TemplateError
-        If the declared domains do not fit the problem's parameters.
-    NotPrivate
-        If a term of the objective mixes records, or a constraint mentions them.
-    """
+    """Return the arguments that make a `Template` of a problem; `records` maps data parameters, or names, to domains of a row."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"from_problem: expected a cvxpy.Problem, not {type(problem).__name__}.")
     symbols, count = data_symbols(problem, records)

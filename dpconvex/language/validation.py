@@ -37,27 +37,7 @@ EXACT = 2**53
 
 
 def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
-    """Return a continuous column whose records lie in their domain.
-
-    Parameters
-    ----------
-    name : str
-        Of the field, for messages.
-    domain : Ball or Box
-    column : array_like, sparse matrix, memory map or Chunks
-    clip : bool
-        Project records instead of raising.
-
-    Returns
-    -------
-    ndarray, scipy.sparse.csr_array, Stored or Pieces
-        Of shape ``(n, *shape)``.  What is small, or sparse, is held in memory that nobody can write to; what is not is checked
-        again whenever it is read.
-
-    Raises
-    ------
-    DomainError
-    """
+    """Return a continuous column whose records lie in their domain."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
         return sparse_in_domain(gate, column)
@@ -95,14 +75,6 @@ class Gate:
 
     They are copied, and the copy is checked: whoever changes the original cannot reach what was let in.  What happens to a record
     depends on that record alone, to the last bit, and not on those beside it.
-
-    Parameters
-    ----------
-    name : str
-        Of the field, for messages.
-    domain : Ball or Box
-    clip : bool
-        Project records instead of raising.
     """
 
     def __init__(self, name: str, domain: Continuous, clip: bool) -> None:
@@ -282,12 +254,7 @@ def kept(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def held(name: str, column: Any) -> Any:
-    """Return a continuous column that many checks can share: they copy it no more.
-
-    Raises
-    ------
-    DomainError
-    """
+    """Return a continuous column that many checks can share: they copy it no more."""
     if isinstance(column, Chunks) or sp.issparse(column):
         return column
     array = numbers(name, column)
@@ -300,13 +267,7 @@ def stays(column: Any, array: NDArray[Any]) -> bool:
 
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
-    """Return the index of each entry of a discrete column among the declared values, shape (n,).
-
-    Raises
-    ------
-    DomainError
-        If an entry was not declared; names the first.
-    """
+    """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
     found: list[NDArray[np.int64]] = []
     first: tuple[int, object] | None = None
     bad = count = 0

@@ -43,25 +43,6 @@ __all__ = [
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """What the classifiers share.
 
-    Parameters
-    ----------
-    epsilon : float
-    delta : float
-    adjacency : {"replace-one", "add-remove"}
-    classes : sequence
-        Public labels.  A label that the data hold and this list does not is an error.
-    regularization : float
-    radius : float
-        Public bound on the Euclidean norm of a record's features.
-    clip : bool
-        Scale longer records down instead of raising.
-    size : int or None
-        Public nominal number of records, under add-remove.
-    mechanism, backend : optional
-        As for `dpconvex.solve`.
-    seed : int or None
-        For tests; the fit is then not private.
-
     Attributes
     ----------
     release_ : Release
@@ -105,19 +86,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return verify(self.template(features), self._privacy(), size, self.mechanism)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> PrivateClassifier:
-        """Fit privately.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, features)
-            Every row within the public radius (or ``clip=True``).
-        y : array_like, shape (n,)
-            Declared labels.
-
-        Returns
-        -------
-        self
-        """
+        """Fit privately."""
         self.release_: Release = self._fitted(solve, self._data(X, y))
         return self
 
@@ -136,16 +105,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return fit(template, data, privacy, self.mechanism, self.backend, **options)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Predict labels from the released parameters; costs no privacy.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, features)
-
-        Returns
-        -------
-        ndarray, shape (n,)
-        """
+        """Predict labels from the released parameters; costs no privacy."""
         check_is_fitted(self, "release_")
         return self.release_.predict(X)
 

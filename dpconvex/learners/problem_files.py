@@ -109,30 +109,13 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
 
 
 def options(name_or_path: str | os.PathLike[str]) -> Mapping[str, inspect.Parameter]:
-    """Return the options of a problem file, in the order of its declaration, with defaults and annotations.
-
-    Parameters
-    ----------
-    name_or_path : str or path
-        As for `load`.
-
-    Raises
-    ------
-    TemplateError
-        As for `load`.
-    """
+    """Return the options of a problem file, in the order of its declaration, with defaults and annotations."""
     file = locate(name_or_path)
     return inspect.signature(factory(execute(file), file)).parameters
 
 
 def locate(name_or_path: str | os.PathLike[str]) -> Path:
-    """Find the file of a problem: a user's path, or a shipped name.
-
-    Raises
-    ------
-    TemplateError
-        If there is no such file; the message lists the shipped problems.
-    """
+    """Find the file of a problem: a user's path, or a shipped name."""
     if not isinstance(name_or_path, str | os.PathLike):
         raise TemplateError(f"load: expected the name or the path of a problem, not {name_or_path!r}.")
     text = os.fspath(name_or_path)

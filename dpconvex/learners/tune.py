@@ -225,13 +225,7 @@ def whole(name: str, column: Any) -> Any:
 
 
 def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
-    """Count wrong predictions; each record counts once, whatever shape a prediction has.
-
-    Raises
-    ------
-    TemplateError
-        If there is not one prediction for each record: comparing arrays of other shapes would count a record many times.
-    """
+    """Count wrong predictions; each record counts once, whatever shape a prediction has."""
     predicted = release.predict(x)
     if predicted.shape != truth.shape:
         raise TemplateError(

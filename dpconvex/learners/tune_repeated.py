@@ -228,13 +228,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
 
 
 def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism) -> Certificate:
-    """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed.
-
-    Raises
-    ------
-    NotPrivate
-        If there is none, as for noise that is not Gaussian.
-    """
+    """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
     target = rho
     for _ in range(20):
         fit = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)

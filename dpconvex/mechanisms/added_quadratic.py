@@ -45,25 +45,7 @@ def best_added(
     cost: Callable[[float], float] | None = None,
     epsilon: float = math.inf,
 ) -> float:
-    """Choose the modulus to add, from public numbers.
-
-    Parameters
-    ----------
-    risk : callable
-        Predicted excess risk of the noise for each modulus mu of the whole (sum form); infinite where there is no proof.
-    regular : float
-        Modulus of the regularizer alone, in sum form; positive.
-    radius : float
-        Guess of the norm r of the minimiser; adding Delta costs ``Delta r^2 / 2``.
-    cost : callable, optional
-        The part of epsilon that a modulus costs, falling; moduli that cost all of `epsilon` are not tried.
-    epsilon : float
-
-    Returns
-    -------
-    float
-        Not negative.
-    """
+    """Choose the modulus to add, from public numbers."""
 
     def price(log_mu: float) -> float:
         return max(math.exp(log_mu) - regular, 0.0) * radius**2 / 2
@@ -145,13 +127,7 @@ LARGEST = 1e300
 
 
 def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], positive: Sequence[str]) -> None:
-    """Refuse options that are neither None nor finite numbers of the right sign.
-
-    Raises
-    ------
-    TemplateError
-        Naming the option.
-    """
+    """Refuse options that are neither None nor finite numbers of the right sign."""
     for names, least, kind in ((nonnegative, 0.0, "not negative"), (positive, math.ulp(0.0), "positive")):
         for name in names:
             value = getattr(mechanism, name)

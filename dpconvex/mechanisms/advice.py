@@ -17,23 +17,7 @@ AIM = 0.1
 def advise(
     analysis: Analysis, privacy: Privacy, size: int, added: float, beta: float, sensitivity: float
 ) -> tuple[str, ...]:
-    """Return sentences about the dominating term of a certificate.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    privacy : Privacy
-    size : int
-    added : float
-        Modulus that the mechanism added, in sum form.
-    beta : float
-        Inverse noise scale.
-    sensitivity : float
-
-    Returns
-    -------
-    tuple of str
-    """
+    """Return sentences about the dominating term of a certificate."""
     epsilon = privacy.epsilon
     share = max(1.0 - beta * sensitivity / epsilon, 0.0)
     if share < REMARKABLE:

@@ -61,25 +61,7 @@ class Automatic:
         return tuple(found)
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Return the certificate with the smallest predicted risk.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-            Its advice says what was compared.
-
-        Raises
-        ------
-        NotPrivate
-            If every mechanism is refused: the refusal of the first.
-        """
+        """Return the certificate with the smallest predicted risk."""
         certificates: list[Certificate] = []
         refusal: NotPrivate | None = None
         for mechanism in self.candidates(analysis, privacy):

@@ -53,30 +53,9 @@ class Mechanism(Protocol):
     """
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Return the proof for a template's constants, or raise `NotPrivate`.
-
-        Parameters
-        ----------
-        analysis : Analysis
-            The constants of the template.
-        privacy : Privacy
-            The promise to be kept.
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-        """
+        """Return the proof for a template's constants, or raise `NotPrivate`."""
         ...
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Draw the noise and compute the private answer, in coordinates, shape (dim,).
-
-        Parameters
-        ----------
-        analysis : Analysis
-        certificate : Certificate
-            What `certify` returned.
-        engine : Engine
-            Access to the data.
-        rng : numpy.random.Generator
-            Where all noise comes from.
-        """
+        """Draw the noise and compute the private answer, in coordinates, shape (dim,)."""
         ...

@@ -192,15 +192,7 @@ def gradient_rounding(analysis: Analysis, records: float) -> float:
 
 
 def enough_steps(steepest: float, noise: float) -> int:
-    """Return the number of steps at which the error without noise is as large as that of the noise.
-
-    Parameters
-    ----------
-    steepest : float
-        Bound on the gradient of the objective.
-    noise : float
-        Root mean square of the noise of a single step, if there were but one.
-    """
+    """Return the number of steps at which the error without noise is as large as that of the noise."""
     if not math.isfinite(steepest):
         return MOST
     return int(min(max(math.ceil((steepest / noise) ** 2), FEWEST), MOST)) if noise > 0 else MOST

@@ -108,16 +108,6 @@ def smallest_delta(rho: float, epsilon: float) -> float:
     For every alpha > 1, ``delta = exp((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)`` will do (C. Canonne,
     G. Kamath, T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; proof in docs/release.md).  The
     best alpha is searched for, and any other would be valid too.
-
-    Parameters
-    ----------
-    rho : float
-        Half the squared ratio of sensitivity and standard deviation, for Gaussian noise, discrete or not.
-    epsilon : float
-
-    Returns
-    -------
-    float
     """
 
     def log_delta(log_order: float) -> float:
@@ -149,26 +139,7 @@ def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
 
 
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
-    """Round an answer to the grid and add the residual noise.
-
-    Parameters
-    ----------
-    theta : ndarray, shape (dim,)
-        Within ``noise.distance`` of the exact answer.
-    noise : IntegerNoise
-    rng : numpy.random.Generator, optional
-        For tests: draws from it instead of OpenDP.  The result is then not private.
-
-    Returns
-    -------
-    ndarray, shape (dim,)
-        Multiples of ``noise.step``.
-
-    Raises
-    ------
-    DPConvexError
-        If the answer is not finite, or OpenDP does not confirm the privacy of its own noise.
-    """
+    """Round an answer to the grid and add the residual noise."""
     theta = np.asarray(theta, dtype=float)
     if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
         raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")

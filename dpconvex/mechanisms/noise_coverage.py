@@ -69,25 +69,7 @@ def leading(name: str, value: Array) -> str:
 
 
 def find_gap(form: LossForm, span: Any) -> Gap | None:
-    """Find a direction of the sensitive subspace that noise leaves out.
-
-    Parameters
-    ----------
-    form : LossForm
-        The template, split; its `basis` spans the sensitive subspace.
-    span : ndarray or scipy.sparse array, shape (dim, k)
-        Orthonormal columns that span the noise, in the coordinates of ``form.space``.
-
-    Returns
-    -------
-    Gap or None
-        None if the noise covers the whole sensitive subspace.
-
-    Raises
-    ------
-    TemplateError
-        If the shape does not fit, or the columns are not orthonormal.
-    """
+    """Find a direction of the sensitive subspace that noise leaves out."""
     dim = form.space.dim
     if getattr(span, "ndim", None) != 2 or span.shape[0] != dim:
         raise TemplateError(f"coverage: expected a basis of shape ({dim}, k), not {getattr(span, 'shape', span)!r}.")
@@ -108,25 +90,7 @@ def find_gap(form: LossForm, span: Any) -> Gap | None:
 
 
 def check_coverage(form: LossForm, span: Any, noise: str = "the noise", remedy: str | None = None) -> None:
-    """Refuse noise that leaves out a part of the sensitive subspace.
-
-    Parameters
-    ----------
-    form : LossForm
-    span : ndarray or scipy.sparse array, shape (dim, k)
-        Orthonormal columns that span the noise, in the coordinates of ``form.space``.
-    noise : str
-        What the noise is, for the message.
-    remedy : str, optional
-        By default: draw noise on the whole sensitive subspace.
-
-    Raises
-    ------
-    NotPrivate
-        Naming how many directions are missed, and one of them variable by variable.
-    TemplateError
-        If the basis is none.
-    """
+    """Refuse noise that leaves out a part of the sensitive subspace."""
     gap = find_gap(form, span)
     if gap is not None:
         raise NotPrivate(

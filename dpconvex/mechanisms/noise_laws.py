@@ -210,13 +210,7 @@ LAWS: dict[str, Law] = {
 def largest_beta(
     cost: Callable[[float], tuple[float, str]], sensitivity: float, analysis: Analysis, epsilon: float, moduli: Moduli
 ) -> tuple[float, str]:
-    """Return the largest proved inverse scale beta whose cost is at most epsilon, and the form of the bound.
-
-    Raises
-    ------
-    NotPrivate
-        If curvature alone costs more than epsilon.
-    """
+    """Return the largest proved inverse scale beta whose cost is at most epsilon, and the form of the bound."""
 
     def excess(beta: float) -> float:
         return cost(beta)[0] - epsilon
@@ -241,33 +235,7 @@ def largest_beta(
 def objective_delta(
     analysis: Analysis, adjacency: str, moduli: Moduli, epsilon: float, sigma: float
 ) -> tuple[float, float, str]:
-    """Bound the delta of objective perturbation with Gaussian noise.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    adjacency : {"replace-one", "add-remove"}
-    moduli : Moduli
-        Strong convexity in sum form.
-    epsilon, sigma : float
-
-    Returns
-    -------
-    delta : float
-    jacobian : float
-        The part of epsilon that pays for curvature.
-    how : str
-        Which bound is the smallest one.
-
-    Notes
-    -----
-    With Delta the difference of the gradients, the privacy loss is at most ``(<b, Delta> + ||Delta||^2/2) / sigma^2 + J``.  Delta
-    depends on the parameters and so on b, and ``<b, Delta>`` is no Gaussian.  But it is at most ``sigma t ||Delta||`` with t the
-    norm of b/sigma in the subspace of the differences of the two records (*chi*).  And the loss is convex in Delta, so it is
-    largest at a vertex of the polytope of differences; for ``epsilon >= J`` the deltas of the vertices add up (*vertices*).
-    J is that of the first record's loss, and records are taken in both orders.  For softmax and logistic losses the curvature is
-    opposed to ``||Delta||^2`` and is counted less what it takes away.
-    """
+    """Bound the delta of objective perturbation with Gaussian noise."""
     curvatures = analysis.log_dets(moduli)
     worst, paid, how = 0.0, 0.0, ""
     for item in differences(analysis, adjacency):

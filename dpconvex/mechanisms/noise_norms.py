@@ -83,14 +83,6 @@ def row_quantile(certificate: Certificate, rank: int, probability: float, length
 
     The mean square is a mean of variables that each have the law X of the squared part in `rank` fixed dimensions.  So it is
     below X in the convex order, and exceeds the *mean of X beyond its quantile* with at most the given probability.
-
-    Parameters
-    ----------
-    certificate : Certificate
-    rank : int
-    probability : float
-    length : float
-        For Gamma noise, where the norm is taken to be at most this.
     """
     p = certificate.noise_dimension
     if rank >= p:

@@ -34,38 +34,13 @@ __all__ = ["bound_on_count", "for_count"]
 
 
 def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None) -> float:
-    """Release a number that is at least the number of records, but for a probability of 2^-100.
-
-    Parameters
-    ----------
-    cover : IntegerNoise
-        Of a certificate under add-remove adjacency.
-    count : int
-        The number of records, which is private.
-    rng : numpy.random.Generator, optional
-        For tests, as for `perturb`.
-    """
+    """Release a number that is at least the number of records, but for a probability of 2^-100."""
     noisy = perturb(np.array([float(count)]), laplace_count(cover.counting), rng)
     return float(noisy[0]) + margin(cover.counting)
 
 
 def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
-    """Return the certificate of a fit on at most so many records; the same one if it is made for as many.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-    analysis : Analysis
-    certificate : Certificate
-        Covered.
-    records : float
-        From `bound_on_count`.
-
-    Raises
-    ------
-    DomainError
-        If the mechanism pays for the distance itself, and does not say how much its noise grows with it.
-    """
+    """Return the certificate of a fit on at most so many records; the same one if it is made for as many."""
     cover = certificate.cover
     assert cover is not None
     if records <= cover.records:

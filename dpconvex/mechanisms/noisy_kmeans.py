@@ -317,20 +317,7 @@ def grid_step(radius: float) -> float:
 
 
 def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
-    """Return the index of the centre that is nearest to each record; of equally near ones, the first.
-
-    Parameters
-    ----------
-    records : ndarray, shape (n, d)
-        Whole numbers: records in steps of the grid.
-    centers : ndarray, shape (K, d)
-        The same.
-
-    Notes
-    -----
-    All numbers are integers far below 2^53, so the result is exact: it depends on the record and the centres, and not on the
-    order of a sum or on other records.
-    """
+    """Return the index of the centre that is nearest to each record; of equally near ones, the first."""
     score = 2 * (records @ centers.T) - np.sum(centers * centers, axis=1)
     return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
 

@@ -219,13 +219,7 @@ class OutputPerturbation:
 
 @once
 def smooth_analysis(analysis: Analysis, width: float) -> Analysis:
-    """Return the constants of the template with its kinks rounded off.
-
-    Raises
-    ------
-    NotPrivate
-        If a kink is left.
-    """
+    """Return the constants of the template with its kinks rounded off."""
     found = Analysis(LossForm(smooth_template(analysis.form.template, width)))
     if found.kink is not None:
         raise NotPrivate(

@@ -37,27 +37,7 @@ def probabilities(mistakes: Sequence[int], epsilon: float, adjacency: str) -> ND
 def select(
     mistakes: Sequence[int], epsilon: float, adjacency: str, rng: np.random.Generator, how: str = "permute-and-flip"
 ) -> int:
-    """Choose a candidate with few mistakes, epsilon-differentially privately.
-
-    Parameters
-    ----------
-    mistakes : sequence of int
-        One count per candidate; a record changes each by at most one.
-    epsilon : float
-    adjacency : {"replace-one", "add-remove"}
-    rng : numpy.random.Generator
-    how : {"permute-and-flip", "exponential"}
-
-    Returns
-    -------
-    int
-        Number of the chosen candidate.
-
-    Raises
-    ------
-    TemplateError
-        If there is no candidate, or the method is unknown.
-    """
+    """Choose a candidate with few mistakes, epsilon-differentially privately."""
     if len(mistakes) == 0:
         raise TemplateError("select: there is no candidate to choose from.")
     if how not in SELECTIONS:

@@ -208,14 +208,7 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
 
 
 def concentration(certificate: Certificate) -> float:
-    """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap.
-
-    Raises
-    ------
-    NotPrivate
-        If the noise is not Gaussian, or depends on the answer as that of objective perturbation does: its delta is proved, and
-        its Rényi divergences are not.
-    """
+    """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap."""
     sigma, settings = certificate.noise_scale, certificate.settings
     if certificate.noise == "gaussian" and certificate.pays_for_distance and "distance_of_answers" in settings:
         rho = (settings["distance_of_answers"] / sigma) ** 2 / 2

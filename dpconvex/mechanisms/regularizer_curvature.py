@@ -35,14 +35,7 @@ __all__ = ["bend_of", "bends"]
 
 
 def bend_of(form: LossForm, radius: float) -> Bend:
-    """Bound the curvature of a template's regularizer at all points of K up to a norm.
-
-    Parameters
-    ----------
-    form : LossForm
-    radius : float
-        Rounded up to a power of two, so that few radii are looked at.
-    """
+    """Bound the curvature of a template's regularizer at all points of K up to a norm."""
     bounded = form.feasible.norm_bound
     radius = bounded if bounded <= radius else 2.0 ** math.ceil(math.log2(max(radius, 1e-100)))
     return found(form, radius)

@@ -181,31 +181,13 @@ def linear_cap(certificate: Certificate, cap: float) -> float:
 
 
 def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
-    """Return a distance that solvers reach with ease, whatever the data.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    certificate : Certificate
-    cap : float
-        Bound on the norm of the linear term b.
-    records : float
-        There are at most so many records.
-    spare : float
-        There are hardly ever more than `records` less this.
-    """
+    """Return a distance that solvers reach with ease, whatever the data."""
     usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
     return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
-    """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that.
-
-    Raises
-    ------
-    NotPrivate
-        If nothing bounds the curvature of the regularizer's smooth part where answers can be.
-    """
+    """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that."""
     if not certificate.minimises:
         return
     form = analysis.form
@@ -305,24 +287,6 @@ def calibrate_residual_noise(
     Two answers that come from neighbours and belong to the same exact answer are at most 2 tau apart.  Rounding moves each
     coordinate of each by half a step at most, so on the grid they are at most ``2 tau sqrt(dim)/step + dim`` steps apart in l1,
     and ``2 tau/step + sqrt(dim)`` in l2.
-
-    Parameters
-    ----------
-    spent : Privacy
-        The residual noise's share.
-    distance : float
-        tau, positive.
-    dimension : int
-        Of the whole space: the distance can point anywhere.
-    noise_cap : float
-        Recorded, not used.
-    tail : float
-        Part of delta that is kept for the probability that the mechanism's noise exceeds its cap.
-
-    Returns
-    -------
-    IntegerNoise
-        Of the discrete Laplace and, if there is a delta, the discrete Gaussian law, the smaller noise.
     """
     if not 1e-250 < distance < 1e250:
         raise DPConvexError(f"cover: there is no grid for a distance of {distance!r}; rescale the problem.")

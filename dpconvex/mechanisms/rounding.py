@@ -66,21 +66,6 @@ def largest_floor(
     """Bound what rounding adds to a certified distance, over all data sets and all noise up to a bound.
 
     The terms are those that `dpconvex.solvers.distance` adds up at one answer, each at its largest.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    certificate : Certificate
-        With strong convexity mu > 0.
-    noise_bound : float
-        Bound on the norm of the linear term b.
-    records : float, optional
-        Largest number of records; by default `largest_count`.
-
-    Returns
-    -------
-    float
-        A distance; infinite if mu is 0.
     """
     mu = certificate.strong_convexity
     if mu <= 0:
@@ -207,15 +192,7 @@ def largest_count(privacy: Privacy, size: int) -> int:
 
 
 def covered_count(privacy: Privacy, size: int, counting: float | None = None) -> float:
-    """Return the number of records that a certificate is made for before their noisy number is known.
-
-    Parameters
-    ----------
-    privacy : Privacy
-    size : int
-    counting : float, optional
-        The epsilon of the noisy number; by default that of residual noise with its usual share.
-    """
+    """Return the number of records that a certificate is made for before their noisy number is known."""
     if privacy.adjacency != "add-remove":
         return size
     spent = counting if counting is not None else COUNTED * min(SHARE * privacy.epsilon, LARGEST_EPSILON)

@@ -44,17 +44,6 @@ REACH = 25.0
 def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
     """Return the exact delta of a Gaussian mechanism, rounded up.
 
-    Parameters
-    ----------
-    epsilon : float
-    shift : array_like
-        Sensitivity over standard deviation; not negative.
-
-    Returns
-    -------
-    ndarray
-        Of the shape of `shift`: ``Phi(a/2 - epsilon/a) - exp(epsilon) Phi(-a/2 - epsilon/a)``.
-
     Examples
     --------
     >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
@@ -71,25 +60,7 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
-    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates.
-
-    Parameters
-    ----------
-    epsilon : float
-    dimension : int
-        Positive.
-    shift : float
-        a: sensitivity over standard deviation.
-
-    Returns
-    -------
-    float
-
-    Notes
-    -----
-    Integration by parts turns the mean into an integral of the survival function, which is log-concave; on each cell it is
-    below its exponential tangent, and the integral of that is elementary.  So the sum is an upper bound.
-    """
+    """Bound ``E[(1 - exp(epsilon - a t - a^2/2))_+]`` for t the norm of `dimension` standard normal variates."""
     if shift <= 0:
         return -math.expm1(min(epsilon, 0.0))
     a, c = shift, epsilon - shift**2 / 2
@@ -114,29 +85,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
 
 
 def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0) -> float:
-    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
-
-    Parameters
-    ----------
-    epsilon : float
-        Positive.
-    shift : float
-        a: length of the gradient at a slope of 1, over the standard deviation.
-    ratio : float
-        q: (length times length over mu) of a slope of 1; the curvature at slope s is ``q s (1 - s)``.
-    high : float
-        Largest slope, at most 1.
-
-    Returns
-    -------
-    float
-        A bound on ``E[(1 - exp(epsilon - L(t)))_+]`` with t standard normal and
-        ``L(t) = max over s in [0, high] of s a t + s^2 a^2 / 2 + log(1 + q s (1 - s))``.
-
-    Notes
-    -----
-    The slope s depends on the noise, but its direction does not.  L is convex in t, so it is below its chord on each cell.
-    """
+    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters."""
     s, curve, bend = slopes(ratio, high)
     slope = s * shift
     base = slope**2 / 2 + curve
@@ -196,24 +145,7 @@ def highest(t: Array, slope: Array, base: Array, convex: NDArray[np.bool_]) -> A
 def smallest_scale(
     delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10
 ) -> float | None:
-    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for.
-
-    Parameters
-    ----------
-    delta_of : callable
-        A valid delta for each scale; falling, as a rule.  The answer is checked, not trusted to be a root.
-    delta : float
-        In (0, 1).
-    start : float
-        A guess.
-    accuracy : float
-        How far above the smallest scale the answer may lie, relatively.
-
-    Returns
-    -------
-    float or None
-        None if no scale up to a large multiple of the guess is enough.
-    """
+    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for."""
 
     def excess(log_scale: float) -> float:
         found = delta_of(math.exp(log_scale))
@@ -238,14 +170,6 @@ def smallest_scale(
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """Return the smallest standard deviation of Gaussian noise for a promise, rounded up.
-
-    Parameters
-    ----------
-    epsilon : float
-    delta : float
-        In (0, 1).
-    sensitivity : float
-        In the Euclidean norm.
 
     Examples
     --------

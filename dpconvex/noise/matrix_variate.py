@@ -51,13 +51,7 @@ SLACK = 1 + 1e-6
 
 
 def best_structure(analysis: Analysis) -> RankOne:
-    """Return the layout in which the noise is smallest.
-
-    Raises
-    ------
-    NotPrivate
-        If gradients are not seen to be of rank one.
-    """
+    """Return the layout in which the noise is smallest."""
     found = rank_one_structures(analysis)
     if not found:
         raise NotPrivate(
@@ -75,27 +69,7 @@ def root_mean_square(structure: RankOne, scale: float) -> float:
 
 
 def matrix_noise(rows: int, columns: int, scale: float, rng: np.random.Generator) -> Array:
-    """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``.
-
-    Parameters
-    ----------
-    rows, columns : int
-        Shape; positive.
-    scale : float
-        Positive and finite.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, shape (rows, columns)
-
-    Notes
-    -----
-    Row by row, from the last.  Because ``det(I + M'M) = (1 + |r|^2) det(I + R^-1 N'N R^-1)`` for a first row r, the other rows
-    N and ``R = (I + r'r)^(1/2)``, the row is ``z / chi`` with nu - rows + 1 degrees of freedom, and ``N R^-1`` is independent of
-    it, of the same law with a row less (docs/theory.md, section 7).  Nothing is inverted, so rounding stays small
-    (`rounding_bound`).
-    """
+    """Draw a matrix whose log density is Lipschitz in the nuclear norm, with constant ``1/scale``."""
     freedom = degrees_of_freedom(rows, columns)
     drawn = np.empty((rows, columns))
     for k in reversed(range(rows)):
@@ -112,16 +86,6 @@ def noise_bound(rows: int, columns: int, scale: float, probability: float) -> fl
 
     Every row, over s, has the law of ``z / chi``, so that ``y = 1/(1 + |row|^2)`` has a beta law, and no row is longer than its
     quantile of order ``probability / rows``, but for the given probability.
-
-    Parameters
-    ----------
-    rows, columns : int
-    scale : float
-    probability : float
-
-    Returns
-    -------
-    float
     """
     freedom = degrees_of_freedom(rows, columns)
     least = float(beta.ppf(probability / rows, (freedom - rows + 1) / 2, columns / 2))
@@ -134,17 +98,6 @@ def rounding_bound(rows: int, columns: int, scale: float, probability: float) ->
     Assumed is what docs/release.md says about the samplers of normal and gamma variables.  Each of the steps of `matrix_noise`
     adds an error, and the steps after it enlarge that by factors that are independent of it; all factors have known moments, and
     Markov's inequality bounds their product with the best of these.
-
-    Parameters
-    ----------
-    rows, columns : int
-    scale : float
-    probability : float
-
-    Returns
-    -------
-    float
-        Bound on the Frobenius norm of the difference.
     """
     freedom = degrees_of_freedom(rows, columns)
     own = freedom - rows + np.arange(1.0, rows + 1)  # degrees of freedom of the k-th row

@@ -65,16 +65,6 @@ def seeded_generator(seed: int) -> np.random.Generator:
 
     Whoever knows the seed can take the noise off again, so a release that is drawn from it is not private, and must
     say so.
-
-    Parameters
-    ----------
-    seed : int
-        Not negative.
-
-    Raises
-    ------
-    TemplateError
-        If the seed is no such integer.
     """
     if not is_whole(seed, 0):
         raise TemplateError(f"seed must be an integer, 0 or above, not {seed!r}.")
@@ -110,26 +100,6 @@ def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> A
     Its norm has the Gamma law of shape `dimension` and the given scale (in polar coordinates the volume element adds
     the factor r^(dimension - 1)), its direction is uniform and independent of the norm: Chaudhuri, Monteleoni and
     Sarwate (2011), Algorithms 1 and 2.  In one dimension this is the Laplace law.
-
-    Parameters
-    ----------
-    dimension : int
-        Number of coordinates, 0 or above.
-    scale : float
-        Positive and finite; the mean norm is ``dimension * scale``.
-    rng : numpy.random.Generator
-        From `system_generator` unless the answer is not to be private.
-
-    Returns
-    -------
-    ndarray, shape (dimension,)
-
-    Raises
-    ------
-    TemplateError
-        If an argument is not of this kind.
-    DPConvexError
-        If the noise exceeds what a float can hold.
     """
     check(dimension, "scale", scale, rng)
     direction = rng.standard_normal(dimension)
@@ -143,53 +113,14 @@ def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> A
 
 
 def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:
-    """Draw a vector of independent normal coordinates of mean 0 and standard deviation `sigma`.
-
-    Parameters
-    ----------
-    dimension : int
-        Number of coordinates, 0 or above.
-    sigma : float
-        Positive and finite.
-    rng : numpy.random.Generator
-        From `system_generator` unless the answer is not to be private.
-
-    Returns
-    -------
-    ndarray, shape (dimension,)
-
-    Raises
-    ------
-    TemplateError
-        If an argument is not of this kind.
-    DPConvexError
-        If the noise exceeds what a float can hold.
-    """
+    """Draw a vector of independent normal coordinates of mean 0 and standard deviation `sigma`."""
     check(dimension, "sigma", sigma, rng)
     with np.errstate(over="ignore"):
         return finite(rng.standard_normal(dimension) * float(sigma))
 
 
 def in_subspace(basis: Any, b: Array) -> Array:
-    """Carry noise, drawn in the coordinates of a subspace, into the whole space.
-
-    Parameters
-    ----------
-    basis : ndarray or scipy.sparse array, shape (dim, p)
-        Orthonormal columns that span the subspace.
-    b : ndarray, shape (p,)
-        Noise with a rotation-invariant law, so that the choice of the basis does not matter.
-
-    Returns
-    -------
-    ndarray, shape (dim,)
-
-    Raises
-    ------
-    TemplateError
-        If the shapes disagree, or the columns are not orthonormal: ``basis @ b`` must be as long as `b`, and on any
-        other basis it is not, for almost every draw of a continuous law.
-    """
+    """Carry noise, drawn in the coordinates of a subspace, into the whole space."""
     if getattr(basis, "ndim", None) != 2 or np.shape(b) != (basis.shape[1],):
         shapes = f"{getattr(basis, 'shape', None)} and {np.shape(b)}"
         raise TemplateError(f"in_subspace: a basis (dim, p) and a vector (p,) do not go with the shapes {shapes}.")

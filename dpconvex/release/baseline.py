@@ -31,16 +31,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Baseline(Release):
-    """A fit without privacy, and how accurate it is.
-
-    Parameters
-    ----------
-    distance : float
-        Bound on the Euclidean distance from the minimiser; infinite where the minimiser need not be unique.
-    gap : float or None
-        How far the mean objective (of the losses, plus the regularizer) is above the least one at most, as the solver's dual
-        variables show; None where the distance was proved without it.
-    """
+    """A fit without privacy, and how accurate it is."""
 
     distance: float = np.inf
     gap: float | None = None
@@ -130,13 +121,7 @@ def minimize(
 
 
 def analysed(template: Template) -> Analysis | None:
-    """Return the constants of a template; None where it is convex and no rule bounds them, which a baseline does not need.
-
-    Raises
-    ------
-    NotPrivate
-        If it is not convex, or the loss mentions no variable.
-    """
+    """Return the constants of a template; None where it is convex and no rule bounds them, which a baseline does not need."""
     try:
         return analyse(template)
     except NotPrivate:

@@ -261,13 +261,7 @@ def left(total: Privacy, entries: tuple[Entry, ...] | list[Entry]) -> tuple[Frac
 
 
 def parse(lines: list[Any], path: Path) -> tuple[Privacy, list[Entry]]:
-    """Read the lines of a ledger: the total, then the spends.
-
-    Raises
-    ------
-    DPConvexError
-        If a line is wrong, or the spends exceed the total.
-    """
+    """Read the lines of a ledger: the total, then the spends."""
     entries: list[Entry] = []
     try:
         total = header(lines[0])

@@ -22,13 +22,7 @@ __all__ = ["append", "create", "locked", "mend", "read"]
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
-    """Make a ledger with its first line, unless there is one; the file appears whole or not at all.
-
-    Raises
-    ------
-    DPConvexError
-        If the file cannot be made.
-    """
+    """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
     file_locks()
     try:
         if path.exists():
@@ -65,11 +59,6 @@ def locked(path: Path) -> Iterator[int]:
 
     A ledger that is not there is an error and not a new ledger: that would forget what it held.  Whoever waits for the lock may
     find that the file was replaced meanwhile, and that the lock is on one that nobody will read again: then it begins anew.
-
-    Raises
-    ------
-    DPConvexError
-        If the file cannot be opened and locked, or was replaced while it was locked.
     """
     fcntl = file_locks()
     while True:
@@ -119,13 +108,7 @@ def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> None:
 
 
 def read(descriptor: int, path: Path) -> list[Any]:
-    """Return the values in the lines of an open ledger.
-
-    Raises
-    ------
-    DPConvexError
-        If the file is empty, the last line is torn, or a line is not JSON.
-    """
+    """Return the values in the lines of an open ledger."""
     content = content_of(descriptor)
     if not content.endswith(b"\n"):
         state = "the last line is torn" if content else "the file is empty"
@@ -140,11 +123,6 @@ def mend(descriptor: int, path: Path) -> str:
     """Repair the torn last line of an open ledger; return the fragment that was taken off, if one was.
 
     A line that is whole but for its end stays (no proper part of a JSON object is itself JSON); a fragment goes.
-
-    Raises
-    ------
-    DPConvexError
-        If anything but the last line is wrong.
     """
     content = content_of(descriptor)
     whole, _, tail = content.rpartition(b"\n")

@@ -13,19 +13,7 @@ __all__ = ["replaceable", "same_file", "writable", "write_whole"]
 
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
-    """Return the path of a file that can be made, so that no fit is paid for and then lost.
-
-    Parameters
-    ----------
-    path : str
-    inputs : mapping of str to str or None
-        Files that are not to be written over, by what they are.
-
-    Raises
-    ------
-    TemplateError
-        If the file is one of these, or no file can be made there.
-    """
+    """Return the path of a file that can be made, so that no fit is paid for and then lost."""
     file = Path(path)
     for what, other in inputs.items():
         if other is not None and same_file(file, Path(other)):
@@ -53,12 +41,7 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
 
 
 def replaceable(path: object) -> Path:
-    """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced.
-
-    Raises
-    ------
-    TemplateError
-    """
+    """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise TemplateError(f"the path of a file must be a text or a path, and not empty, not {path!r}.")

@@ -151,16 +151,7 @@ def run_certified(
 
 
 class DataEngine:
-    """Exact answers from the data, for a mechanism.
-
-    Parameters
-    ----------
-    analysis : Analysis
-    batch : Batch
-    size : int
-        Public number of records, which scales the regularizer.
-    backend : str or object, optional
-    """
+    """Exact answers from the data, for a mechanism."""
 
     def __init__(self, analysis: Analysis, batch: Batch, size: int, backend: Any) -> None:
         self.analysis = analysis

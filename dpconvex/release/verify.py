@@ -27,13 +27,7 @@ LARGEST_SIZE = 2**53
 
 
 def analyse(template: Template) -> Analysis:
-    """Return the constants of a template, computed once.
-
-    Raises
-    ------
-    NotPrivate
-        If the template falls outside the discipline.
-    """
+    """Return the constants of a template, computed once."""
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     return analysed(template)
@@ -107,15 +101,7 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 
 def check_solvable(template: Template) -> None:
-    """Refuse, before anything is paid, a program that cannot be run, whatever the data.
-
-    Raises
-    ------
-    NotConverged
-        If nothing projects on K.
-    MissingRule
-        If an atom cannot be evaluated over a batch.
-    """
+    """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
     obstacle = analyse(template).obstacle
     if obstacle is not None:
         raise obstacle

@@ -33,18 +33,7 @@ class Backend(Protocol):
 
 
 def resolve_backend(backend: str | Backend | None) -> Backend:
-    """Turn a name or a configured object into a backend.
-
-    Parameters
-    ----------
-    backend : {"conic", "first-order"}, Backend or None
-        None is the default, "first-order".
-
-    Raises
-    ------
-    TemplateError
-        If the name is not known, the object is not a backend, or a solver does not take its options.
-    """
+    """Turn a name or a configured object into a backend."""
     from dpconvex.solvers.conic import Conic
     from dpconvex.solvers.first_order import FirstOrder
 
@@ -99,13 +88,7 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
 
 
 def answer_of(backend: Backend, problem: Problem, tolerance: float) -> NDArray[np.float64]:
-    """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own.
-
-    Raises
-    ------
-    NotConverged
-        If it fails, or what it returns is no point.
-    """
+    """Let a backend from elsewhere solve a copy of a problem; returns its point, in memory of our own."""
     name = type(backend).__name__
     try:
         copied = problem.copied()

@@ -20,29 +20,7 @@ Array = NDArray[np.float64]
 
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
-    """Polish a point until it is certified to lie within a tolerance of the minimiser.
-
-    Parameters
-    ----------
-    problem : Problem
-    theta : ndarray, shape (dim,)
-        Where to start, from whatever solver.
-    tolerance : float
-        The distance to be certified; positive.
-    max_steps : int
-        Largest number of polishing steps; with 0 the start is only checked.
-
-    Returns
-    -------
-    Solution
-
-    Raises
-    ------
-    NotConverged
-        If the tolerance is not reached, or lies below what double precision allows; nothing may be released then.
-    TemplateError
-        If the tolerance is not a positive number.
-    """
+    """Polish a point until it is certified to lie within a tolerance of the minimiser."""
     if not (np.isfinite(tolerance) and tolerance > 0):
         raise TemplateError(f"certify: tolerance must be positive and finite, not {tolerance!r}.")
     start = np.asarray(theta, dtype=float)

@@ -27,21 +27,10 @@ Array = NDArray[np.float64]
 class Composite:
     """Values, gradients and proximal steps of a problem, counted.
 
-    Parameters
-    ----------
-    problem : Problem
-    projected : bool
-        Whether proximal steps will be asked for.
-
     Attributes
     ----------
     evaluations : int
         Passes over the records: how often the smooth part and its gradient, or a product with its Hessian, were computed.
-
-    Raises
-    ------
-    NotConverged
-        If K has no projection and one is needed.
     """
 
     def __init__(self, problem: Problem, projected: bool = True) -> None:

@@ -50,28 +50,7 @@ class Iterate:
 
 
 def distance_bound(problem: Problem, point: Array, lipschitz: float | None = None) -> tuple[Array, float]:
-    """Take one proximal-gradient step, and bound its distance from the minimiser.
-
-    Parameters
-    ----------
-    problem : Problem
-    point : ndarray, shape (dim,)
-        Anything finite.
-    lipschitz : float, optional
-        The L of the step; any positive number gives a valid bound, one near the Lipschitz constant of the gradient a good
-        one.  By default it is found by backtracking.
-
-    Returns
-    -------
-    theta : ndarray, shape (dim,)
-    tau : float
-        ``||theta - minimiser|| <= tau``.
-
-    Raises
-    ------
-    NotConverged
-        If K has no projection.
-    """
+    """Take one proximal-gradient step, and bound its distance from the minimiser."""
     composite = Composite(problem)
     point = np.asarray(point, dtype=float)
     value, gradient = composite.smooth(point)

@@ -31,13 +31,7 @@ OPTIONS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-10, "max_i
 
 
 def least(problem: Problem) -> tuple[Array, float]:
-    """Return a point, shape (dim,), and how far its objective (a sum) is above the least one at most.
-
-    Raises
-    ------
-    NotConverged
-        If there is no minimiser, or the solver finds none.
-    """
+    """Return a point, shape (dim,), and how far its objective (a sum) is above the least one at most."""
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)
     try:

@@ -16,18 +16,7 @@ __all__ = ["FirstOrder", "Warm"]
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """Solve from zero, by quasi-Newton steps.
-
-    Parameters
-    ----------
-    max_steps : int
-        Largest number of steps; positive.
-
-    Raises
-    ------
-    TemplateError
-        If the number of steps is not a positive integer.
-    """
+    """Solve from zero, by quasi-Newton steps."""
 
     max_steps: int = 20000
 

@@ -18,13 +18,7 @@ DECREASE, SLOPE = 1e-4, 0.9
 
 
 class Memory:
-    """The last steps and changes of gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4).
-
-    Parameters
-    ----------
-    size : int
-        How many pairs are kept.
-    """
+    """The last steps and changes of gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4)."""
 
     def __init__(self, size: int = 20) -> None:
         self.pairs: deque[tuple[Array, Array, float]] = deque(maxlen=size)
@@ -58,22 +52,7 @@ class Memory:
 def descend(
     composite: Composite, theta: Array, value: float, gradient: Array, bound: float, max_steps: int
 ) -> tuple[Array, float, Array]:
-    """Minimise a smooth f over all of space until its gradient norm is at most `bound`, or no step helps.
-
-    Parameters
-    ----------
-    composite : Composite
-        With h = 0.
-    theta, value, gradient
-        Where to start, with the value and the gradient there.
-    bound : float
-    max_steps : int
-
-    Returns
-    -------
-    theta, value, gradient
-        The point with the smallest gradient that was found.
-    """
+    """Minimise a smooth f over all of space until its gradient norm is at most `bound`, or no step helps."""
     memory = Memory()
     scale = 1.0 / max(float(np.linalg.norm(gradient)), composite.problem.strong_convexity)
     best = (theta, value, gradient)

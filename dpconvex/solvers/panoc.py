@@ -68,21 +68,7 @@ def state(coordinates: Coordinates, y: Array, value: float, gradient: Array, lip
 
 
 def quasi_newton(composite: Composite, start: Iterate, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more.
-
-    Parameters
-    ----------
-    composite : Composite
-    start : Iterate
-        A point of K with its certificate.
-    tolerance : float
-    max_steps : int
-
-    Returns
-    -------
-    Iterate
-        The best that was found; the caller looks at its bound.
-    """
+    """Step until the certified distance reaches the tolerance, or no step helps any more."""
     mu = composite.problem.strong_convexity
     best, memory = start, Memory(MEMORY)
     coordinates, lipschitz = plain(composite), start.lipschitz
@@ -131,15 +117,7 @@ def quasi_newton(composite: Composite, start: Iterate, tolerance: float, max_ste
 def search(
     coordinates: Coordinates, now: State, memory: Memory, lipschitz: float, length: float
 ) -> tuple[State | None, float]:
-    """Find a point between the quasi-Newton step and the proximal-gradient step that lowers the envelope.
-
-    Returns
-    -------
-    found : State or None
-        None if L proved too small.
-    observed : float
-        The change of the gradient relative to that of the point.
-    """
+    """Find a point between the quasi-Newton step and the proximal-gradient step that lowers the envelope."""
     residual = now.residual
     ahead = residual - memory.apply(residual) if memory.pairs else np.zeros_like(residual)
     enough = now.envelope - DECREASE * lipschitz * length**2

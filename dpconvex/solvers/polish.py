@@ -29,21 +29,7 @@ PATIENCE, PERIODS = 20, 2
 
 
 def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
-    """Step until the certified distance reaches the tolerance, or no step helps any more.
-
-    Parameters
-    ----------
-    composite : Composite
-    start : ndarray, shape (dim,)
-    tolerance : float
-    max_steps : int
-        With 0, one step that certifies the start.
-
-    Returns
-    -------
-    Iterate
-        The best that was found; the caller looks at its bound.
-    """
+    """Step until the certified distance reaches the tolerance, or no step helps any more."""
     mu = composite.problem.strong_convexity
     if not composite.is_smooth:
         start = composite.problem.feasible.project(start)

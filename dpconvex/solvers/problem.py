@@ -68,11 +68,6 @@ class Problem:
     projector : callable or None
         Orthogonal projection on the sensitive subspace, acting on the last axis of an array of shape (..., dim).  If
         given, the losses see the projected parameters; the regularizer, the quadratic and the noise see all of them.
-
-    Raises
-    ------
-    TemplateError
-        If a number is out of range or the noise has the wrong shape.
     """
 
     template: Template

@@ -47,15 +47,7 @@ class Congruence:
 
 
 class Coordinates:
-    """A problem in other coordinates y of theta.
-
-    Parameters
-    ----------
-    composite : Composite
-    congruences : tuple of Congruence
-    scale : float
-        y is `scale` times theta where no congruence acts.
-    """
+    """A problem in other coordinates y of theta."""
 
     def __init__(self, composite: Composite, congruences: tuple[Congruence, ...] = (), scale: float = 1.0) -> None:
         self.composite = composite

@@ -184,13 +184,7 @@ def squares_text(expression: Expression, write: Any) -> tuple[str, int]:
 
 
 def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Sum of squares along axes, over a positive number.
-
-    Raises
-    ------
-    ValueError
-        If the divisor is a number that is not positive.
-    """
+    """Sum of squares along axes, over a positive number."""
     a, b = constant(a), reshape(constant(b), ())
     if b.is_constant and not float(b.number) > 0:
         raise ValueError("squares are divided by a number that is not positive")
