@@ -6,7 +6,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from derivatives import Jets, analyse
-from hypothesis import given, reject, settings, strategies as st
+from hypothesis import example, given, reject, settings, strategies as st
 from strategies import seeded_template
 from test_soundness import generator_rows
 
@@ -39,6 +39,8 @@ def with_generators(analysis: Analysis, count: int) -> tuple[Gram, Jets, np.ndar
 
 @settings(max_examples=25)
 @given(st.integers(0, 10**6))
+@example(4)
+@example(9)
 def test_bounds_hold_on_random_leaves(seed):
     """Products and squared norms of random combinations, of one record and of two, and the Loewner bound."""
     try:
