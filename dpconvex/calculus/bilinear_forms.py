@@ -41,7 +41,9 @@ def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, sa
     weight = np.sqrt(bases.multiplicity(monomial))
     value = table.data / (weight[row] * weight[column])
     sparse = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
-    scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse  # a sparse matrix costs more than its few numbers
+    scaled: Block = (
+        sparse.toarray() if len(used) <= SMALL else sparse
+    )  # a sparse matrix costs more than its few numbers
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))

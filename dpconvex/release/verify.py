@@ -11,7 +11,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.remembered import once
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
@@ -87,8 +87,14 @@ def verify(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
     analysis = analyse(template)
-    with computable(privacy):
-        certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+    try:
+        with computable(privacy):
+            certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+    except DPConvexError as error:
+        # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
+        if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
+            raise
+        raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
 
 

@@ -206,17 +206,16 @@ def test_parameters_stay_in_a_set_with_a_projection() -> None:
             assert np.linalg.norm(M) <= 3.0 * (1 + 1e-12)
 
 
-def test_parameters_stay_in_a_set_without_a_projection() -> None:
+def test_parameters_stay_in_a_set_that_is_cut() -> None:
     template = constrained(lambda M: [cp.norm(M, "fro") <= 3.0, cp.trace(M) <= 2.0])
-    form = analyse(template).form
-    assert not form.feasible.has_projection
+    assert analyse(template).form.feasible.has_projection
     found = dp.falsify(template, **FAST)
     assert found["gradient_bound"].ratio >= 0.6  # trace(M) <= 2 keeps the slope below 4, where 6 is certified
     for finding in found.values():
         if finding.parameters is not None:
             M = finding.parameters["M"]
-            assert np.linalg.eigvalsh(M)[0] >= 0
-            assert np.trace(M) <= 2.0
+            assert np.linalg.eigvalsh(M)[0] >= -1e-9
+            assert np.trace(M) <= 2.0 + 1e-9
 
 
 def test_many_matrices_are_projected_as_each_alone() -> None:

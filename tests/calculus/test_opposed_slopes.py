@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from dpconvex.calculus.opposed_slopes import Segment, Spread
 
 powers = st.floats(-2.0, 2.0).map(lambda power: 10.0**power)
-shares = st.floats(0.0, 1.0)
+shares = st.floats(0.0, 1.0, allow_subnormal=False)
 
 
 @given(low=shares, least=shares, high=shares, scale=powers, radius=powers, mu=powers, sigma=powers)

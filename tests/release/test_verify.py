@@ -255,7 +255,7 @@ def test_many_classes_are_not_many_steps(competitors, monkeypatch):
     """The steps of a walk grow with the classes and not with their pairs; only what a certificate tells of is put into words."""
     written, visited = [], []
     write, walk = Step.written, Walker.walk
-    monkeypatch.setattr(Step, "written", lambda self: written.append(self.rule) or write(self))
+    monkeypatch.setattr(Step, "written", lambda self, *seen: written.append(self.rule) or write(self, *seen))
     monkeypatch.setattr(Walker, "walk", lambda self, expression: visited.append(1) or walk(self, expression))
     for classes in (4, 8):
         written.clear()
