@@ -8,11 +8,12 @@ most a small multiple of the width (Nesterov 2005, "Smooth minimization of non-s
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
 
 from dpconvex.core.atoms.extremes import is_hinge
 from dpconvex.core.atoms.powers import HUBER, POWER
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
+from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression, node
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule
@@ -20,18 +21,13 @@ from dpconvex.language.template import Template
 
 __all__ = ["smooth_template", "smoothed"]
 
-_TEMPLATES: WeakKeyDictionary[Template, dict[float, Template]] = WeakKeyDictionary()
-
-
-def smooth_template(template: Template, width: float) -> Template:
-    """Return the template with the kinks of its losses rounded off; variables, record and the rest are shared."""
-    known = _TEMPLATES.setdefault(template, {})
-    if width not in known:
-        known[width] = template.with_losses([smoothed(loss, width) for loss in template.losses])
-    return known[width]
-
 
 @once
+def smooth_template(template: Template, width: float) -> Template:
+    """Return the template with the kinks of its losses rounded off; variables, record and the rest are shared."""
+    return template.with_losses([smoothed(loss, width) for loss in template.losses])
+
+
 def smoothed(expression: Expression, width: float) -> Expression:
     """Return an expression with its kinked atoms replaced.
 
@@ -42,13 +38,21 @@ def smoothed(expression: Expression, width: float) -> Expression:
     >>> print(smoothed(pos(1 - Variable.of((), "x", 1)), 0.5))
     huber(pos(1 - x + 0.5), 1) / 2
     """
+    done: dict[Expression, Expression] = {}
+    for part in postorder([expression]):  # a part that is shared is rounded off once
+        done[part] = rounded(part, done, width)
+    return done[expression]
+
+
+def rounded(expression: Expression, done: Mapping[Expression, Expression], width: float) -> Expression:
+    """Return an expression of parts that are done."""
     if not expression.variables or expression.is_affine:
         return expression
     atom = expression.atom
     assert atom is not None
-    args = [smoothed(argument, width) for argument in expression.args]
+    args = [done[argument] for argument in expression.args]
     if is_flat_at_zero(expression) and is_hinge(expression.args[0]):
-        args[0] = rebuilt(expression.args[0], [smoothed(argument, width) for argument in expression.args[0].args])
+        args[0] = rebuilt(expression.args[0], [done[argument] for argument in expression.args[0].args])
     if atom.smooth is None:
         return rebuilt(expression, args)
     result: Expression | None = atom.smooth(expression, args, width)
