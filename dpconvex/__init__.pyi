@@ -19,6 +19,14 @@ from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
 from .language.record import Record as Record
+from .language.schema import Schema as Schema
+from .language.schema_columns import (
+    Boolean as Boolean,
+    Categorical as Categorical,
+    Date as Date,
+    Numeric as Numeric,
+    Ordered as Ordered,
+)
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
 from .learners.components import Components as Components

@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.entries import numbers, trusted_rows
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
@@ -55,9 +55,8 @@ class Release(Mapping[str, Array]):
         it is the path of a file.
     predictor : callable, optional
         ``predictor(parameters, x)``, the template's function.
-    table : Table, optional
-        The declared columns that the features were read from, and the public bounds that they were scaled by, so that
-        further records can be read alike.
+    schema : Schema, optional
+        The declared columns that the features were read from, so that further records can be read alike.
 
     Raises
     ------
@@ -81,7 +80,7 @@ class Release(Mapping[str, Array]):
     not_private_because: str = ""
     source: tuple[str, dict[str, Any]] | None = None
     predictor: Predict | None = None
-    table: Table | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -98,8 +97,8 @@ class Release(Mapping[str, Array]):
                 "Release: say either what privacy was spent or why the release is not private, not both."
             )
         object.__setattr__(self, "parameters", frozen)
-        if self.table is not None and not isinstance(self.table, Table):
-            raise TemplateError(f"Release: the table must be a Table, not {self.table!r}.")
+        if self.schema is not None and not isinstance(self.schema, Schema):
+            raise TemplateError(f"Release: the schema must be a Schema, not {self.schema!r}.")
         object.__setattr__(self, "source", plain(self.source))
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
@@ -287,7 +286,7 @@ class Release(Mapping[str, Array]):
             "spent": None if self.spent is None else self.spent.to_dict(),
             "not_private_because": self.not_private_because,
             "source": None if self.source is None else list(self.source),
-            "table": None if self.table is None else self.table.to_dict(),
+            "table": None if self.schema is None else self.schema.to_dict(),
         }
         return pack(header, list(self.values()))
 
