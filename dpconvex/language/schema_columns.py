@@ -182,7 +182,7 @@ class Ordered(OneNumber):
             check_missing(self, self.missing)
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return codes(where, values, self.levels, None) / (len(self.levels) - 1) - 0.5
+        return np.asarray(codes(where, values, self.levels, None) / (len(self.levels) - 1) - 0.5, dtype=float)
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
@@ -213,7 +213,7 @@ class Boolean(OneNumber):
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         spelled = {self.false.casefold(): "0", self.true.casefold(): "1", "false": "0", "true": "1"}
         plain = np.array([spelled.get(text_of(v).casefold(), text_of(v)) for v in values.tolist()], dtype=object)
-        return codes(where, plain, ("0", "1"), None) - 0.5
+        return np.asarray(codes(where, plain, ("0", "1"), None) - 0.5, dtype=float)
 
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers, trusted_rows
+from dpconvex.language.predictions import Predict
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
@@ -33,7 +34,6 @@ from dpconvex.release.outputs import replaceable, write_whole
 __all__ = ["Release"]
 
 Array = NDArray[np.float64]
-Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,6 +55,8 @@ class Release(Mapping[str, Array]):
         it is the path of a file.
     predictor : callable, optional
         ``predictor(parameters, x)``, the template's function.
+    decision, probabilities : callable, optional
+        The template's, of the same arguments.
     schema : Schema, optional
         The declared columns that the features were read from, so that further records can be read alike.
 
@@ -80,6 +82,8 @@ class Release(Mapping[str, Array]):
     not_private_because: str = ""
     source: tuple[str, dict[str, Any]] | None = None
     predictor: Predict | None = None
+    decision: Predict | None = None
+    probabilities: Predict | None = None
     schema: Schema | None = None
 
     def __post_init__(self) -> None:
@@ -160,7 +164,26 @@ class Release(Mapping[str, Array]):
         DomainError
             If the features are not finite numbers.
         """
-        if self.predictor is None:
+        return self._applied("predict", self.predictor, x)
+
+    def decision_function(self, x: ArrayLike) -> NDArray[Any]:
+        """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels).
+
+        Arguments and errors are those of `predict`.
+        """
+        return self._applied("decision_function", self.decision, x)
+
+    def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
+        """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them.
+
+        Arguments and errors are those of `predict`.
+        """
+        return self._applied("predict_proba", self.probabilities, x)
+
+    def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
+        if function is None:
+            if self.predictor is not None and name != "predict":
+                raise TemplateError(f"{name}: the learner declares no such function.")
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
         if sp.issparse(x):
             sparse: Any = x
@@ -168,14 +191,14 @@ class Release(Mapping[str, Array]):
         else:
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
-            raise DomainError("predict: the features must be finite; some are NaN or infinite.")
+            raise DomainError(f"{name}: the features must be finite; some are NaN or infinite.")
         try:
-            return np.asarray(self.predictor(dict(self.parameters), features))
+            return np.asarray(function(dict(self.parameters), features))
         except DPConvexError:
             raise
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             shape = features.shape
-            raise TemplateError(f"predict: features of shape {shape} do not fit the parameters ({error}).") from error
+            raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to a file, whole or not at all; an existing file is replaced.
@@ -267,7 +290,13 @@ class Release(Mapping[str, Array]):
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         kept = self.source if self.source is not None else template.source
-        return replace(self, source=kept, predictor=self.predictor or template.predict)
+        return replace(
+            self,
+            source=kept,
+            predictor=self.predictor or template.predict,
+            decision=template.decision,
+            probabilities=template.probabilities,
+        )
 
     def _remedy(self) -> str:
         if self.source is not None:
