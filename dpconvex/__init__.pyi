@@ -38,6 +38,7 @@ from .learners.estimators import (
     LogisticRegression as LogisticRegression,
     SoftmaxRegression as SoftmaxRegression,
 )
+from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems

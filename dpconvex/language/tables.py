@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import DomainError
 from dpconvex.language.entries import has_masked
 
-__all__ = ["Columns", "columns_of"]
+__all__ = ["Columns", "columns_of", "names_of"]
 
 Values = NDArray[Any]
 
@@ -64,6 +64,19 @@ def columns_of(data: Any, names: Sequence[str], known: Collection[str] | None, a
             return from_csv(path, names, known, absent)
         return from_frame(parquet(path), str(path), names, known, absent)
     return from_frame(data, "the table", names, known, absent)
+
+
+def names_of(data: Any) -> list[str]:
+    """Return the names of the columns of a table."""
+    if isinstance(data, Mapping):
+        return list(data)
+    if not isinstance(data, str | PathLike):
+        return list(nw.from_native(data, eager_only=True).columns)
+    path = Path(data)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        return list(parquet(path).column_names)
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        return [name.strip() for name in next(csv.reader(stream), [])]
 
 
 def from_frame(
