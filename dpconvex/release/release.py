@@ -215,7 +215,7 @@ class Release(Mapping[str, Array]):
         OSError
             If the file cannot be written.
         """
-        write_whole(replaceable(path), self._archive())
+        write_whole(replaceable(path), self.to_bytes())
 
     @classmethod
     def load(
@@ -269,11 +269,23 @@ class Release(Mapping[str, Array]):
             raise
         except (OSError, ValueError, MemoryError) as error:
             raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
-        fields, parameters = unpack(content, Path(path))
+        return cls.from_bytes(content, template, predict, name=path)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        content: bytes,
+        template: Template | Callable[..., Template] | None = None,
+        predict: Predict | None = None,
+        *,
+        name: str | os.PathLike[str] = "a saved release",
+    ) -> Release:
+        """Read the bytes of a saved release; arguments and errors are those of `load`."""
+        fields, parameters = unpack(content, Path(name))
         try:
             release = cls(parameters=parameters, predictor=predict, **fields)
         except TemplateError as error:
-            raise DPConvexError(f"{path}: the file is damaged ({error}).") from error
+            raise DPConvexError(f"{name}: the file is damaged ({error}).") from error
         return release if template is None else release._with(template)
 
     def _with(self, template: Template | Callable[..., Template]) -> Release:
@@ -307,8 +319,8 @@ class Release(Mapping[str, Array]):
             "problem file of your own is never run on its own account: load it with dpconvex.load('your_file.py', ...)."
         )
 
-    def _archive(self) -> bytes:
-        """Return the bytes of the file."""
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes."""
         header = {
             "names": list(self.parameters),
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
