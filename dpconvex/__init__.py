@@ -30,7 +30,7 @@ def __getattr__(name: str) -> object:
     try:
         value = globals()[name] = _load(name)
     except ModuleNotFoundError as error:
-        if error.name != "sklearn":
+        if (error.name or "").split(".")[0] != "sklearn":
             raise
         raise ImportError(f"dpconvex.{name} needs scikit-learn: pip install 'dpconvex[estimators]'.") from error
     return value
