@@ -33,10 +33,12 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse, check_solvable, verify
+from dpconvex.release.statistics import release_statistics
+from dpconvex.release.verify import analyse, check_solvable, form_of, verify
 from dpconvex.solvers.problem import Problem
 
 __all__ = ["solve"]
@@ -132,6 +134,8 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
+    if isinstance(mechanism, SufficientStatistics):
+        return release_statistics(form_of(template), batch, certificate, mechanism, source).fit()
     analysis = analyse(template)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())

@@ -19,8 +19,9 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "is_private", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -36,11 +37,24 @@ def analyse(template: Template) -> Analysis:
 @once
 def analysed(template: Template) -> Analysis:
     """Do the work of `analyse`."""
-    form = LossForm(template)
-    obstacle = check_translation(form)
+    form, obstacle = read(template)
     found = Analysis(form)
     found.obstacle = obstacle
     return found
+
+
+@once
+def read(template: Template) -> tuple[LossForm, DPConvexError | None]:
+    """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
+    form = LossForm(template)
+    return form, check_translation(form)
+
+
+def form_of(template: Template) -> LossForm:
+    """Return the parts of a template, of which nothing is bounded yet."""
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    return read(template)[0]
 
 
 def verify(
@@ -86,6 +100,9 @@ def verify(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
+    if isinstance(chosen, SufficientStatistics):  # needs no bounded gradients
+        with computable(privacy):
+            return chosen.certify_covered(cover or Cover(), form_of(template), privacy, int(size))
     analysis = analyse(template)
     try:
         with computable(privacy):
@@ -108,7 +125,7 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 def check_solvable(template: Template) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = analyse(template).obstacle
+    obstacle = read(template)[1]
     if obstacle is not None:
         raise obstacle
 
