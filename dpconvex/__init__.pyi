@@ -21,6 +21,7 @@ from .language.privacy import Privacy as Privacy
 from .language.record import Record as Record
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
+from .learners.coefficients import Coefficients as Coefficients, coefficients as coefficients
 from .learners.components import Components as Components
 from .learners.estimators import (
     HuberSVC as HuberSVC,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.record_scalars import Bases
+from dpconvex.core.remembered import once
 
 __all__ = ["difference_bound", "length_bound", "moment_kernel"]
 
@@ -34,7 +35,9 @@ Array = NDArray[np.float64]
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
 SLACK, ROUNDING = 1 + 1e-9, 1e-12
 # The enclosure is this close to the largest value found, unless that takes more boxes.
-CLOSE, MOST_BOXES, ROUNDS = 1e-7, 2**16, 200
+CLOSE, MOST_BOXES, ROUNDS = 1e-6, 2**14, 200
+# Boxes are tried at their corners, in so many dimensions.
+CORNERS = 6
 
 
 def length_bound(moments: Moments, bases: Bases) -> float:
@@ -43,6 +46,7 @@ def length_bound(moments: Moments, bases: Bases) -> float:
     return float(np.sqrt(np.max(squares))) * SLACK
 
 
+@once
 def difference_bound(moments: Moments, bases: Bases) -> float:
     """Bound the distance of two records' moments."""
     length = length_bound(moments, bases)
@@ -141,6 +145,8 @@ class Distance:
                 exponents.append(np.concatenate([none, 2 * power, power]))
         self.coefficients = np.concatenate([own, other, -2 * cross])
         self.exponents = np.array(exponents, dtype=np.int64).reshape(len(box), len(self.coefficients))
+        corners = itertools.product((0.0, 1.0), repeat=min(len(box), CORNERS))
+        self.probes = [np.array([*corner, *[0.5] * (len(box) - len(corner))]) for corner in corners]
         self.low, self.high = (np.array([side[k] for side in box]).reshape(1, len(box)) for k in (0, 1))
 
     def largest(self, known: float) -> float:
@@ -150,8 +156,7 @@ class Distance:
             return float(self.coefficients.sum())
         best = known
         for _ in range(ROUNDS):
-            middle = (low + high) / 2
-            best = max(best, float(self.values(middle).max()), float(self.values(low).max()), float(self.values(high).max()))
+            best = max(best, *(float(self.values(low + at * (high - low)).max()) for at in self.probes))
             bound = self.bounds(low, high)
             open_ = bound > best + CLOSE * abs(best)
             if not open_.any() or 2 * open_.sum() > MOST_BOXES:

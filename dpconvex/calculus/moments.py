@@ -248,7 +248,7 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
     """Expand the losses, with the coordinates of theta as further scalars of the record."""
     bases = Bases(template.record)
     first = bases.count
-    stand_ins = {}
+    stand_ins: dict[Expression, Expression] = {}
     for block in space.blocks.values():
         name = block.name
         while name in bases.polynomials:
@@ -293,7 +293,7 @@ def split_terms(polynomial: Polynomial, first: int, combination: int) -> tuple[I
 class SquareExpander(Expander):
     """Expands losses in which fields stand for the variables, and refuses what is no square of them."""
 
-    def __init__(self, space: Space, bases: Bases, stand_ins: frozenset[Field]) -> None:
+    def __init__(self, space: Space, bases: Bases, stand_ins: frozenset[Expression]) -> None:
         super().__init__(space, bases)
         self.stand_ins = stand_ins
         self.first = bases.count - space.dim

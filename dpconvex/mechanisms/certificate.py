@@ -209,7 +209,7 @@ class Certificate:
 
     def _statistics_rows(self) -> Iterator[tuple[str, str, str]]:
         root = self.derivation
-        yield "statistics", f"{self.noise_dimension}", source(root, "statistics")
+        yield "statistics", f"{self.noise_dimension}", source(root, "moments")
         yield "length of a record's", number(self.gradient_bound), source(root, "length")
         yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
         name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"

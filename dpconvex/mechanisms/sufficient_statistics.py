@@ -90,7 +90,7 @@ class SufficientStatistics:
     """
 
     noise: str = "gaussian"
-    weight: float = 1.0
+    weight: float = 2**0.5
     residuals: bool = False
 
     def __post_init__(self) -> None:
@@ -147,7 +147,7 @@ class SufficientStatistics:
         scale = self.law.calibrate(privacy.epsilon, privacy.delta, apart)
         how = "largest distance of the statistics of two records" if apart is not length else "one record's statistics"
         steps = (
-            Derivation("statistics", "", {"number": float(moments.count)}, "distinct moments that make up the loss"),
+            Derivation("distinct moments", "", {"number": float(moments.count)}, "the loss is linear in their sums"),
             Derivation("length", "", {"of one record's statistics": length}, "products of the norms of the fields"),
             Derivation("sensitivity", "", {"S": apart}, how),
         )

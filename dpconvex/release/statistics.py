@@ -107,8 +107,8 @@ class Statistics:
     def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
         """Fit a template from the statistics; it costs nothing.
 
-        The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is as large as the eigenvalues of the
-        noise on it.  Both are functions of what was released and of public numbers.
+        The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is 0.7 times as large as the
+        largest eigenvalue of the noise on it.  Both are functions of what was released and of public numbers.
 
         Parameters
         ----------

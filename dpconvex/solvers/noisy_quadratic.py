@@ -27,6 +27,8 @@ __all__ = ["NoisyQuadratic", "least_point"]
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
+# The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
+RIDGE = 0.7
 # A solver's point is taken if it says that it is this good.
 SOLVED = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
 
@@ -94,6 +96,34 @@ class NoisyQuadratic:
         found = (sp.csr_array(bent) + self._linear) @ self.loss.onto(self.moments)
         return sp.csr_array(found[:, : self.moments.count])
 
+    def value_map(self, theta: Array) -> Array:
+        """Return the linear map from moments to the value of the loss at a point, shape (moments,)."""
+        factors = np.where(self.loss.targets >= 0, theta[self.loss.targets], 1.0).prod(axis=1)
+        return np.asarray(factors @ self.loss.onto(self.moments))[: self.moments.count]
+
+    def curvature_products(self, columns: Array) -> Array:
+        """Return the sum over moments k of (what noise on k adds to Q) times a column k, shape (dim,)."""
+        squared, a, b = self.pairs
+        entries = sp.coo_array(self.loss.onto(self.moments)[squared])
+        pair, moment = entries.coords
+        kept = moment < self.moments.count
+        pair, moment, value = pair[kept], moment[kept], entries.data[kept]
+        # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
+        result = np.bincount(a[pair], weights=value * columns[b[pair], moment], minlength=self.loss.dim)
+        return result + np.bincount(b[pair], weights=value * columns[a[pair], moment], minlength=self.loss.dim)
+
+    @property
+    def count(self) -> float | None:
+        """The number of records: exact where it is public, else the noisy one among the moments; None if there is none."""
+        place = self.moments.places.get(())
+        if place is None:
+            return None
+        start, kind = place
+        everybody = np.linalg.pinv(kind.patterns) @ np.ones(len(kind.patterns))
+        if not np.allclose(kind.patterns @ everybody, 1.0):
+            return None
+        return float(self.values[start : start + len(everybody)] @ everybody / kind.factors[0])
+
     @cached_property
     def parts(self) -> list[tuple[Index, Array]]:
         """The blocks of Q that no entry connects: coordinates and entries."""
@@ -108,9 +138,9 @@ class NoisyQuadratic:
         return sp.csr_array(sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim)))
 
     def edge(self, mine: Index) -> float:
-        """Return about how large the eigenvalues are of the noise on a block: twice the root of a row's variance.
+        """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
 
-        For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)).
+        For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
         """
         squared, a, b = self.pairs
         entries = self.loss.onto(self.moments)[squared]
@@ -120,7 +150,7 @@ class NoisyQuadratic:
         return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
 
     def convex(self, ridge: float | None) -> sp.csr_array:
-        """Return Q, projected on positive semidefinite matrices, plus a ridge: by default the size of the noise's eigenvalues."""
+        """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
         found: dict[bytes, Array] = {}
         blocks = []
         for mine, block in self.parts:
@@ -128,7 +158,7 @@ class NoisyQuadratic:
             if key not in found:
                 values, vectors = np.linalg.eigh(block)
                 found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            more = self.edge(mine) if ridge is None else ridge
+            more = RIDGE * self.edge(mine) if ridge is None else ridge
             blocks.append(found[key] + more * np.eye(len(mine)))
         order = np.concatenate([mine for mine, _ in self.parts])
         back = np.argsort(order)
