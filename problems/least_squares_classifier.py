@@ -9,9 +9,9 @@ import dpconvex as dp
 def template(*, features: int, classes: int = 2, regularization: float = 1e-4, radius: float = 1.0) -> dp.Template:
     """Return the template.
 
-    Scores are regressed on the class of a record, 1 or 0 (Duda & Hart, "Pattern Classification and Scene Analysis", 1973, section 5.8).
-    All classes share the matrix of second moments, so statistics of d(d+1)/2 + Cd numbers hold all of it.  Quadratic or random
-    features (`RandomFourierFeatures`) make curved boundaries.  Nothing bounds the slopes of squares:
+    Scores are regressed on the class of a record, 1 or 0 (Duda & Hart, "Pattern Classification and Scene Analysis", 1973,
+    section 5.8).  All classes share the matrix of second moments, so statistics of d(d+1)/2 + Cd numbers hold all of it.
+    Quadratic or random features (`RandomFourierFeatures`) make curved boundaries.  Nothing bounds the slopes of squares:
     `dp.SufficientStatistics` is the mechanism that needs no bound.
 
     Parameters

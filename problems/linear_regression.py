@@ -10,9 +10,9 @@ def template(
 ) -> dp.Template:
     """Return the template.
 
-    The model is y = x'w + b + e.  Statistics of it, with `residuals`, hold all that least squares ask of the data: `dp.coefficients`
-    turns them into estimates, standard errors and confidence intervals that count the noise.  Nothing bounds the slopes of
-    squares: `dp.SufficientStatistics` is the mechanism that needs no bound.
+    The model is y = x'w + b + e.  Statistics of it, with `residuals`, hold all that least squares ask of the data:
+    `dp.coefficients` turns them into estimates, standard errors and confidence intervals that count the noise.  Nothing bounds
+    the slopes of squares: `dp.SufficientStatistics` is the mechanism that needs no bound.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ from dpconvex.auditing.drawn import attack_drawing
 from dpconvex.auditing.objective import Effort, attack_objective
 from dpconvex.auditing.report import Attack, Audit
 from dpconvex.auditing.runs import attack_runs
+from dpconvex.auditing.statistics import attack_statistics
 from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
@@ -164,6 +165,8 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
+    if certificate.perturbed == "statistics":
+        return attack_statistics(template, certificate, DRAWS, rng)
     analysis = analyse(template)
     attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
     found = [attack[certificate.perturbed](analysis, certificate, work, rng)]

@@ -62,7 +62,7 @@ def difference_bound(moments: Moments, bases: Bases) -> float:
 
 
 def pattern_pairs(moments: Moments) -> set[tuple[tuple[float, ...], ...]]:
-    """Return for all pairs of combinations the inner products P(y, y), P(y', y') and P(y, y') of every kind, without repetition."""
+    """Return for all pairs of combinations the products P(y, y), P(y', y') and P(y, y') of every kind, each case once."""
     found = set()
     products = np.array([kind.patterns @ kind.patterns.T for kind in moments.kinds])
     for y in range(products.shape[1]):

@@ -1,12 +1,12 @@
 """Coefficients of a linear regression from released statistics, with standard errors that count the noise.
 
-Least squares solve Q theta = q.  With noise N on Q and m on q the solution moves by ``Q^-1 (m - N theta)``, but for terms of second
-order, so its covariance is
+Least squares solve Q theta = q.  With noise N on Q and m on q the solution moves by ``Q^-1 (m - N theta)``, but for terms of
+second order, so its covariance is
 
     Q^-1 (s^2 Q + V) Q^-1,    s^2 the variance of the residuals,    V the covariance of m - N theta,
 
-where V is known: the law of the noise is public.  The mean of the second order, ``-Q^-1 E[N Q^-1 (m - N theta)]``, is taken off, and
-so is what noise takes off the sum of squared residuals (docs/theory.md, section 18).
+where V is known: the law of the noise is public.  The mean of the second order, ``-Q^-1 E[N Q^-1 (m - N theta)]``, is taken
+off, and so is what noise takes off the sum of squared residuals (docs/theory.md, section 18).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Coefficients:
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
     """Estimate a linear regression from released statistics, with standard errors; it costs nothing.
 
-    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear model
-    with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
+    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
+    model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
 
 def names(space: Space) -> list[str]:
     """Name the coordinates of the parameters."""
-    found = []
+    found: list[str] = []
     for name, block in space.blocks.items():
         shape = block.variable.shape
         if block.symmetric:

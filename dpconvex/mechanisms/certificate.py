@@ -79,9 +79,9 @@ class Certificate:
     advice : tuple of str
         What dominates the cost, and what would lower it.
     perturbed : {"objective", "output", "gradients", "statistics"}
-        What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how far
-        their sum moves, `noise_dimension` their number, `noise_scale` in their units, and `tolerance` bounds the rounding of the sum;
-        no objective is minimised before they are released, and the other constants are 0.
+        What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how
+        far their sum moves, `noise_dimension` their number, `noise_scale` in their units, and `tolerance` bounds the rounding of
+        the sum; no objective is minimised before they are released, and the other constants are 0.
     noise : {"gamma", "gaussian", "matrix"}
         Law of the noise.
     mean_noise : float or None
@@ -181,7 +181,6 @@ class Certificate:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (constant, value, where it comes from)."""
-        root = self.derivation
         if self.perturbed == "statistics":
             yield from self._statistics_rows()
         else:
@@ -255,8 +254,12 @@ class Certificate:
     def shares(self) -> Iterator[tuple[float, str]]:
         """Yield the shares of epsilon and what each pays for."""
         delta = "all of delta" if self.clustering is None else "its delta"
+        product = ": beta x the sensitivity" if self.perturbed == "statistics" else ": beta x G_adj"
         paid = {"gaussian": f", with {delta}", "matrix": ": beta x the sensitivity in the nuclear norm"}
-        yield self.noise_epsilon, f"the noise{paid.get(self.noise, ': beta x the sensitivity' if self.perturbed == 'statistics' else ': beta x G_adj')}"
+        yield (
+            self.noise_epsilon,
+            f"the noise{paid.get(self.noise, product)}",
+        )
         if self.perturbed == "objective":
             yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
         if self.cover is not None:

@@ -1,10 +1,10 @@
 """Sufficient statistics: all that a quadratic loss takes from the data, released once.
 
 The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is known when the sums of Q_z and q_z are.  They are linear in the
-distinct moments of the record (`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set and
-strength of regularization is post-processing.  The noise is calibrated to how far the moments of one record are apart from those of
-another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds.  Nothing need be bounded in the parameters, and
-nothing strongly convex (docs/theory.md, section 18).
+distinct moments of the record (`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set
+and strength of regularization is post-processing.  The noise is calibrated to how far the moments of one record are apart from
+those of another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds.  Nothing need be bounded in the
+parameters, and nothing strongly convex (docs/theory.md, section 18).
 
 The sums are computed in floating point; their distance from the exact ones, and what drawing noise in floating point adds, is
 bounded for all data and covered by integer noise of its own, as for every other mechanism (docs/release.md).
@@ -12,7 +12,6 @@ bounded for all data and covered by integer noise of its own, as for every other
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +48,8 @@ Array = NDArray[np.float64]
 SOURCE = "docs/theory.md, section 18"
 # More numbers than this are not released: each has noise of its own that is drawn exactly.
 LARGEST = 10**7
+# Settings of a certificate.
+WEIGHT, RESIDUALS = "weight_of_linear_statistics", "statistics_of_residuals"
 # Records that are added up at once, as in `dpconvex.evaluation.moment_sums`.
 BLOCK = 4096
 ASSUMED = (
@@ -100,6 +101,21 @@ class SufficientStatistics:
             raise TemplateError(f"SufficientStatistics: weight must be from 0.001 to 1000, not {self.weight!r}.")
         if not isinstance(self.residuals, bool):
             raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> SufficientStatistics:
+        """Return the mechanism that a certificate is for."""
+        return cls(certificate.noise, certificate.settings[WEIGHT], RESIDUALS in certificate.settings)
+
+    @classmethod
+    def usual(cls, privacy: Privacy) -> SufficientStatistics:
+        """Return the mechanism for a promise, with and without delta."""
+        return cls("gamma" if privacy.pure else "gaussian")
+
+    @property
+    def name(self) -> str:
+        """What certificates call the mechanism."""
+        return f"sufficient statistics with {self.law.name} noise"
 
     @property
     def law(self) -> Spherical:
@@ -153,7 +169,7 @@ class SufficientStatistics:
         )
         return Certificate(
             privacy=privacy,
-            mechanism=f"sufficient statistics with {self.law.name} noise",
+            mechanism=self.name,
             size=size,
             gradient_bound=length,
             sensitivity=apart,
@@ -170,13 +186,15 @@ class SufficientStatistics:
             perturbed="statistics",
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
-            settings={"weight_of_linear_statistics": self.weight},
+            settings={WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {}),
         )
 
     def certify_covered(self, cover: Cover, form: LossForm, privacy: Privacy, size: int) -> Certificate:
         """Prove the statistics private on what a cover leaves of a promise, and calibrate the cover's noise on them."""
         if cover.tolerance is not None:
-            raise TemplateError("a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out.")
+            raise TemplateError(
+                "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
+            )
         rest, spent = cover.split(privacy)
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
         bare = self.certified(form, rest, size)
@@ -214,7 +232,9 @@ class SufficientStatistics:
             privacy=privacy,
             tolerance=summed,
             cover=noise,
-            derivation=Derivation("covered release", "", privacy.claims, COVERED, (bare.derivation, *residual_steps(noise))),
+            derivation=Derivation(
+                "covered release", "", privacy.claims, COVERED, (bare.derivation, *residual_steps(noise))
+            ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
         )
 
@@ -224,7 +244,9 @@ class SufficientStatistics:
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Refuse: statistics are released as they are, and fitted afterwards; `solve` does both."""
-        raise TemplateError("SufficientStatistics: use dp.solve or dp.statistics; there is no answer without the statistics.")
+        raise TemplateError(
+            "SufficientStatistics: use dp.solve or dp.statistics; there is no answer without the statistics."
+        )
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""

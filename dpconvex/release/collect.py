@@ -75,7 +75,7 @@ def statistics(
     Release(w (2,); spent: epsilon = 1, delta = 1e-06, replace-one)
     """
     public = public_size(template, data, privacy, size)
-    chosen = mechanism or SufficientStatistics("gamma" if privacy.pure else "gaussian")
+    chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     certificate = verify(template, privacy, public, chosen, cover)
@@ -89,4 +89,4 @@ def statistics(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
-    return release_statistics(form_of(template), batch, certificate, chosen, source)
+    return release_statistics(form_of(template), batch, certificate, source)

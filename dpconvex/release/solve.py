@@ -33,7 +33,6 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -134,8 +133,8 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
-    if isinstance(mechanism, SufficientStatistics):
-        return release_statistics(form_of(template), batch, certificate, mechanism, source).fit()
+    if certificate.perturbed == "statistics":
+        return release_statistics(form_of(template), batch, certificate, source).fit()
     analysis = analyse(template)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())

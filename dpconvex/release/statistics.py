@@ -27,6 +27,7 @@ from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.noisy_count import bound_on_count
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
+from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.file_format import plain_value, read
 from dpconvex.release.outputs import replaceable, write_whole
 from dpconvex.release.release import Release
@@ -94,7 +95,7 @@ class Statistics:
     def deviation(self) -> float:
         """Standard deviation of all noise on each statistic."""
         certificate = self.certificate
-        own = SufficientStatistics(certificate.noise).law.square(certificate.noise_dimension, certificate.noise_scale)
+        own = SPHERICAL[certificate.noise].square(certificate.noise_dimension, certificate.noise_scale)
         assert certificate.cover is not None
         return float(np.sqrt((own + certificate.cover.size**2) / certificate.noise_dimension))
 
@@ -113,8 +114,8 @@ class Statistics:
         Parameters
         ----------
         template : Template, optional
-            By default, the one that the statistics were released for.  It must be for the same record, with a loss whose Q and q are
-            linear in the same moments; regularizer and constraints are free.
+            By default, the one that the statistics were released for.  It must be for the same record, with a loss whose Q and q
+            are linear in the same moments; regularizer and constraints are free.
         ridge : float, optional
             What to add to Q, in sum form, instead.
 
@@ -154,7 +155,9 @@ class Statistics:
         """Return the template that a fit is for, or raise `TemplateError` if it is for other records."""
         chosen = self.template if template is None else template
         if not isinstance(chosen, Template):
-            raise TemplateError("fit: say which template to fit; saved statistics do not hold the one they were released for.")
+            raise TemplateError(
+                "fit: say which template to fit; saved statistics do not hold the one they were released for."
+            )
         if fields_of(chosen) != self.fields:
             raise TemplateError(
                 f"fit: the statistics are sums over records with the fields {self.fields}, and the template declares "
@@ -236,11 +239,10 @@ class Statistics:
         return found
 
 
-def release_statistics(
-    form: LossForm, batch: Batch, certificate: Certificate, mechanism: SufficientStatistics, source: NoiseSource
-) -> Statistics:
+def release_statistics(form: LossForm, batch: Batch, certificate: Certificate, source: NoiseSource) -> Statistics:
     """Sum up, add the noise and its cover, as a certificate says; the promise must have been paid for."""
     assert certificate.cover is not None
+    mechanism = SufficientStatistics.of(certificate)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
         certificate = mechanism.for_count(form, certificate, bound)

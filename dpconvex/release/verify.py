@@ -70,7 +70,8 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one with the smallest predicted excess risk.
+        By default, among those that can be proved private, the one with the smallest predicted excess risk; where no gradient is
+        bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
 
@@ -100,10 +101,18 @@ def verify(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    if isinstance(chosen, SufficientStatistics):  # needs no bounded gradients
-        with computable(privacy):
-            return chosen.certify_covered(cover or Cover(), form_of(template), privacy, int(size))
-    analysis = analyse(template)
+    if isinstance(chosen, SufficientStatistics):
+        return verify_statistics(template, privacy, int(size), chosen, cover)
+    try:
+        analysis = analyse(template)
+    except NotPrivate:
+        if mechanism is not None:
+            raise
+        try:  # of a quadratic loss, gradients need not be bounded
+            return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
+        except DPConvexError:
+            pass  # the first reason is the one to know
+        raise
     try:
         with computable(privacy):
             certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
@@ -113,6 +122,14 @@ def verify(
             raise
         raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def verify_statistics(
+    template: Template, privacy: Privacy, size: int, mechanism: SufficientStatistics, cover: Cover | None
+) -> Certificate:
+    """Prove that statistics of a quadratic loss are private; nothing bounds its gradients."""
+    with computable(privacy):
+        return mechanism.certify_covered(cover or Cover(), form_of(template), privacy, size)
 
 
 def outlook(analysis: Analysis) -> tuple[str, ...]:

@@ -109,8 +109,10 @@ class NoisyQuadratic:
         kept = moment < self.moments.count
         pair, moment, value = pair[kept], moment[kept], entries.data[kept]
         # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
-        result = np.bincount(a[pair], weights=value * columns[b[pair], moment], minlength=self.loss.dim)
-        return result + np.bincount(b[pair], weights=value * columns[a[pair], moment], minlength=self.loss.dim)
+        result = np.zeros(self.loss.dim)
+        np.add.at(result, a[pair], value * columns[b[pair], moment])
+        np.add.at(result, b[pair], value * columns[a[pair], moment])
+        return result
 
     @property
     def count(self) -> float | None:
