@@ -1,4 +1,4 @@
-"""Attacks on released statistics: the neighbours whose statistics are farthest apart, summed up by the code that runs."""
+"""Attacks on released statistics: the neighbours whose statistics are farthest apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpconvex.auditing.drawn import attack_vectors
 from dpconvex.auditing.report import Attack
 from dpconvex.auditing.steps import attack_cover, profile_delta, profile_epsilon
 from dpconvex.calculus.moments import Moments
-from dpconvex.evaluation.moment_sums import moment_sums
+from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
@@ -62,7 +62,7 @@ def farthest(
     record = template.record
 
     def apart(sides: list[Batch]) -> Array:
-        first, second = (np.array([moment_sums(moments, one(side, k)) for k in range(side.size)]) for side in sides)
+        first, second = (record_moments(moments, side) for side in sides)
         return np.asarray(np.linalg.norm(first - second if replaced else first, axis=1))
 
     sides = [record.sample(PAIRS, rng) for _ in range(2)]
@@ -102,8 +102,3 @@ def moved(template: Template, side: Batch, size: float, rng: np.random.Generator
 def taken(side: Batch, rows: NDArray[np.int64]) -> Batch:
     """Return some of the records."""
     return Batch({name: values[rows] for name, values in side.fields.items()}, side.group[rows])
-
-
-def one(side: Batch, k: int) -> Batch:
-    """Return one record."""
-    return Batch({name: values[k : k + 1] for name, values in side.fields.items()}, side.group[k : k + 1])

@@ -12,7 +12,7 @@ from dpconvex.core.polynomial import numbered_rows
 from dpconvex.language.columns import blocks, dense, flattened
 from dpconvex.language.record import Batch
 
-__all__ = ["moment_sums"]
+__all__ = ["moment_sums", "record_moments"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -30,6 +30,18 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
             total += adder.sums(scalars, group)
     scaled = [(total * kind.factors[:, None]).ravel() for total, kind in zip(totals, moments.kinds, strict=True)]
     return np.concatenate([np.zeros(0), *scaled])
+
+
+def record_moments(moments: Moments, batch: Batch) -> Array:
+    """Return the moments of every record, shape (records, moments); for attacks, which sum nothing up."""
+    parts = []
+    for scalars, group in scalar_blocks(batch):
+        tables = [
+            (products(scalars, kind.monomials) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
+            for kind in moments.kinds
+        ]
+        parts.append(np.concatenate([table.reshape(len(group), -1) for table in tables], axis=1))
+    return np.concatenate([np.zeros((0, moments.count)), *parts])
 
 
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
