@@ -11,9 +11,9 @@ import numpy as np
 from dpconvex.auditing.choices import attack_clustering, attack_repetitions, attack_selection
 from dpconvex.auditing.drawn import attack_drawing
 from dpconvex.auditing.objective import Effort, attack_objective
+from dpconvex.auditing.released_statistics import attack_statistics
 from dpconvex.auditing.report import Attack, Audit
 from dpconvex.auditing.runs import attack_runs
-from dpconvex.auditing.statistics import attack_statistics
 from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy

@@ -106,7 +106,7 @@ def verify(
     try:
         analysis = analyse(template)
     except NotPrivate:
-        if mechanism is not None:
+        if not isinstance(chosen, Automatic):
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)

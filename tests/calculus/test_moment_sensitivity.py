@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.auditing.statistics import farthest
+from dpconvex.auditing.released_statistics import farthest
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
 from dpconvex.calculus.moments import Moments, quadratic_loss
