@@ -5,11 +5,9 @@ All of this is post-processing of statistics that were released: nothing here re
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
-import cvxpy as cp
 import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
@@ -18,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Moments, QuadraticLoss
-from dpconvex.core.to_cvxpy import Writer, attribute_constraints
+from dpconvex.core.to_cvxpy import least_squares_program
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.quadratics import quadratic
 
@@ -29,8 +27,6 @@ Index = NDArray[np.int64]
 
 # The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
 RIDGE = 0.7
-# A solver's point is taken if it says that it is this good.
-SOLVED = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,29 +189,18 @@ def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float
 
 def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
     """Return the same by a conic solver."""
-    theta, writer, limits = cp.Variable(form.space.dim), Writer(), []
-    for block in form.space.blocks.values():
-        leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
-        writer.leaves[block.variable] = leaf
-        limits.extend(attribute_constraints(block.variable, leaf))
-    limits.extend(writer.constraint(constraint) for constraint in form.constraints)
     scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
-    goal = -(slope / scale) @ theta + size / scale * writer.expression(form.template.regularizer)
+    roots = []
     count, owner = connected_components(hessian, directed=False)
     order = np.argsort(owner, kind="stable")
     for mine in np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1]):
         values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() / scale)
-        goal = goal + cp.sum_squares((vectors * np.sqrt(np.maximum(values, 0.0))).T @ theta[mine]) / 2
-    program = cp.Problem(cp.Minimize(goal), limits)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program.solve(solver=cp.CLARABEL)
-    except cp.SolverError as error:
-        raise NotConverged(f"the conic solver failed on the noisy loss ({error}); regularize more.") from error
-    if program.status not in SOLVED or theta.value is None:
+        roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
+    public = form.template.regularizer, size / scale
+    theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
+    if theta is None:
         raise NotConverged(
-            f"the noisy loss with this regularizer and these constraints is {program.status}; regularize more, or check that "
-            "the constraints can be met."
+            f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver; regularize more, or "
+            "check that the constraints can be met."
         )
-    return np.asarray(theta.value)
+    return theta

@@ -150,8 +150,9 @@ def test_a_template_that_needs_other_statistics_is_refused() -> None:
         found.fit(dp.Template(free().record, lambda x, y: cp.square(x @ w + b - y)))
     with pytest.raises(dp.TemplateError, match="the template declares"):
         found.fit(free(4))
+    # Noise alone leaves a direction without curvature, for this seed as for nearly all.
     with pytest.raises(dp.NotConverged, match="no single minimiser"):
-        dp.statistics(free(), table(4), dp.Privacy(0.01, 1e-6)).fit(ridge=0.0)
+        dp.statistics(free(), table(4), dp.Privacy(0.01, 1e-6), seed=1).fit(ridge=0.0)
 
 
 def test_the_cost_is_recorded_before_the_data_are_read() -> None:
