@@ -13,7 +13,7 @@ from dpconvex.learners.problem_files import execute, locate, options
 
 # What no mechanism with a pure promise can take: an objective without strong convexity.
 REFUSED = {"pathak_raj_2010"}
-# Squares of unbounded parameters, for which the statistics that they ask of the data are released and nothing is minimised before.
+# Squares of unbounded parameters: the statistics that they ask of the data are released, and nothing is minimised before.
 STATISTICS = {"least_squares_classifier", "linear_regression"}
 PROVED = sorted(set(dp.problems()) - REFUSED)
 FIRST = ["huber_svm", "large_margin_gaussian", "logistic_regression"]

@@ -14,7 +14,10 @@ from dpconvex.learners import problem_files
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
 GRADIENT, HESSIAN, SENSITIVITY = 0.95, 0.9, 0.5
 # Scores of a chain share their records' features in ways that the bound on the Hessian does not see.
-STATISTICS = {"least_squares_classifier", "linear_regression"}  # have no gradient bounds: tests/calculus/test_moment_sensitivity.py
+STATISTICS = {
+    "least_squares_classifier",
+    "linear_regression",
+}  # have no gradient bounds: tests/calculus/test_moment_sensitivity.py
 LOOSE = {"linear_chain_crf": 0.2}
 
 
