@@ -22,6 +22,15 @@ def test_the_worst_neighbours_use_up_the_promise(adjacency: Any, delta: float) -
     assert found["noise as drawn"].holds
 
 
+def test_what_speaks_of_gradients_says_where_to_go() -> None:
+    template = dp.load("linear_regression", features=2)
+    certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 200)
+    with pytest.raises(dp.TemplateError, match=r"dp\.audit attacks them"):
+        dp.falsify(template, certificate)
+    with pytest.raises(dp.TemplateError, match="released statistics"):
+        dp.risk_bound(template, certificate)
+
+
 def test_noise_that_is_too_small_is_found_out() -> None:
     template = dp.load("least_squares_classifier", features=2, classes=3)
     certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 200)
