@@ -86,8 +86,8 @@ class SufficientStatistics:
     >>> import dpconvex as dp
     >>> template = dp.load("ridge_regression", features=3)
     >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 1000, dp.SufficientStatistics())
-    >>> certificate.noise_dimension, round(certificate.sensitivity, 3)  # x x' and x y; the square root of 4.5
-    (9, 2.121)
+    >>> certificate.noise_dimension, round(certificate.sensitivity, 3)  # x x' and x y; the square root of 8
+    (9, 2.828)
     """
 
     noise: str = "gaussian"
