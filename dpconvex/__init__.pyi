@@ -18,6 +18,7 @@ from .errors import (
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
+from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
@@ -44,6 +45,7 @@ from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturba
 from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
 from .release.baseline import minimize as minimize
+from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
