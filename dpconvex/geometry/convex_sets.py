@@ -85,6 +85,11 @@ class Piece:
         """Whether the set is a cone with its apex at `point`, shape (m,)."""
         return False
 
+    @property
+    def iterates(self) -> bool:
+        """Whether projecting is a search that can fail, at points that are very far away, for instance."""
+        return False
+
     def project(self, x: Array) -> Array:
         """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
         raise NotImplementedError

@@ -41,6 +41,11 @@ class Intersection(Piece):
     # The corrections of the last projection, where the next one begins: they change how fast an answer is found.
     _last: Warm = field(default_factory=Warm, repr=False)
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def parts(self) -> list[tuple[Piece, Indices]]:
         """Each piece and where its coordinates stand."""

@@ -83,6 +83,14 @@ class FeasibleSet:
             return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
         return None
 
+    @cached_property
+    def by_inequalities(self) -> FeasibleSet | None:
+        """The same set without its projections, where they are solvers' own and can fail; None if it cannot do without."""
+        if self.reason is not None or not any(piece.iterates for piece in self.pieces):
+            return None
+        bare = replace(self, pieces=(), reason="a projection on it was not found")
+        return bare if bare.obstacle is None else None
+
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
         simple = all(isinstance(piece, Interval) or not coordinates[piece.coordinates].any() for piece in self.pieces)
@@ -194,6 +202,14 @@ class FeasibleSet:
             point = np.array(theta, dtype=float)
             near = NEAREST * (1 + float(np.linalg.norm(point)))
             return minimum(SquaredDistance(point), self.linearised, point, near).point
+        try:
+            return self._by_pieces(theta)
+        except NotConverged:
+            if self.by_inequalities is None:
+                raise
+            return self.by_inequalities.project(theta)
+
+    def _by_pieces(self, theta: Array) -> Array:
         y = np.array(theta, dtype=float)
         for coordinates, shift, lower, upper in self._spectra:
             y[coordinates] = clip_spectra(y[coordinates], shift, lower, upper)

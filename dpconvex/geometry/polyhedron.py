@@ -84,6 +84,11 @@ class Polyhedron(Piece):
     # The face of the last projection, where the next one begins: it changes how fast an answer is found, and is certified.
     _last: Warm = field(default_factory=Warm, repr=False)
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def equal(self) -> Bools:
         """Which rows are equations."""
