@@ -87,8 +87,10 @@ class Piece:
 
     @property
     def iterates(self) -> bool:
-        """Whether projecting is a search that can fail, at points that are very far away, for instance."""
-        return False
+        """Whether projecting, on this set or on one that it is made of, is a search that can fail, such as from far away."""
+        held = [getattr(self, part.name) for part in fields(self)]
+        parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
+        return any(isinstance(part, Piece) and part.iterates for part in parts)
 
     def project(self, x: Array) -> Array:
         """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
