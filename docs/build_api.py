@@ -13,13 +13,20 @@ STUB = HERE.parent / "dpconvex" / "__init__.pyi"
 PAGES = {
     "declaring": (
         "Declaring a learner",
-        ("core", "language.huber_hinge", "language.privacy", "language.record", "language.template"),
+        (
+            "core",
+            "language.huber_hinge",
+            "language.privacy",
+            "language.record",
+            "language.private_bound",
+            "language.template",
+        ),
     ),
     "tables": ("Tables and columns", ("language",)),
     "proving": (
         "Proving and fitting",
         (
-            *("release.verify", "release.solve", "release.baseline", "release.release"),
+            *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
             *("release.collect", "release.statistics", "solvers"),
         ),
     ),

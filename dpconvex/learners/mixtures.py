@@ -180,7 +180,7 @@ def solve_mixture(
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
     )
-    assert fit.certificate is not None
+    assert isinstance(fit.certificate, Certificate)
     release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
     return Mixture(components, release, release.spent)
 

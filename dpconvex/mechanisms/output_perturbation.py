@@ -169,7 +169,7 @@ class OutputPerturbation:
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Minimise, add noise, project on K; returns coordinates, shape (dim,)."""
+        """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
         theta = engine.minimise(
             certificate.strong_convexity,
             certificate.tolerance,
@@ -181,7 +181,7 @@ class OutputPerturbation:
         if basis is not None:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
-        return engine.project(theta + noise)
+        return theta + noise
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""

@@ -30,7 +30,6 @@ from dpconvex.mechanisms.rounding import (
     covered_count,
     largest_floor,
     margin,
-    projection_error,
 )
 from dpconvex.noise.spherical import SPHERICAL
 
@@ -275,7 +274,7 @@ def drawing_error(
         return (relative * cap + more) / certificate.strong_convexity
     if certificate.pays_for_distance:
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
-        return relative * (cap + reach) + projection_error(analysis.form, reach)
+        return relative * (cap + reach) + 4 * UNIT * reach
     return 0.0
 
 
