@@ -29,7 +29,7 @@ from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, sig
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule
 
-__all__ = ["Form", "Gram"]
+__all__ = ["Form", "Gram", "times"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -40,6 +40,8 @@ LARGEST_NUMBER_OF_PRODUCTS = 2**24
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
 # Vertices whose norm is also bounded through the one form that belongs to them (slower, sharper).
 LARGEST_EXACT_SET = 64
+# Tables of so many entries, of which at most one in this number is not 0, are multiplied as sparse ones.
+MANY, SPARSE = 1 << 14, 16
 # Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
 MERGED_BITS = 40
 # Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
@@ -197,7 +199,14 @@ class Gram:
         squares = sum((np.diag(form.weight) * form.same.high for form in self.forms), np.zeros(count))
         length = np.sqrt(np.where(squares > 0, squares, 1.0))
         for form in self.forms:
-            values, vectors = np.linalg.eigh((form.weight + form.weight.T) / 2 / length / length[:, None])
+            weight = (form.weight + form.weight.T) / 2 / length / length[:, None]
+            if np.count_nonzero(weight) == np.count_nonzero(np.diag(weight)):
+                diagonal = np.diag(weight)
+                highest = np.maximum(form.same.high * diagonal, form.same.low * diagonal)
+                highest = highest + 2 * EPSILON * count * form.same.size * np.abs(diagonal).max(initial=0.0)
+                upper[np.diag_indices(count)] += highest
+                continue
+            values, vectors = np.linalg.eigh(weight)
             positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
             negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
             # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
@@ -230,16 +239,16 @@ class Gram:
         place, rows = used(rows)
         upper = self.upper[place]
         size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return rows @ upper @ rows.T, ROUNDING * size**2
+        return bilinear(rows, upper, rows), ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
 
         `cross` says whether u belongs to one record and v to another.
         """
-        total = np.abs(left) @ self.rounding @ np.abs(right).T
+        total = bilinear(np.abs(left), self.rounding, np.abs(right))
         for form in self.forms:
-            value = sign * (left @ form.weight @ right.T)
+            value = sign * bilinear(left, form.weight, right)
             interval = form.cross if cross else form.same
             highest = value * interval.high
             np.multiply(value, interval.low, out=value)
@@ -269,9 +278,9 @@ class Gram:
         """Bound the squared norm of each row form by form."""
         place, vectors = used(vectors)
         size = np.abs(vectors)
-        total = ((size @ self.rounding[place]) * size).sum(axis=1)
+        total = (times(size, self.rounding[place]) * size).sum(axis=1)
         for form in self.forms:
-            value = ((vectors @ form.weight[place]) * vectors).sum(axis=1)
+            value = (times(vectors, form.weight[place]) * vectors).sum(axis=1)
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
@@ -279,8 +288,8 @@ class Gram:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
         size, upper = np.abs(part), self.upper[place]
-        result = ((part @ upper) * part).sum(axis=1)
-        result += ROUNDING * ((size @ np.abs(upper)) * size).sum(axis=1)
+        result = (times(part, upper) * part).sum(axis=1)
+        result += ROUNDING * (times(size, np.abs(upper)) * size).sum(axis=1)
         result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
@@ -309,6 +318,23 @@ class Gram:
             )
             self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
         return self._squares[known]
+
+
+def few(table: Array) -> bool:
+    """Whether a large table holds little but zeros."""
+    return table.size >= MANY and np.count_nonzero(table) * SPARSE < table.size
+
+
+def times(left: Array, right: Array) -> Array:
+    """Multiply matrices; with very many labels, rows have few entries."""
+    return np.asarray((sp.csr_array(left) if few(left) else left) @ right)
+
+
+def bilinear(left: Array, matrix: Array, right: Array) -> Array:
+    """Return ``left @ matrix @ right.T``."""
+    if few(left) and few(right):
+        return times(right, times(left, matrix).T).T
+    return np.asarray(left @ matrix @ right.T)
 
 
 def used(vectors: Array) -> tuple[tuple[Index, Index], Array]:

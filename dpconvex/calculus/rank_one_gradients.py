@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.sensitive_subspace import settled
+from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.core.remembered import once
 
 __all__ = ["RankOne", "degrees_of_freedom", "rank_one_structures"]
 
@@ -41,8 +41,6 @@ COVERED = 1e-12
 CANCELLED = 1e-10
 # Features with more positions than this are not examined for a quadratic form.
 LARGEST_SIDE = 200
-
-_KNOWN: WeakKeyDictionary[Analysis, tuple[RankOne, ...]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,23 +89,23 @@ def degrees_of_freedom(rows: int, columns: int) -> int:
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 
 
+@once
 def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way."""
-    if analysis not in _KNOWN:
-        form = analysis.form
-        # Where large terms cancel, what is left need not have the pattern of its terms.
-        if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
-            _KNOWN[analysis] = ()
-            return ()
-        leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
-        found = tuple(structures(leaves, form.space)) if leaves else ()
-        _KNOWN[analysis] = tuple(structure for structure in found if structure.covers(form.basis))
-    return _KNOWN[analysis]
+    form = analysis.form
+    # Where large terms cancel, what is left need not have the pattern of its terms.
+    if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
+        return ()
+    leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
+    # Of interchangeable labels, others have the same features and other weights, if classes are what is exchanged.
+    count = None if form.exchange is None else form.exchange.count
+    found = structures(leaves, form.space, count) if leaves else ()
+    return tuple(structure for structure in found if structure.covers(form.basis))
 
 
-def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
-    """Try every layout of the parameters as a table."""
-    for name, classes, positions in layouts(space):
+def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None = None) -> Iterator[RankOne]:
+    """Try every layout of the parameters as a table, or the one whose classes are exchanged."""
+    for name, classes, positions in layouts(space, exchanged):
         found = factor(leaves, classes, positions)
         if found is None:
             continue
@@ -129,9 +127,14 @@ def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
             yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
 
 
-def layouts(space: Space) -> Iterator[tuple[str, Index, Index]]:
+def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
     """Yield layouts: a name, and for each coordinate its class and its position."""
     blocks = list(space.blocks.values())
+    if exchanged is not None:
+        found = aligned(space, exchanged, True)
+        if found is not None:
+            yield f"{exchanged} classes", *found
+        return
     if len({(block.dim, block.symmetric) for block in blocks}) == 1:
         kind = "symmetric matrix" if blocks[0].symmetric else "variable"
         classes = np.repeat(np.arange(len(blocks)), blocks[0].dim)
@@ -212,7 +215,11 @@ def row_space(matrix: Array) -> Array:
         if len(members) == 1:  # of unit length
             bases.append((columns, np.ones(1), rows[np.ix_(members, columns)]))
             continue
-        _, values, vectors = np.linalg.svd(rows[np.ix_(members, columns)], full_matrices=False)
+        own = rows[np.ix_(members, columns)]
+        if len(columns) > LARGE and not own.sum(axis=1).any() and (np.count_nonzero(own, axis=1) == 2).all():
+            bases.append((columns, np.ones(len(columns) - 1), differences(len(columns)).toarray().T))
+            continue
+        _, values, vectors = np.linalg.svd(own, full_matrices=False)
         bases.append((columns, values, vectors))
     largest = max(float(values[0]) for _, values, _ in bases)
     kept = [(columns, vectors[values > RANK_TOLERANCE * largest]) for columns, values, vectors in bases]
@@ -221,7 +228,7 @@ def row_space(matrix: Array) -> Array:
         return np.eye(rank)
     basis, place = np.zeros((matrix.shape[1], rank)), 0
     for columns, vectors in kept:
-        basis[columns, place : place + len(vectors)] = settled(vectors.T)
+        basis[columns, place : place + len(vectors)] = vectors.T if len(columns) > LARGE else settled(vectors.T)
         place += len(vectors)
     return basis
 
