@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -278,9 +279,9 @@ class Gram:
         """Bound the squared norm of each row form by form."""
         place, vectors = used(vectors)
         size = np.abs(vectors)
-        total = (times(size, self.rounding[place]) * size).sum(axis=1)
+        total = squares(size, self.rounding[place])
         for form in self.forms:
-            value = (times(vectors, form.weight[place]) * vectors).sum(axis=1)
+            value = squares(vectors, form.weight[place])
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
@@ -288,12 +289,11 @@ class Gram:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
         size, upper = np.abs(part), self.upper[place]
-        result = (times(part, upper) * part).sum(axis=1)
-        result += ROUNDING * (times(size, np.abs(upper)) * size).sum(axis=1)
+        result = squares(part, upper) + ROUNDING * squares(size, np.abs(upper))
         result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = ((size @ self.rounding[place]) * size).sum(axis=1) > CANCELLED * result
+            cancelled = squares(size, self.rounding[place]) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
                 result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
@@ -337,8 +337,18 @@ def bilinear(left: Array, matrix: Array, right: Array) -> Array:
     return np.asarray(left @ matrix @ right.T)
 
 
-def used(vectors: Array) -> tuple[tuple[Index, Index], Array]:
+def squares(vectors: Array, matrix: Array) -> Array:
+    """Return ``<v, matrix v>`` for each row v."""
+    if not few(vectors):
+        return np.asarray(((vectors @ matrix) * vectors).sum(axis=1))
+    rows = sp.csr_array(vectors)
+    return np.asarray(rows.multiply(rows @ (sp.csr_array(matrix) if few(matrix) else matrix)).sum(axis=1)).ravel()
+
+
+def used(vectors: Array) -> tuple[Any, Array]:
     """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
+    if few(vectors):
+        return (slice(None), slice(None)), vectors
     place = np.flatnonzero((vectors != 0).any(axis=0))
     return (place[:, None], place[None, :]), vectors[:, place]
 

@@ -59,6 +59,8 @@ class RankOne:
         Mean square of the image's norm over that of a matrix whose law has no preferred directions.
     map : sparse array, shape (dim, rows * columns)
         Takes a matrix, flattened row by row, to coordinates; it is a partial isometry.
+    missing : sparse array, shape (dim, few), or None
+        Orthonormal vectors that span all that is orthogonal to its image, where these are few.
     """
 
     name: str
@@ -66,6 +68,7 @@ class RankOne:
     columns: int
     share: float
     map: sp.csr_array
+    missing: sp.csr_array | None = None
 
     @property
     def square(self) -> float:
@@ -76,7 +79,8 @@ class RankOne:
 
     def covers(self, basis: sp.csc_array) -> bool:
         """Say whether the images of matrices span all columns of an orthonormal basis."""
-        missed = basis - self.map @ (self.map.T @ basis)
+        lost = None if self.missing is None else self.missing.T @ basis
+        missed = basis - self.map @ (self.map.T @ basis) if lost is None else lost
         return not missed.nnz or float(abs(missed).max()) <= COVERED
 
 
@@ -121,10 +125,23 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
             right.shape[1],
             1.0,
             sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
+            left_out(left, right, table),
         )
         root = affine_root(features, monomials) if name == "one symmetric matrix for each class" else None
         if root is not None:
             yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
+
+
+def left_out(left: Array, right: Array, table: sp.csr_array) -> sp.csr_array | None:
+    """Return what weights times features leave out, if that is one direction of the weights, with any features."""
+    if right.shape[0] != right.shape[1] or left.shape[0] != left.shape[1] + 1:
+        return None
+    ones = np.ones(len(left)) / np.sqrt(len(left))
+    rest = ones - left @ (left.T @ ones)
+    length = float(np.linalg.norm(rest))
+    if length < 0.5:  # of another direction
+        return None
+    return sp.csr_array(table @ sp.kron(sp.csr_array(rest[:, None] / length), sp.eye_array(len(right))))
 
 
 def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
