@@ -322,7 +322,7 @@ class Gram:
 
 def few(table: Array) -> bool:
     """Whether a large table holds little but zeros."""
-    return table.size >= MANY and np.count_nonzero(table) * SPARSE < table.size
+    return bool(table.size >= MANY and np.count_nonzero(table) * SPARSE < table.size)
 
 
 def times(left: Array, right: Array) -> Array:

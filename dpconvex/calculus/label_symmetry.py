@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.arrangement import BROADCAST, INDEX
+from dpconvex.core.atoms.arrangement import BROADCAST, INDEX, TRANSPOSE
 from dpconvex.core.atoms.products import DIVIDE, MATMUL
 from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED
 from dpconvex.core.combinations import OF_ENTRIES, SYMMETRIC, over_everything
-from dpconvex.core.expression import Expression, Variable
+from dpconvex.core.expression import Constant, Expression, Variable
 from dpconvex.core.parameter_space import Space
 
 __all__ = ["Exchange", "exchange_of"]
@@ -143,7 +143,7 @@ class ExchangeReader:
         return known
 
     def _read(self, node: Expression) -> Reading:
-        if node.atom is None or not node.variables:
+        if node.atom is None or (not node.variables and node.atom is not BROADCAST):
             return Reading(self._tree(node), self._leaf(node), frozenset())
         parts = [self.read(argument) for argument in node.args]
         options: Hashable = node.options
@@ -169,6 +169,8 @@ class ExchangeReader:
     def _leaf(self, node: Expression) -> Axes:
         """Variables are permuted along their only axis of the length in question; what has no variables stays."""
         own = [axis for axis, length in enumerate(node.shape) if length == self.count]
+        if isinstance(node, Constant):
+            return STAYS | {axis for axis in own if not np.ptp(node.dense, axis=axis).any()}
         if not isinstance(node, Variable) or not own:
             return STAYS
         if len(own) > 1:
@@ -194,6 +196,8 @@ class ExchangeReader:
         stay = all(None in own for own in axes)
         if node.atom is BROADCAST:
             return self._repeated(node, axes[0])
+        if node.atom is TRANSPOSE:
+            return frozenset(axis if axis is None else node.option("axes").index(axis) for axis in axes[0])
         if node.atom in ENTRYWISE and all(argument.shape == node.shape for argument in node.args):
             return frozenset.intersection(*axes)
         if stay:
