@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.calculus.few_entries import times
 from dpconvex.calculus.gradient_norms import Gradients, gradient_bound
-from dpconvex.calculus.gram import Gram, times
+from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed, log_dets
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece
