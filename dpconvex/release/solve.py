@@ -6,7 +6,6 @@ Data enter here and nowhere else, after the certificate is fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from numbers import Number
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
@@ -180,7 +178,7 @@ class DataEngine:
             gradient_bound=smooth.gradient_bound,
             hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
-            projector=projector(form),
+            projector=form.projection,
             bend=self._bend(strong_convexity, linear, added),
         )
 
@@ -230,24 +228,6 @@ def resolved(backend: Any) -> Any:
     from dpconvex.solvers import backend as backends
 
     return backends.resolve_backend(backend)
-
-
-@dataclass(frozen=True, eq=False)
-class Projector:
-    """Orthogonal projection on a subspace, on the last axis.
-
-    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
-    """
-
-    matrix: Any
-
-    def __call__(self, theta: Array) -> Array:
-        return np.asarray((self.matrix @ theta.T).T)
-
-
-def projector(form: LossForm) -> Projector | None:
-    """Return the projection on the sensitive subspace; None if that is the whole space."""
-    return None if form.projection is None else Projector(form.projection)
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
