@@ -27,6 +27,7 @@ WINGS = [
     "language",
     "calculus",
     "noise",
+    "accounting",
     "mechanisms",
     "evaluation",
     "solvers",
