@@ -45,6 +45,7 @@ from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
 from .release.baseline import minimize as minimize
 from .release.budget import Budget as Budget
+from .release.calibration import Shared as Shared, calibrate as calibrate
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import solve as solve

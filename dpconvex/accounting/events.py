@@ -1,14 +1,15 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
 
-A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.  Each
-kind of event says what its privacy loss can be (`profile`), and may know better what that is as a Rényi divergence or as the shift of
-a Gaussian mechanism.  A new mechanism adds a kind of its own to `KINDS`.
+A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.
+Each kind of event says what its privacy loss can be (`profile`), and may know better what that is as a Rényi divergence or as the
+shift of a Gaussian mechanism.  A new mechanism adds a kind of its own to `KINDS`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -27,6 +28,7 @@ __all__ = [
     "KINDS",
     "Approximate",
     "Composition",
+    "Concentrated",
     "Event",
     "Gaussian",
     "Hull",
@@ -159,6 +161,41 @@ class Gaussian(Event):
 
 
 @dataclass(frozen=True)
+class Concentrated(Event):
+    """A release whose Rényi divergence of every order is at most `rho` times that order, as discrete Gaussian noise has."""
+
+    kind: ClassVar[str] = "concentrated"
+    rho: float
+
+    def __post_init__(self) -> None:
+        check(self, rho=self.rho)
+
+    def profile(self) -> Profile:
+        """What the best order proves, at points."""
+        return table(lambda epsilon: concentrated_delta(self.rho, epsilon), scale=self.rho + math.sqrt(self.rho))
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """``order rho``."""
+        return order * self.rho, 0.0
+
+    def __str__(self) -> str:
+        return f"concentrated, rho = {self.rho:.4g}"
+
+
+def concentrated_delta(rho: float, epsilon: float) -> float:
+    """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by some Rényi divergences (docs/release.md, section 3)."""
+    best = min(math.sqrt(rho / 2), 1.0) if epsilon >= 0 else 1.0
+    if rho <= 0 or epsilon <= rho:
+        return best
+    middle = (epsilon + rho) / (2 * rho)  # the best order is near it
+    for factor in (0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5):
+        order = 1 + (middle - 1) * factor + 1e-9
+        exponent = (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
+        best = min(best, math.exp(min(exponent, 0.0)) * (1 + 1e-9))
+    return best
+
+
+@dataclass(frozen=True)
 class Hull:
     """A polytope of differences of gradients of two given records, in units of the noise's standard deviation.
 
@@ -281,17 +318,18 @@ class Composition(Event):
         return math.hypot(*(mu for mu, _ in found)) * (1 + SLACK), sum(lost for _, lost in found) * (1 + SLACK)
 
     def __str__(self) -> str:
-        first, *others = map(str, self.parts)
-        return first + (f", and {len(others)} more" if others else "")
+        counted = Counter(map(str, self.leaves()))
+        said = [(f"{count} times " if count > 1 else "") + what for what, count in counted.items()]
+        return "; ".join(said[:4]) + (f"; and {len(said) - 4} more" if len(said) > 4 else "")
 
 
 KINDS: dict[str, type[Event]] = {
-    item.kind: item for item in (Pure, Approximate, Gaussian, Perturbation, Tail, Composition)
+    item.kind: item for item in (Pure, Approximate, Gaussian, Concentrated, Perturbation, Tail, Composition)
 }
 
 
 def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
-    """Bound the delta of the differences in one polytope: the smallest bound that holds, and its name (docs/theory.md, section 7)."""
+    """Bound the delta of the differences in one polytope: the smallest bound that holds, and its name."""
     left = epsilon - hull.curvature
     best, how = 1.0, "no bound"
     if left >= 0 and dimension > 0:

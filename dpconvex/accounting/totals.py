@@ -1,7 +1,7 @@
 """What events cost together, under each rule that is proved, and the smallest of these (docs/theory.md, section 18).
 
-All totals are for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed, though
-their inputs may.  Rules for ledgers, where it may, are in `accounting.rules`.
+All totals are for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed,
+though their inputs may.  Rules for ledgers, where it may, are in `accounting.rules`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from dpconvex.core.bisection import bisect
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-__all__ = ["ORDERS", "Total", "best_total", "gaussian_epsilon", "profile_epsilon", "renyi_epsilon", "tail_delta", "totals"]
+__all__ = [
+    "ORDERS",
+    "Total",
+    "best_total",
+    "gaussian_epsilon",
+    "profile_epsilon",
+    "renyi_epsilon",
+    "tail_delta",
+    "totals",
+]
 
 ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (80.0, 128.0, 256.0, 512.0)
 # Losses up to this are looked for; beyond it there is no bound.

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, TextIO
 
 import dpconvex as dp
+from dpconvex.accounting.rules import RULES
 from dpconvex.apps import demo
 from dpconvex.apps.settings import assignments, columns, declare, labelling, ledger, named, privacy, words
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate, TemplateError
@@ -117,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--ledger", metavar="FILE", help="budget that the cost is recorded in before the data are used")
     sub.add_argument("--budget", type=float, metavar="E", help="total epsilon of a ledger that is to be made")
     sub.add_argument("--budget-delta", type=float, default=0.0, metavar="D", help="total delta of that ledger")
+    sub.add_argument("--accounting", choices=sorted(RULES), help="how that ledger adds up; by default basic")
     sub.add_argument("--backend", help="conic or first-order")
     sub.add_argument("--seed", type=int, help="for tests: the release is then not private, and says so")
 
@@ -127,6 +129,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
     sub.add_argument("--problem", metavar="FILE.py", help="problem file of your own that the model was fitted with")
     sub.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="its options, as in fit")
+
+    sub = add("budget", budget, "say what a ledger has spent, by which rule, and what is left")
+    sub.add_argument("ledger", help="file of a budget")
 
     demo.add_arguments(add("demo", demo.run, demo.SUMMARY))
     return top
@@ -247,6 +252,21 @@ def fit(chosen: argparse.Namespace) -> None:
         print(json.dumps({"file": str(out), "private": release.private, "certificate": certificate}))
     else:
         print(f"{proof}\n\nSaved {out}: {release!r}")
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    """Print a ledger: the total, the rule, the spends, and what is left."""
+    found = dp.Budget.open(chosen.ledger)
+    if not chosen.json:
+        print(found)
+        return
+    spends = [
+        {"label": item.label, "privacy": item.privacy.to_dict(), "event": item.known.to_dict()}
+        for item in found.entries
+    ]
+    fixed = [vars(item) for item in found.totals()]
+    told = {"total": found.privacy.to_dict(), "accounting": found.accounting, "spent": found.spent._asdict()}
+    print(json.dumps({**told, "left": found.remaining._asdict(), "fixed_beforehand": fixed, "spends": spends}))
 
 
 def predict(chosen: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.core.bisection import bisect
+from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.columns import blocks, dense
@@ -28,7 +28,6 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
-from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -210,6 +209,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
+        event=None,
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
@@ -242,11 +242,3 @@ def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int
         f"rho = {rho:.4g}",
         "use accounting='direct'",
     )
-
-
-def profile_epsilon(shift: float, delta: float) -> float:
-    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
-    low, high = 0.0, 1.0
-    while float(gaussian_delta(high, shift)) > delta:
-        low, high = high, 2 * high
-    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]

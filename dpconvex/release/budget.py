@@ -1,8 +1,8 @@
 """A ledger of what has been promised so far.
 
-`Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when the
-ledger is made (`dpconvex.accounting.rules`).  By default it is basic composition: releases that are (ε_i, δ_i)-private are together
-(Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and Theorem B.1).
+`Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
+the ledger is made (`dpconvex.accounting.rules`).  By default it is basic composition: releases that are (ε_i, δ_i)-private are
+together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and Theorem B.1).
 These sums are exact: an amount counts as the shortest decimal that denotes its float, so ten spends of 0.1 fit into a budget of 1
 and use it up.
 """
@@ -38,10 +38,10 @@ class Budget:
     the same and may have lost spends, so a torn ledger refuses to work until a person has looked at it and called
     `Budget.repair`.
 
-    With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.  Under
-    "gaussian" or "renyi" accounting the events are what adds up, and many releases with Gaussian noise cost far less than the sum
-    of their promises.  The rule is part of the ledger and cannot be changed: choosing the bound by what earlier releases showed is
-    not proved to be private.  `print(budget)` says what is spent, and by which rule.
+    With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.
+    Under "gaussian" or "renyi" accounting the events are what adds up, and many releases with Gaussian noise cost far less than
+    the sum of their promises.  The rule is part of the ledger and cannot be changed: choosing the bound by what earlier releases
+    showed is not proved to be private.  `print(budget)` says what is spent, and by which rule.
 
     Parameters
     ----------
@@ -50,9 +50,10 @@ class Budget:
     path : str or path, optional
         The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process.
     accounting : {"basic", "gaussian", "renyi"}, optional
-        How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or by
-        Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last two
-        need a delta, of which a tenth is kept for what events lose beside.  By default what the file says, and "basic" in a new one.
+        How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or
+        by Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last
+        two need a delta, of which a tenth is kept for what events lose beside.  By default what the file says, and "basic" in a
+        new one.
 
     Raises
     ------
@@ -150,12 +151,13 @@ class Budget:
     def remaining(self) -> Amount:
         """What is left, rounded down, so that all of it can be spent.
 
-        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest Gaussian release that fits.
+        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest Gaussian release that
+        fits.
         """
         return self._rule.left(self.entries)
 
     def totals(self) -> list[Total]:
-        """Return what all spends cost at the ledger's delta under every rule, *had they been fixed beforehand*; the smallest first.
+        """Return what all spends cost at the ledger's delta under every rule, had they been fixed beforehand; smallest first.
 
         That is a statement about a list of releases that nobody changed by what the first of them showed.  For all other ledgers
         `spent` is what holds.
@@ -217,7 +219,7 @@ class Budget:
         spent, left = self._rule.spent(found), self._rule.left(found)
         lines = [
             f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
-            f"  spent  {sum_text(spent)}, in {len(found)} releases",
+            f"  spent  {sum_text(spent)}, in {len(found)} spend{'s' * (len(found) != 1)}",
             f"  left   {sum_text(left)}",
             *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
         ]
