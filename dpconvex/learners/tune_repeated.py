@@ -17,12 +17,11 @@ from numpy.typing import ArrayLike
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.columns import blocks, dense
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
-from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
+from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -37,8 +36,6 @@ from dpconvex.release.verify import check_solvable, verify
 __all__ = ["tune_repeated"]
 
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
-# Records whose predictions are compared at once.
-BLOCK = 65_536
 # A fit that is to be concentrated uses at least so much of what it may.
 CLOSE = 0.999
 
@@ -169,20 +166,6 @@ def tune_repeated(
     found, name, release = best
     release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
     return Tuning(name, release, release.spent, found)
-
-
-def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
-    """Count the records whose label is not predicted."""
-    record, batch = template.record, checked.batch
-    names = np.array([combination[label] for combination in record.combinations], dtype=object)
-    truth, start, wrong = names[batch.group], 0, 0
-    for block in blocks(batch.fields[features], BLOCK):
-        x = dense(block)
-        if not len(x):  # a learner's predict need not know what to do with nothing
-            continue
-        wrong += mistakes(release, x, truth[start : start + len(x)])
-        start += len(x)
-    return wrong
 
 
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, mechanism: Mechanism) -> Plan:

@@ -2,9 +2,9 @@
 
 `Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
 the ledger is made (`dpconvex.accounting.rules`).  By default it is basic composition: releases that are (ε_i, δ_i)-private are
-together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and Theorem B.1).
-These sums are exact: an amount counts as the shortest decimal that denotes its float, so ten spends of 0.1 fit into a budget of 1
-and use it up.
+together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and
+Theorem B.1).  These sums are exact: an amount counts as the shortest decimal that denotes its float, so ten spends of 0.1 fit
+into a budget of 1 and use it up.
 """
 
 from __future__ import annotations
