@@ -97,7 +97,9 @@ class Exact:
     """Objective perturbation of one logistic record in one dimension, next to records that shift the answer."""
 
     def __init__(self, sigma: float, mu: float, shift: float = 0.0, appears: bool = True) -> None:
-        t = np.linspace(-14 * sigma - 3, 14 * sigma + 3, 400_001)  # the negative noise that leads to an answer without the record
+        t = np.linspace(
+            -14 * sigma - 3, 14 * sigma + 3, 400_001
+        )  # the negative noise that leads to an answer without the record
         theta = t / mu
         slope = 1 / (1 + np.exp(-theta - shift))
         curved = slope * (1 - slope)
@@ -126,7 +128,9 @@ CASES = [(13.4, 40.7, 0.0), (13.4, 40.7, 9.0), (4.0, 2.0, 0.0), (4.0, 2.0, 20.0)
 
 
 @pytest.mark.parametrize(("sigma", "mu", "shift"), CASES)
-def test_no_exact_composition_in_one_dimension_costs_more_than_its_events(sigma: float, mu: float, shift: float) -> None:
+def test_no_exact_composition_in_one_dimension_costs_more_than_its_events(
+    sigma: float, mu: float, shift: float
+) -> None:
     event, count = logistic(sigma, mu), 5
     epsilon = count**0.5 * 2.5 / sigma
     found = []
