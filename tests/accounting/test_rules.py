@@ -46,10 +46,10 @@ def test_ten_gaussian_releases_fit_at_the_root_of_ten_times_the_noise(rule: str,
         budget.spend(*spend)
     assert len(budget.entries) == 10
     plain = Budget(TOTAL)
+    for _ in range(3):
+        plain.spend(*spend)
     with pytest.raises(BudgetExceeded):
-        for _ in range(10):
-            plain.spend(*spend)
-    assert len(plain.entries) == 3
+        plain.spend(*spend)
 
 
 def test_what_is_left_can_be_spent() -> None:
@@ -69,7 +69,7 @@ def test_ledgers_of_events_outlive_their_process(path: Path) -> None:
         assert again.accounting == "renyi"
         assert again.entries == (Entry("a", Privacy(0.3, 1e-7), event),)
     for other in ("basic", "gaussian"):
-        with pytest.raises(TemplateError, match="accounting is 'renyi'.*cannot be changed"):
+        with pytest.raises(TemplateError, match=r"accounting is 'renyi'.*cannot be changed"):
             Budget(TOTAL, path, other)
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["accounting"] == "renyi"

@@ -112,14 +112,8 @@ def test_a_mechanism_of_ones_own_is_known_by_its_promise_alone() -> None:
 def test_a_sweep_under_one_promise_is_paid_in_whole_before_it_begins(tmp_path: Path) -> None:
     budget = dp.Budget(dp.Privacy(1.0, 1e-6), tmp_path / "ledger", "gaussian")
     whole = dp.Privacy(0.5, 5e-7)
-    swept = dp.sweep(
-        [learner(), learner(0.1)],
-        data(),
-        total=whole,
-        draws=3,
-        budget=budget,
-        mechanism=dp.OutputPerturbation("gaussian"),
-    )
+    noise = dp.OutputPerturbation("gaussian")
+    swept = dp.sweep([learner(), learner(0.1)], data(), total=whole, draws=3, budget=budget, mechanism=noise)
     assert budget.entries == ()
     first = next(swept)
     (entry,) = budget.entries
@@ -140,9 +134,8 @@ def test_each_fit_of_a_ledger_of_events_pays_what_its_noise_costs() -> None:
     for _ in range(8):
         dp.solve(learner(), data(), dp.Privacy(0.3, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
     assert 0.7 < budget.spent.epsilon < 1.0  # the promises add up to 2.4
-    with pytest.raises(dp.BudgetExceeded):
-        for _ in range(8):
-            dp.solve(learner(), data(), dp.Privacy(0.3, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
+    with pytest.raises(dp.BudgetExceeded, match="under gaussian accounting"):
+        dp.solve(learner(), data(), dp.Privacy(0.8, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
