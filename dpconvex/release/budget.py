@@ -229,7 +229,10 @@ class Budget:
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
-            how = "" if isinstance(self._rule, Basic) else f" under {self._rule.name} accounting"
+            how = ""
+            if not isinstance(self._rule, Basic):
+                alone = text(float(f"{self._rule.spent([item]).epsilon:.6g}"))
+                how = f" under {self._rule.name} accounting, by which this release alone is epsilon = {alone} ({item.known})"
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
