@@ -143,6 +143,11 @@ class Budget:
         return self._rule.name
 
     @property
+    def rule(self) -> str:
+        """What that rule says."""
+        return self._rule.says
+
+    @property
     def spent(self) -> Amount:
         """The total of the spends; the sum of their promises under basic accounting, else epsilon at the ledger's delta."""
         return self._rule.spent(self.entries)
@@ -209,6 +214,21 @@ class Budget:
                     fields |= {} if event is None else {"event": event.to_dict()}
                     ledger.append(descriptor, fields, self.path)
             self._seen.append(item)
+
+    def __copy__(self) -> Budget:
+        """Return the budget itself: a copy could be spent once more."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send a budget to another process as the name of its file."""
+        if self.path is None:
+            raise TypeError(
+                "a budget without a file stays in its process: a copy could be spent once more. Give it a path."
+            )
+        return Budget.open, (str(self.path),)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f", path={str(self.path)!r}"

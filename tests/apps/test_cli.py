@@ -232,8 +232,8 @@ def test_options_go_before_settings(run: Run, data: str, tmp_path: Path) -> None
     assert release.certificate.size == 250
     assert release.source is not None
     assert release.source[1]["regularization"] == 0.5
-    assert release.table is not None
-    assert release.table.clip
+    assert release.schema is not None
+    assert release.schema.clip
 
 
 def test_a_mixture_pays_for_its_components(run: Run, data: str, tmp_path: Path) -> None:
@@ -291,11 +291,11 @@ def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data:
     promise = ("--epsilon", "0.1", "--delta", "1e-7", "--ledger", "budget.jsonl")
     total = ("--budget", "1", "--budget-delta", "1e-6", "--accounting", "gaussian")
     assert run("fit", "logistic_regression", data, *COLUMNS, *promise, *total, "--out", "a.npz").status == 0
-    printed = run("budget", "budget.jsonl")
+    printed = run("budget", "show", "budget.jsonl")
     assert printed.status == 0
-    assert "gaussian accounting" in printed.out
-    assert "fit logistic_regression: epsilon = 0.1, delta = 1e-07, replace-one" in printed.out
-    told = json.loads(run("budget", "budget.jsonl", "--json").out)
+    assert "accounting gaussian: squares of Gaussian shifts add up" in printed.out
+    assert "fit logistic_regression  epsilon = 0.1, delta = 1e-07, replace-one; pure, epsilon = 0.099" in printed.out
+    told = json.loads(run("budget", "show", "budget.jsonl", "--json").out)
     assert told["accounting"] == "gaussian"
     assert told["spends"][0]["event"]["kind"] == "composition"
     assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])
@@ -303,7 +303,7 @@ def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data:
     again = run("fit", "logistic_regression", data, *COLUMNS, *promise, "--accounting", "renyi", "--out", "b.npz")
     assert again.status == 2
     assert "to be made" in again.err
-    assert run("budget", "nothing.jsonl").status == 2
+    assert run("budget", "show", "nothing.jsonl").status == 2
 
 
 def test_a_ledger_is_charged_and_refuses_to_overspend(run: Run, data: str, tmp_path: Path) -> None:
