@@ -73,7 +73,7 @@ class Event(ABC):
         return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def known(event: Event) -> Profile:
     """Return the profile of an event, computed once."""
     return event.profile()

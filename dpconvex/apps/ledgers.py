@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import dpconvex as dp
 from dpconvex.apps.arguments import Commands
@@ -43,7 +44,11 @@ def budget(chosen: argparse.Namespace) -> None:
             {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
             for e in entries
         ]
-        told = {"total": ledger.privacy.to_dict(), "accounting": ledger.accounting, "spent": ledger.spent._asdict()}
+        told: dict[str, Any] = {
+            "total": ledger.privacy.to_dict(),
+            "accounting": ledger.accounting,
+            "spent": ledger.spent._asdict(),
+        }
         told["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
         print(json.dumps({**told, "remaining": ledger.remaining._asdict(), "spends": spends}))
         return
