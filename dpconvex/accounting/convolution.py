@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpconvex.accounting.events import Event, Tail, known
+from dpconvex.accounting.profiles import LARGEST_LOSS
 
 __all__ = ["convolved_epsilon"]
 
@@ -31,7 +32,7 @@ def convolved_epsilon(leaves: Sequence[Event], delta: float, reach: float) -> fl
     `reach` is a known bound on it, which sets the scale of the grid.
     """
     counted = Counter(leaf for leaf in leaves if not isinstance(leaf, Tail))
-    if not counted or not 0 < reach < math.inf:
+    if not counted or not 0 < reach < LARGEST_LOSS or sum(known(leaf).lost for leaf in counted) >= delta:
         return None
     try:
         from dp_accounting.pld import pld_pmf

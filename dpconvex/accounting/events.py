@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpconvex.accounting.profiles import SLACK, Profile, table
+from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
@@ -91,17 +91,19 @@ class Pure(Event):
 
     def profile(self) -> Profile:
         """Randomised response is the worst."""
-        return Profile(np.array([self.epsilon]), np.zeros(1))
+        return response(self.epsilon, 0.0)
 
     def level(self) -> tuple[float, float]:
         """The Gaussian mechanism with the same total variation ``tanh(epsilon/2)``: its curve lies below, by convexity."""
+        if self.epsilon > LARGEST_LOSS:
+            return math.inf, 0.0
         target, high = -math.log1p(math.exp(-self.epsilon)), 1.0 + math.sqrt(2 * self.epsilon) + self.epsilon
         half = bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1]
         return 2 * half * (1 + SLACK), 0.0
 
     def renyi(self, order: float) -> tuple[float, float]:
         """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
-        return min(known(self).renyi(order), self.epsilon), 0.0
+        return min(known(self).renyi(order), self.epsilon) if self.epsilon <= LARGEST_LOSS else self.epsilon, 0.0
 
     def __str__(self) -> str:
         return f"pure, epsilon = {self.epsilon:.4g}"
@@ -120,7 +122,7 @@ class Approximate(Event):
 
     def profile(self) -> Profile:
         """With probability delta everything is lost, otherwise it is as if pure (Kairouz, Oh & Viswanath 2015)."""
-        return Profile(np.array([self.epsilon]), np.array([self.delta]))
+        return response(self.epsilon, self.delta)
 
     def level(self) -> tuple[float, float]:
         """That of the pure part."""
@@ -132,6 +134,11 @@ class Approximate(Event):
 
     def __str__(self) -> str:
         return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
+
+
+def response(epsilon: float, delta: float) -> Profile:
+    """Return the profile of randomised response; one of no use beyond the largest losses that are computed with."""
+    return Profile(np.array([min(epsilon, LARGEST_LOSS)]), np.array([delta if epsilon <= LARGEST_LOSS else 1.0]))
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class Gaussian(Event):
 
     def profile(self) -> Profile:
         """The exact one, at points."""
-        return table(lambda epsilon: float(gaussian_delta(epsilon, self.mu)), scale=self.mu + self.mu**2)
+        return table(lambda epsilon: float(gaussian_delta(epsilon, self.mu)), scale=self.mu + self.mu * self.mu)
 
     def level(self) -> tuple[float, float]:
         """It is one."""
@@ -154,7 +161,7 @@ class Gaussian(Event):
 
     def renyi(self, order: float) -> tuple[float, float]:
         """``order mu^2/2``."""
-        return order * self.mu**2 / 2, 0.0
+        return order * self.mu * self.mu / 2, 0.0
 
     def __str__(self) -> str:
         return f"Gaussian, mu = {self.mu:.4g}"
@@ -258,7 +265,7 @@ class Perturbation(Event):
         hulls = [hull for item in self.kinds for hull in item.hulls]
         kinks = tuple(sorted({0.0, *(hull.curvature for hull in hulls)}))[:20]
         length = max((hull.length for hull in hulls), default=0.0)
-        return table(self.delta, kinks, length + length**2)
+        return table(self.delta, kinks, length + length * length)
 
     def __str__(self) -> str:
         longest = max((min(hull.length for hull in item.hulls) for item in self.kinds), default=0.0)

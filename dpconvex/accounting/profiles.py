@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, ndtr
 
 from dpconvex.core.bisection import bisect
 
-__all__ = ["LOST", "Profile", "table"]
+__all__ = ["LARGEST_LOSS", "LOST", "Profile", "table"]
 
 Array = NDArray[np.float64]
 

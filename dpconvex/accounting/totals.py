@@ -97,6 +97,8 @@ def gaussian_epsilon(event: Event, delta: float) -> float:
 def profile_epsilon(shift: float, delta: float) -> float:
     """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
     low, high = 0.0, 1.0
+    if not shift < LARGEST:
+        return math.inf
     if float(gaussian_delta(0.0, shift)) <= delta:
         return 0.0
     while float(gaussian_delta(high, shift)) > delta:

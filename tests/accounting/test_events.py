@@ -249,3 +249,29 @@ def test_noise_beyond_its_cap_and_what_is_lost_are_paid_from_delta() -> None:
     assert tails == pytest.approx(profile_epsilon(math.sqrt(0.2), 1e-6 - (1 + math.exp(tails)) * 1e-8), rel=2e-2)
     assert totals(promises(1, 2.0, 1e-5), [Approximate(0.1, 1e-5)], 1e-6) == []
     assert best_total(promises(1, 2.0, 1e-5), [Approximate(0.1, 1e-5)], 1e-6).epsilon == math.inf
+
+
+EXTREMES: list[Event] = [
+    *(Pure(value) for value in (5e-324, 1e-300, 1e-9, 50.0, 299.0, 301.0, 1e5, 1e300)),
+    *(Gaussian(value) for value in (0.0, 1e-300, 1e-9, 30.0, 1e4, 1e200)),
+    *(Concentrated(value) for value in (0.0, 1e-300, 1e-12, 100.0, 1e200)),
+    *(Approximate(value, 1e-12) for value in (1e-300, 400.0)),
+    Tail(0.5),
+    logistic(1e-3, 1e-3),
+    logistic(1e6, 1e6),
+    union(1e-2, 3, 500.0),
+    union(1e6, 3, 1e-9),
+    Perturbation(1.0, ()),
+]
+
+
+@pytest.mark.parametrize("event", EXTREMES, ids=str)
+def test_extreme_events_have_totals_or_none(event: Event) -> None:
+    own = Privacy(1e9, 1e-7)
+    for item in totals([own, own], [event, event], 1e-6):
+        assert 0 <= item.epsilon < math.inf
+    assert event.level()[0] >= 0
+    assert event.renyi(2.0)[0] >= 0
+    if isinstance(event, Pure) and event.epsilon <= 299:
+        assert gaussian_delta(0.0, event.level()[0]) >= math.tanh(event.epsilon / 2) * (1 - 1e-12)
+        assert event.renyi(512.0)[0] <= event.epsilon
