@@ -40,6 +40,9 @@ __all__ = [
     "hull_delta",
 ]
 
+# Tables are made for no smaller Gaussian shift than this.
+SMALLEST_SHIFT = 1e-12
+
 
 class Event(ABC):
     """A release, as neighbouring data sets tell it apart, in both orders."""
@@ -153,7 +156,8 @@ class Gaussian(Event):
 
     def profile(self) -> Profile:
         """The exact one, at points."""
-        return table(lambda epsilon: float(gaussian_delta(epsilon, self.mu)), scale=self.mu + self.mu * self.mu)
+        mu = max(self.mu, SMALLEST_SHIFT)
+        return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def level(self) -> tuple[float, float]:
         """It is one."""
@@ -179,7 +183,8 @@ class Concentrated(Event):
 
     def profile(self) -> Profile:
         """What the best order proves, at points."""
-        return table(lambda epsilon: concentrated_delta(self.rho, epsilon), scale=self.rho + math.sqrt(self.rho))
+        rho = max(self.rho, SMALLEST_SHIFT**2)
+        return table(lambda epsilon: concentrated_delta(rho, epsilon), scale=rho + math.sqrt(rho))
 
     def renyi(self, order: float) -> tuple[float, float]:
         """``order rho``."""

@@ -159,7 +159,7 @@ def test_what_is_accepted_is_private_by_the_theorem_of_its_rule(spends: list[Eve
     tails = (1 + math.e) * sum(item.probability for item in accepted if isinstance(item, Tail))
     if name == "gaussian":
         mu, lost = Composition(tuple(accepted)).level() if accepted else (0.0, 0.0)
-        delta = float(gaussian_delta(1.0, mu)) if mu else 0.0
+        delta = float(gaussian_delta(1.0, max(mu, 1e-9)))
     else:
         order = rule_of(name, TOTAL).order  # type: ignore[attr-defined]
         divergence, lost = Composition(tuple(accepted)).renyi(order)
