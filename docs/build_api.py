@@ -18,7 +18,10 @@ PAGES = {
     "tables": ("Tables and columns", ("language",)),
     "proving": (
         "Proving and fitting",
-        ("release.verify", "release.solve", "release.baseline", "release.release", "solvers"),
+        (
+            *("release.verify", "release.solve", "release.baseline", "release.release"),
+            *("release.collect", "release.statistics", "solvers"),
+        ),
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),
     "budgets": ("Budgets", ("release.budget", "release.calibration")),

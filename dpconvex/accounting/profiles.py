@@ -2,7 +2,7 @@
 
 Let ``H(a) = sup_S P(S) - a Q(S)`` for two neighbours, in either order.  H is convex in a, H(0) = 1, and
 ``H(1/a) = 1 - 1/a + H'(a)/a`` with H' for the other order.  So bounds at some points hold between them as chords, below 1 by that
-symmetry, and what is above the lowest convex curve may be cut off (docs/theory.md, section 18).
+symmetry, and what is above the lowest convex curve may be cut off (docs/theory.md, section 19).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What is proved for releases that were fixed beforehand need not hold then: whoever may stop, and choose the next mechanism by
 what was seen, may also choose which bound is to be the good one.  So a ledger has *one* rule, fixed when it is made, whose costs
-add up to a limit that was fixed with it (docs/theory.md, section 18):
+add up to a limit that was fixed with it (docs/theory.md, section 19):
 
 - *basic*: epsilons and deltas add up (Dwork & Roth 2014, theorem B.1);
 - *gaussian*: squares of Gaussian shifts add up, and so does the delta that is lost beside them;

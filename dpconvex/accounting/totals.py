@@ -1,4 +1,4 @@
-"""What events cost together, under each rule that is proved, and the smallest of these (docs/theory.md, section 18).
+"""What events cost together, under each rule that is proved, and the smallest of these (docs/theory.md, section 19).
 
 All totals are for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed,
 though their inputs may.  Rules for ledgers, where it may, are in `accounting.rules`.

@@ -189,7 +189,7 @@ class Composed:
                     "a choice among fits on all of the data",
                     "",
                     self.privacy.claims,
-                    f"composition by the rule: {self.shares.total.rule}; docs/theory.md, section 18",
+                    f"composition by the rule: {self.shares.total.rule}; docs/theory.md, section 19",
                     (Derivation("shares", "", shares | counted, "fixed before the data are read"), fit.derivation),
                 ),
                 advice=(

@@ -340,7 +340,7 @@ def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> t
             "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, but for "
             "the same probability; that is covered."
         )
-    if not certificate.minimises:
+    if certificate.perturbed == "gradients":
         drawn = (
             "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
             "are the digits of the answer."

@@ -36,7 +36,8 @@ from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse, check_solvable, verify
+from dpconvex.release.statistics import release_statistics
+from dpconvex.release.verify import analyse, check_solvable, form_of, verify
 from dpconvex.solvers.problem import Problem
 
 __all__ = ["solve"]
@@ -132,6 +133,8 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
+    if certificate.perturbed == "statistics":
+        return release_statistics(form_of(template), batch, certificate, source).fit()
     analysis = analyse(template)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
