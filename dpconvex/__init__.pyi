@@ -68,6 +68,7 @@ from .mechanisms.sufficient_statistics import SufficientStatistics as Sufficient
 from .release.baseline import minimize as minimize
 from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
+from .release.calibration import Shared as Shared, calibrate as calibrate
 from .release.collect import statistics as statistics
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release

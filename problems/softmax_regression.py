@@ -1,7 +1,6 @@
 """Softmax (multinomial logistic) regression with any number of classes."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 

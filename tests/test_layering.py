@@ -28,6 +28,7 @@ WINGS = [
     "datasets",
     "calculus",
     "noise",
+    "accounting",
     "mechanisms",
     "evaluation",
     "solvers",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
@@ -94,6 +95,8 @@ class Certificate:
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
+    event : Event or None
+        What the release is for accounting, which a `Budget` keeps; None if nothing but its promise is known.
     """
 
     privacy: Privacy
@@ -119,6 +122,7 @@ class Certificate:
     settings: dict[str, float] = field(default_factory=dict)
     cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
+    event: Event | None = field(default=None, repr=False)
 
     @property
     def epsilon(self) -> float:
@@ -293,6 +297,7 @@ class Certificate:
             "settings": dict(self.settings),
             "privacy": self.privacy.to_dict(),
             "derivation": self.derivation.to_dict(),
+            "event": None if self.event is None else self.event.to_dict(),
         }
         return plain | {name: None if plain[name] is None else asdict(plain[name]) for name in PARTS}
 
@@ -304,6 +309,7 @@ class Certificate:
         fields["settings"] = dict(fields["settings"])
         fields["privacy"] = Privacy.from_dict(fields["privacy"])
         fields["derivation"] = Derivation.from_dict(fields["derivation"])
+        fields["event"] = None if fields.get("event") is None else event_of(fields["event"])
         parts = {name: fields.get(name) for name in PARTS}
         return cls(**fields | {name: None if part is None else PARTS[name](**part) for name, part in parts.items()})
 

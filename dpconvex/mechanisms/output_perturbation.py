@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.neighbour_differences import row_dimension
@@ -166,6 +167,7 @@ class OutputPerturbation:
             mean_noise=self.law.mean(p, scale),
             predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
             settings=settings,
+            event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

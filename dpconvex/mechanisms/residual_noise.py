@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dpconvex.accounting.events import Approximate, Composition, Concentrated, Event, Pure, Tail
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
@@ -152,6 +153,7 @@ class Cover:
                 (bare.derivation, *residual_steps(noise)),
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
+            event=released_event(bare, noise),
         )
 
     def _tolerance(
@@ -172,6 +174,19 @@ class Cover:
                 "Leave it out, or regularize more."
             )
         return asked
+
+
+def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
+    """Return what a covered release is for accounting: the mechanism, the cover, a noisy count, and noise beyond its cap."""
+    promise = bare.privacy
+    if bare.event is not None:
+        own = bare.event
+    else:  # a mechanism of which only its promise is known
+        own = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
+    cover = Concentrated(noise.rho * SLACK) if noise.is_gaussian else Pure(noise.epsilon)
+    counted = (Pure(noise.counting),) if noise.counting else ()
+    tails = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
+    return Composition((own, cover, *counted, tails))
 
 
 def linear_cap(certificate: Certificate, cap: float) -> float:

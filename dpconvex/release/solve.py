@@ -108,7 +108,7 @@ def solve(
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
-    pay(budget, privacy, label)
+    pay(budget, privacy, label, certificate.event)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
 
