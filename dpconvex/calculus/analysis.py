@@ -22,6 +22,7 @@ from dpconvex.calculus.joint_supremum import Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
+from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Kink, Scalar
@@ -101,12 +102,14 @@ class Analysis:
         One for each combination of discrete fields.
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
+    public : sparse array, shape (dim, dim), or None
+        A Hessian that is the regularizer's besides its own (mean form).
     """
 
     obstacle: DPConvexError | None = None
 
-    def __init__(self, form: LossForm) -> None:
-        self.form = form
+    def __init__(self, form: LossForm, public: sp.csr_array | None = None) -> None:
+        self.form, self.public = form, public
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
@@ -146,6 +149,23 @@ class Analysis:
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges.values[id(polynomial)]
+
+    def under(self, adjacency: str) -> Analysis:
+        """Return what the proofs for neighbours of a kind speak of.
+
+        Where one record takes another's place, curvature that all losses have in common is the regularizer's.
+        """
+        return self._replaced if adjacency == "replace-one" else self
+
+    @cached_property
+    def _replaced(self) -> Analysis:
+        shared = None if self.public is not None else shared_curvature(self.form)
+        if shared is None:
+            return self
+        found = Analysis(shared.form, shared.hessian)
+        # The differences are the same ones, and each reading bounds them.
+        found.__dict__["replacement_bound"] = min(found.replacement_bound, self.replacement_bound)
+        return found
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -269,7 +289,13 @@ class Analysis:
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:
         """Constant curvature M of the regularizer (mean form), and its derivation."""
-        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+        matrix, derivation = curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+        if self.public is None:
+            return matrix, derivation
+        own = Derivation("curvature of every record", "", {"modulus": smallest_eigenvalue(self.public)}, "counted once for each")
+        total = sp.csr_array(matrix + self.public)
+        claims = {"modulus": smallest_eigenvalue(total)}
+        return total, Derivation(derivation.rule, derivation.expression, claims, derivation.source, (derivation, own))
 
     @cached_property
     def block_moduli(self) -> tuple[float, ...]:

@@ -92,19 +92,19 @@ class GammaLaw(OnSubspace):
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
-        sensitivity = sensitivity_of(analysis, privacy)
+        sensitivity, proof = sensitivity_of(analysis, privacy), analysis.under(privacy.adjacency)
 
         def cost(beta: float) -> tuple[float, str]:
-            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
+            return proof.perturbation_cost(beta, moduli, privacy.adjacency)
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
+        beta, how = largest_beta(cost, sensitivity, proof, privacy.epsilon, moduli)
         p, scale = analysis.form.noise_dimension, 1 / beta
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
         return Calibration(scale, sensitivity, jacobian, how, self.norm.square(p, scale), self.norm.mean(p, scale))
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.log_det(moduli)[0]
+        left = privacy.epsilon - analysis.under(privacy.adjacency).log_det(moduli)[0]
         p = analysis.form.noise_dimension
         return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
 
@@ -173,7 +173,7 @@ class GaussianLaw(OnSubspace):
         sensitivity = sensitivity_of(analysis, privacy)
         sigma = self._sigma(analysis, privacy, moduli, 1e-10)
         if sigma is None:
-            cost = analysis.log_det(moduli)[0]
+            cost = analysis.under(privacy.adjacency).log_det(moduli)[0]
             raise NotPrivate(
                 f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
                 analysis.form.template.regularizer,
@@ -236,6 +236,7 @@ def objective_delta(
     analysis: Analysis, adjacency: str, moduli: Moduli, epsilon: float, sigma: float
 ) -> tuple[float, float, str]:
     """Bound the delta of objective perturbation with Gaussian noise."""
+    analysis = analysis.under(adjacency)
     curvatures = analysis.log_dets(moduli)
     worst, paid, how = 0.0, 0.0, ""
     for item in differences(analysis, adjacency):
