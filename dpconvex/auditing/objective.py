@@ -81,7 +81,8 @@ class Effort:
 
 def attack_objective(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
     """Attack the exact answer of objective perturbation."""
-    learner = Learner(analysis, certificate.size, certificate.added, rng)
+    proof = analysis.under(certificate.privacy.adjacency)
+    learner = Learner(proof, certificate.size, certificate.added, rng)
     attack = Objective(learner, certificate, effort, rng)
     found = [attack.on(first, second) for first, second in kind_pairs(learner, certificate.privacy.adjacency)]
     return max(found, key=lambda one: (one.strength, one.found_epsilon))
