@@ -19,7 +19,7 @@ from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.joint_supremum import Joint, joint_form
-from dpconvex.calculus.leaf_ranges import leaf_ranges
+from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
 from dpconvex.calculus.shared_curvature import shared_curvature
@@ -116,7 +116,7 @@ class Analysis:
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = Walker(form.expander, rows, self.reach)
+        walker = Walker(form.expander, rows, self.reach, self.length)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
 
@@ -166,6 +166,11 @@ class Analysis:
         # The differences are the same ones, and each reading bounds them.
         found.__dict__["replacement_bound"] = min(found.replacement_bound, self.replacement_bound)
         return found
+
+    def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
+        """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
+        part = polynomial.gathered(np.array(places))
+        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.form.bases)
 
     @cached_property
     def gradient_bound(self) -> float:

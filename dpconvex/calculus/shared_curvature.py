@@ -16,11 +16,10 @@ import scipy.sparse as sp
 
 from dpconvex.calculus.loss_form import LossForm, affine_leaves
 from dpconvex.core.atoms.arrangement import hstack
-from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.atoms.products import multiply
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN, sum_squares
 from dpconvex.core.atoms.sums import add, total
-from dpconvex.core.combinations import Combination, Curved, TermReader, Unreadable, build, number
+from dpconvex.core.combinations import Combination, Curved, TermReader, Unreadable, build, number, square_of
 from dpconvex.core.evaluate import substituted
 from dpconvex.core.expression import Expression, constant
 from dpconvex.errors import DPConvexError
@@ -90,7 +89,7 @@ def without_squares(reader: TermReader, loss: Expression) -> tuple[Expression, H
         weight, varying = 2 * factor / divisor, []
         public = []
         for entry in term.arguments[0].ravel(order="F"):
-            row = public_row(reader, entry)
+            row = reader.public_row(entry)
             if row is None:
                 varying.append(entry)
                 continue
@@ -111,24 +110,6 @@ def without_squares(reader: TermReader, loss: Expression) -> tuple[Expression, H
         return None
     rest = build(Combination(tuple(kept), written.affine))
     return add(rest, *moved), hessian
-
-
-def square_of(term: Curved) -> Fraction | None:
-    """Return the number that a sum of squares is divided by; None if a term is no such sum."""
-    if term.atom is POWER and term.option("p") == 2:
-        return Fraction(1)
-    if term.atom is not QUAD_OVER_LIN:
-        return None
-    divisor = build(term.arguments[1].ravel()[0])
-    return Fraction(float(divisor.number)) if divisor.is_constant else None
-
-
-def public_row(reader: TermReader, entry: Combination) -> dict[int, Fraction] | None:
-    """Return the coefficients of theta in an affine entry; None if it is not affine, or they depend on the record."""
-    if entry.curved:
-        return None
-    terms = {key: value for key, value in reader.affine_terms(entry).items() if key[0] >= 0}
-    return {key[0]: value for key, value in terms.items()} if all(len(key) == 1 for key in terms) else None
 
 
 def array_of(term: Curved, public: list[Combination], varying: list[Combination]) -> Expression:
