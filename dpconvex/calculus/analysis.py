@@ -22,6 +22,7 @@ from dpconvex.calculus.joint_supremum import Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
+from dpconvex.calculus.margin_width import largest_margin_difference
 from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
@@ -115,8 +116,8 @@ class Analysis:
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
-        rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = Walker(form.expander, rows, self.reach, self.length)
+        self.rows = dict(zip(everything, self.gram.rows, strict=True))
+        walker = Walker(form.expander, self.rows, self.reach, self.length)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
         self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
 
@@ -212,7 +213,7 @@ class Analysis:
                 self.form.template.losses[0],
                 "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
             )
-        return min(bound, 2 * self.gradient_bound)
+        return min(bound, 2 * self.gradient_bound, largest_margin_difference(self))
 
     @cached_property
     def symmetry(self) -> Symmetry:
