@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dpconvex.auditing.ascent import Adversary
 from dpconvex.auditing.feasible_region import Region
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.evaluation.compiled import double_precision, lower
 from dpconvex.language.template import Template
@@ -288,7 +287,9 @@ def observed_dimension(adversary: Adversary) -> int:
 def observed_modulus(
     analysis: Analysis, size: int, added: float, shape: Array, rng: np.random.Generator
 ) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2``, shared curvature included, along lines and over K.
+    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines and in Hessians over K.
+
+    Curvature that all losses share counts as the regularizer's.
 
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
     attacked too.  Returns the curvature, and the parameters where it was found.

@@ -298,7 +298,9 @@ class Analysis:
         matrix, derivation = curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
         if self.public is None:
             return matrix, derivation
-        own = Derivation("curvature of every record", "", {"modulus": smallest_eigenvalue(self.public)}, "counted once for each")
+        own = Derivation(
+            "curvature of every record", "", {"modulus": smallest_eigenvalue(self.public)}, "counted once for each"
+        )
         total = sp.csr_array(matrix + self.public)
         claims = {"modulus": smallest_eigenvalue(total)}
         return total, Derivation(derivation.rule, derivation.expression, claims, derivation.source, (derivation, own))

@@ -128,7 +128,7 @@ def at_center(center: Array, terms: Polynomial, bases: Bases) -> tuple[Polynomia
     magnitude = np.bincount(terms.entry, weights=np.abs(coefficient) * largest, minlength=terms.size)
     count = np.bincount(terms.entry, minlength=terms.size)
     # The center itself, and how far K reaches from it, are rounded too.
-    return offset, (count + 8) * UNIT * magnitude
+    return offset, np.asarray((count + 8) * UNIT * magnitude)
 
 
 def factors_of(part: Polynomial, monomial: Pair) -> Pair:

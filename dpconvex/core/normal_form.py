@@ -331,7 +331,7 @@ def table(found: Sequence[Combination]) -> Entries:
 def entries_together(terms: Sequence[Curved]) -> Expression:
     """Return what some terms are the squares of as one array: the array that their user squared, if they are all of it."""
     source = terms[0].entry.source
-    if source.atom is POWER and len(terms) == source.size and not any(term.changed for term in terms):
-        if [(term.entry.source, term.entry.index) for term in terms] == [(source, k) for k in range(source.size)]:
-            return source.args[0]
+    whole = [Entry(source, k) for k in range(source.size)]
+    if source.atom is POWER and [term.entry for term in terms] == whole and not any(term.changed for term in terms):
+        return source.args[0]
     return hstack(*(build(one) for term in terms for one in term.arguments[0].ravel(order="F")))

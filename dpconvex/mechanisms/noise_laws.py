@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis, Moduli
-from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.calculus.neighbour_differences import Hull, OneMargin, differences
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, smallest_scale
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta, smallest_scale
 from dpconvex.noise.matrix_variate import (
     best_structure,
     degrees_of_freedom,
@@ -40,6 +40,8 @@ Array = NDArray[np.float64]
 CALIBRATION_STEPS = 40
 # Accuracy of a calibration that only serves to predict.
 ROUGH = 1e-5
+# Relative slack for rounding, as for every constant of an analysis.
+SLACK = 1 + 1e-11
 RAISE = "raise the regularization, or leave `added` to be chosen"
 
 
@@ -266,4 +268,20 @@ def hull_delta(
             number += 1
         if total < best:
             best, how = total, f"{number} vertices{' (one joint with curvature)' if ray is not None else ''}"
+    if hull.margin is not None:
+        total = one_margin_delta(hull.margin, epsilon, curvature, sigma)
+        if total < best:
+            best, how = total, "one margin, curved where its slope moves"
     return min(best * (1 + 1e-12), 1.0), jacobian, how
+
+
+def one_margin_delta(margin: OneMargin, epsilon: float, curvature: float, sigma: float) -> float:
+    """Bound the delta of a record of one margin that appears, or disappears; 1 where there is no bound."""
+    up, down = (max(end, 0.0) / sigma * SLACK for end in (margin.high, -margin.low))
+    if min(up, down) == 0:
+        flattest = max(margin.low, -margin.high, 0.0) / sigma
+        return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
+    if max(up, down) ** 2 / 2 + curvature > epsilon:
+        return 1.0  # slopes of both signs count together then
+    appears = max(margin_delta(epsilon, end, end, curvature) for end in (up, down))
+    return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))

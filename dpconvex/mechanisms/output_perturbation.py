@@ -279,7 +279,12 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         },
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis, privacy.adjacency))
+    children = (
+        *record_steps(analysis, privacy),
+        *(smoothing if width else ()),
+        answers,
+        *public_steps(analysis, privacy.adjacency),
+    )
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 
