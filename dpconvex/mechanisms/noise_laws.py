@@ -244,6 +244,11 @@ def objective_delta(
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
         bounds = [hull_delta(hull, item.dimension, epsilon, curvature, moduli.least, sigma) for hull in item.hulls]
+        longest = analysis.replacement_bound if adjacency == "replace-one" else item.length
+        if longest < item.length and curvature <= epsilon and item.dimension > 0:
+            total = chi_delta(epsilon - curvature, item.dimension, longest / sigma)
+            how_far = f"chi law in {item.dimension} dimensions, differences at one theta"
+            bounds.append((min(total * (1 + 1e-12), 1.0), curvature, how_far))
         found = min(bounds, key=lambda bound: bound[0])
         if found[0] >= worst:
             worst, paid, how = found
