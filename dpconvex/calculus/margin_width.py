@@ -144,7 +144,10 @@ def largest_margin_difference(analysis: Analysis) -> float:
 
 def single_row(analysis: Analysis, number: int) -> Array | None:
     """Return the row, in generator coordinates, that all leaves of a loss are multiples of."""
-    table = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
+    leaves = analysis.form.leaves[number]
+    table = np.concatenate([analysis.rows[leaf] for leaf in leaves]) if leaves else np.zeros((0, 0))
+    if not table.size:
+        return None  # a label whose records teach nothing
     place = np.argmax(np.abs(table).max(axis=1) > 0)
     row, column = table[place], np.argmax(np.abs(table[place]))
     alike = row[column] != 0 and np.allclose(table, np.outer(table[:, column] / row[column], row), rtol=ALIKE, atol=0.0)
