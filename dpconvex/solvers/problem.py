@@ -24,6 +24,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
+from dpconvex.geometry.epigraph import Epigraph
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
@@ -111,6 +112,11 @@ class Problem:
     def split(self) -> tuple[Expression, Kinks | None]:
         """The regularizer without what has a proximal map together with K, and that."""
         return split_kinks(self.feasible, self.template.regularizer)
+
+    @property
+    def epigraph(self) -> Epigraph | None:
+        """The kinks of the regularizer as inequalities, where they have no proximal map together with K."""
+        return None if self.split[1] is None else self.split[1].epigraph
 
     def value(self, theta: Array) -> float:
         """F at `theta`, shape (dim,), K not checked."""
