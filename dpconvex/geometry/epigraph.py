@@ -46,7 +46,7 @@ class Epigraph:
     Attributes
     ----------
     entries : tuple of Expression
-        The terms, vectors of convex entries.
+        The terms, all of whose entries are convex.
     weights : ndarray, shape (J,)
         What each height costs.
     region : Linearised
@@ -76,7 +76,7 @@ class Epigraph:
         """Evaluate all entries, shape (J,)."""
         values = self.region.space.unpack(np.concatenate([theta, np.zeros(len(self.weights))]))
         found = evaluations(self.entries, {v: values[v.name] for entry in self.entries for v in entry.variables})
-        return np.concatenate([np.ravel(found[entry][0]) for entry in self.entries])
+        return np.concatenate([found[entry][0].reshape(-1, order="F") for entry in self.entries])
 
     def value(self, theta: Array) -> float:
         """Evaluate the terms."""
@@ -117,13 +117,12 @@ def epigraph(parts: dict[Expression, sp.csr_array], feasible: FeasibleSet) -> Ep
         if not is_convex(part) or (weights < 0).any():
             return None
         kept = np.flatnonzero(weights)
-        flat = reshape(part, (part.size,))
-        found.append((flat if len(kept) == part.size else flat[kept], weights[kept]))
+        found.append((part if len(kept) == part.size else reshape(part, (part.size,))[kept], weights[kept]))
     count = sum(len(weights) for _, weights in found)
     heights = Variable.of((count,), "heights of the regularizer", -1)
     ends = np.cumsum([0, *(len(weights) for _, weights in found)])
     below = [
-        Constraint("inequality", (entries, heights[start:stop]))
+        Constraint("inequality", (entries, reshape(heights[start:stop], entries.shape)))
         for (entries, _), start, stop in zip(found, ends, ends[1:], strict=False)
     ]
     variables = [block.variable for block in feasible.space.blocks.values()]

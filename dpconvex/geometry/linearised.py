@@ -20,9 +20,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import over_records, postorder, subgradient
+from dpconvex.core.dual_evaluation import bent
+from dpconvex.core.evaluate import evaluate, over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
@@ -46,6 +48,8 @@ ROOM = 8
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
+# Norms that are smaller, relative to the point, are next to their kink, and do not count as curved.
+ROUND_KINK = 1e-7
 # Rounding is looked at in so many directions.
 DIRECTIONS = 12
 
@@ -438,16 +442,41 @@ class Linearised:
             )
             result += matrix.T @ np.asarray((matrix.T @ bent).T)
         owner = 0
-        width = 1e-5 * (1 + float(np.linalg.norm(x.astype(float))))
+        least = ROUND_KINK * (1 + float(np.linalg.norm(x.astype(float))))
         for root, smooth in zip(self.curved, self._smooth, strict=True):
             own = (cuts.owners >= owner) & (cuts.owners < owner + root.size)
             weights = np.bincount(cuts.owners[own] - owner, weights=multipliers[own], minlength=root.size)
             owner += root.size
-            terms = [total(reshape(part, (part.size,)) * (weights @ matrix)) for part, matrix in smooth.items()]
-            if weights.any() and terms:
-                whole, steps = add(*terms), width * np.eye(self.dim)
-                rows = np.array([self._slope(whole, x + e) - self._slope(whole, x - e) for e in steps]) / (2 * width)
-                result += np.where(np.isfinite(rows), rows + rows.T, 0.0) / 2
+            terms = [
+                total(reshape(part, (part.size,)) * self._away(part, weights @ matrix, x, least))
+                for part, matrix in smooth.items()
+                if weights.any()
+            ]
+            if terms:
+                columns = self._bent(add(*terms), x)
+                result += np.where(np.isfinite(columns), columns + columns.T, 0.0) / 2
+        return result
+
+    def _away(self, part: Expression, weights: Array, x: Array, least: float) -> Array:
+        """Leave out norms that are nearly 0, next to which they have kinks."""
+        if part.atom is not NORM or not weights.any():
+            return weights
+        sizes = evaluate(part, self._leaves(x.astype(float))).reshape(-1, order="F")
+        return np.where(sizes > least, weights, 0.0)
+
+    def _bent(self, whole: Expression, x: Array) -> Array:
+        """The Hessian of a scalar expression."""
+        moves = {
+            block.variable: np.reshape(
+                block.lift @ np.eye(self.dim)[block.slice], (*block.variable.shape, self.dim), order="F"
+            )
+            for block in self.space.blocks.values()
+        }
+        result = np.zeros((self.dim, self.dim))
+        for variable, change in bent(whole, self._leaves(x.astype(float)), moves).items():
+            block = self.space.block_of(variable)
+            flat = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
+            result[block.slice] += block.lift.T @ flat
         return result
 
     def _slope(self, entry: Expression, x: Array) -> Array:
