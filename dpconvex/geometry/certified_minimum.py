@@ -255,6 +255,7 @@ def refined(hessian: Array, slope: Array, rows: Array, levels: Array, move: Arra
         found = found - along @ np.linalg.solve(along.T @ hessian @ along, along.T @ (slope + hessian @ found))
     weights = -solve_triangular(triangle, across.T @ (slope + hessian @ found))
     room = 1e-9 * (float(np.linalg.norm(found)) + float(np.abs(levels[active]).max()))
+    room = max(room, float(np.abs(rows[active] @ move - levels[active]).max()))  # what the first answer misses
     if weights.min() < 0 or (rows @ found > levels + room).any():
         return move, y
     better = np.zeros(len(y))

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from dpconvex.core.atoms.arrangement import reshape
 from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
 from dpconvex.core.atoms.exponentials import ENTR, LOG
-from dpconvex.core.atoms.matrices import LOG_DET
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import POWER, absolute
+from dpconvex.core.atoms.powers import ABS, POWER, absolute
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex
-from dpconvex.core.evaluate import evaluations
+from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
@@ -35,7 +36,8 @@ __all__ = ["Epigraph", "epigraph", "is_rough"]
 
 Array = NDArray[np.float64]
 
-# Atoms whose curvature has no bound where their arguments are near zero.
+# Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
+POLYHEDRAL = (ABS, MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST)
 STEEP = (ENTR, LOG, REL_ENTR, KL_DIV)
 
 
@@ -95,6 +97,22 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
     return steep and not all(least_entry(argument, feasible) > 0 for argument in part.args)
 
 
+def is_reached(part: Expression) -> bool:
+    """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
+    if part.atom is NORM_NUC:
+        return False
+    inner = [node for node in postorder(part.args) if not node.is_affine]
+    kinked = [node.atom is NORM or has_kinks(node) for node in inner]
+    return not any(kinked) or all(is_piecewise_linear(node) for node in (*inner, part))
+
+
+def is_piecewise_linear(node: Expression) -> bool:
+    """Whether an atom is piecewise linear in its arguments."""
+    if node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL:
+        return True
+    return node.atom is NORM and node.option("p") in (1.0, np.inf)
+
+
 def least_entry(expression: Expression, feasible: FeasibleSet) -> float:
     """Bound the entries of an affine expression from below over K by the bounds on the coordinates."""
     if not expression.is_affine:
@@ -114,7 +132,7 @@ def epigraph(parts: dict[Expression, sp.csr_array], feasible: FeasibleSet) -> Ep
             part, weights = absolute(part.args[0]), weights[groups(part)]
         if is_concave(part) and not is_convex(part):
             part, weights = -part, -weights
-        if not is_convex(part) or (weights < 0).any():
+        if not is_convex(part) or (weights < 0).any() or not is_reached(part):
             return None
         kept = np.flatnonzero(weights)
         found.append((part if len(kept) == part.size else reshape(part, (part.size,))[kept], weights[kept]))
