@@ -197,7 +197,8 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, reach:
         if best.distance <= tolerance or waiting > PATIENCE:
             break
         last, wide = cuts, max(10 * step, reach * (1 + float(np.linalg.norm(x))))
-        cuts = Cuts.joined([region.cuts(near, wide), region.active(point, cuts, y)])
+        fresh, old = region.cuts(near, wide), region.active(point, cuts, y)
+        cuts = Cuts.joined([fresh, old.some(~old.resembles(fresh))])
     return best
 
 

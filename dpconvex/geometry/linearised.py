@@ -48,6 +48,8 @@ ROOM = 8
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
+# Cuts of one inequality whose slopes differ by less, relatively, are alike.
+ALIKE = 1e-3
 # Norms that are smaller, relative to the point, are next to their kink, and do not count as curved.
 ROUND_KINK = 1e-7
 # Rounding is looked at in so many directions.
@@ -94,6 +96,12 @@ class Cuts:
     def some(self, kept: NDArray[np.bool_]) -> Cuts:
         """Return some of them."""
         return Cuts(*(part[kept] for part in vars(self).values()))
+
+    def resembles(self, others: Cuts) -> NDArray[np.bool_]:
+        """Which are nearly those of the same inequalities at other points: models with curvature need them once."""
+        apart = np.linalg.norm(self.rows[:, None] - others.rows[None], axis=2)
+        alike = apart <= ALIKE * np.linalg.norm(self.rows, axis=1)[:, None]
+        return np.asarray((alike & (self.owners[:, None] == others.owners[None])).any(axis=1) & ~self.vectors.any(axis=1))
 
     @staticmethod
     def joined(parts: Sequence[Cuts]) -> Cuts:
