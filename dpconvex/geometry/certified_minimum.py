@@ -191,6 +191,10 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, reach:
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, cuts, y)
+        if len(function.costs) and distance > tolerance:
+            # Where slopes change faster than steps get short, such as those of entropies, cuts at several points balance.
+            fitted = fitted_multipliers(free.T @ gradient, cuts.rows @ free, -cuts.at(point))
+            distance = min(distance, certified_distance(function, region, point, gradient, cuts, fitted))
         waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         if distance < best.distance:
             best = Certified(x, distance, float(y.sum()))

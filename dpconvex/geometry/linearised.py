@@ -20,6 +20,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
+from dpconvex.core.atoms.exponentials import ENTR
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.constraint import Constraint
@@ -32,7 +34,7 @@ from dpconvex.errors import DPConvexError, MissingRule
 from dpconvex.geometry.constraints import read_attributes
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Slab
 from dpconvex.geometry.inequalities import curved, has_kinks, simplified, stated, symmetric_map, with_domains
-from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.linear_maps import affine_map, linear_parts
 from dpconvex.geometry.small_eigenvalues import least_eigenvalue, spectral_curvature
 from dpconvex.geometry.spectra import Spectrum, side_of, smat, svec
 
@@ -50,6 +52,8 @@ SHALLOW = 1e-9
 MOST_PAIRED = 6
 # Cuts of one inequality whose slopes differ by less, relatively, are alike.
 ALIKE = 1e-3
+# Arguments of entropies that are smaller, relative to the point, get cuts at these shares of theirs too.
+NEAR_END, NEARER = 1e-2, (1e-1, 1e-3, 1e-9)
 # Norms that are smaller, relative to the point, are next to their kink, and do not count as curved.
 ROUND_KINK = 1e-7
 # Rounding is looked at in so many directions.
@@ -375,6 +379,7 @@ class Linearised:
                     here = slope[None], value[[entry]], error[[entry]]
                     parts.append(self._cuts_at(x, *here, relative, owner + int(entry)))
             owner += root.size
+        parts.extend(self._steep_cuts(x))
         for number, (value, vector, _) in enumerate(self._spectra_at(x)):
             near = vector[:, value < reach]
             pairs = [near]
@@ -383,6 +388,41 @@ class Linearised:
                 pairs += [near[:, i] + near[:, j], near[:, i] - near[:, j]]
             parts.append(self._spectral_cuts(x, number, np.hstack(pairs)))
         return Cuts.joined(parts)
+
+    @cached_property
+    def _steep(self) -> list[tuple[int, int, Array, float]]:
+        """Entries of curved inequalities with entropies of affine arguments: which, and the arguments' rows and constants."""
+        found, start = [], 0
+        for number, root in enumerate(self.curved):
+            for part, weights in linear_parts(root).items():
+                if part.atom in (ENTR, REL_ENTR, KL_DIV) and part.args[0].is_affine and part.args[0].variables:
+                    matrix, offset = affine_map(part.args[0], self.space)
+                    table = sp.coo_array(weights)
+                    wide = len(offset) > 1
+                    found += [
+                        (number, int(i), matrix[[j if wide else 0]].toarray()[0], float(offset[j if wide else 0]))
+                        for i, j in zip(table.row, table.col, strict=True)
+                    ]
+            start += root.size
+        return found
+
+    def _steep_cuts(self, x: Array) -> list[Cuts]:
+        """Return linearisations nearer to the ends of domains, where slopes grow without end and one step changes them a lot."""
+        found = []
+        starts = np.cumsum([0, *(root.size for root in self.curved)])
+        for number, entry, row, offset in self._steep:
+            size = float(row @ x) + offset
+            if not 0 < size < NEAR_END * (1 + float(np.linalg.norm(x.astype(float)))):
+                continue
+            for share in NEARER:
+                point = x + (share - 1) * size / float(row @ row) * row
+                value, error = self._curved_at(point)[number]
+                slope = self._slope(reshape(self.curved[number], (self.curved[number].size,))[entry], point)
+                if np.isfinite(value[entry]) and np.isfinite(slope).all():
+                    relative = max(float(error[entry]), (ROOM + self.dim) * UNIT)
+                    here = slope[None], value[[entry]], error[[entry]]
+                    found.append(self._cuts_at(point, *here, relative, int(starts[number]) + entry))
+        return found
 
     def _spectral_cuts(self, x: Array, number: int, vectors: Array) -> Cuts:
         """Return the cuts of some vectors, one a column, of a matrix inequality."""
