@@ -21,6 +21,7 @@ from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
+from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
@@ -82,6 +83,19 @@ class FeasibleSet:
         except DPConvexError as error:
             return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
         return None
+
+    @cached_property
+    def by_multipliers(self) -> bool:
+        """Whether answers are certified by multipliers: without a projection, or with one that alternates and is less exact."""
+        if self.reason is not None:
+            return True
+        if not any(isinstance(piece, Intersection) for piece in self.pieces):
+            return False
+        try:
+            self.linearised.check()
+        except DPConvexError:
+            return False
+        return True
 
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
@@ -246,8 +260,8 @@ class FeasibleSet:
     def apart(self) -> FeasibleSet:
         """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
         other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
-        if self.reason is not None and self.obstacle is None:  # public, and without a memory of points
-            other.__dict__.update(linearised=self.linearised, obstacle=None)
+        if self.by_multipliers and self.obstacle is None:  # public, and without a memory of points
+            other.__dict__.update(linearised=self.linearised, obstacle=None, by_multipliers=True)
         return other
 
     @property
@@ -264,6 +278,8 @@ class FeasibleSet:
             return "no constraints"
         if self.reason is not None:
             return "no projection: linearised constraints and a conic solver, certified by multipliers"
+        if self.by_multipliers:
+            return "alternating projections; answers are certified by multipliers of linearised constraints"
         kinds = sorted({type(piece).__name__ for piece in self.pieces})
         return f"projection on {', '.join(kinds)}, certified"
 

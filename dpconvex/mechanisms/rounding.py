@@ -90,7 +90,9 @@ def largest_floor(
     if kinks is not None and kinks.epigraph is not None:
         region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
         return 2 * float(error / mu) + math.sqrt(2) * dual_floor(region, mu, radius, gradient, room)
-    if not analysis.form.feasible.has_projection:
+    if analysis.form.feasible.obstacle is not None:
+        return math.inf
+    if analysis.form.feasible.by_multipliers:
         return float(error / mu) + dual_floor(analysis.form.feasible.linearised, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if not curvature_known(certificate) or (kinks is not None and kinks.curved):
