@@ -149,6 +149,19 @@ class Problem:
         bent = self.loss.regularizer_hessian_product(theta, direction, self.split[0])
         return np.asarray(product + self.size * bent + self.added * direction)
 
+    def hessian(self, theta: Array) -> Array:
+        """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim)."""
+        directions = np.eye(self.space.dim)
+        known = self.loss.hessian(theta if self.projector is None else self.projector(theta))
+        if known is None:
+            matrix = np.array([self.hessian_product(theta, direction) for direction in directions])
+        else:
+            if self.projector is not None:
+                known = self.projector(self.projector(known).T)
+            bent = [self.loss.regularizer_hessian_product(theta, d, self.split[0]) for d in directions]
+            matrix = known + self.size * np.array(bent) + self.added * directions
+        return np.asarray(matrix + matrix.T) / 2
+
     @property
     def _noise(self) -> Array:
         return np.zeros(self.space.dim) if self.linear is None else self.linear
