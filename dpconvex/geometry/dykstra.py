@@ -204,6 +204,6 @@ def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...], siz
         inner[place] = last.project(inner[place])
         ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
         ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
-        if ball > (1e-9 if exact else 1e-3) * scale:
+        if ball > (1e-9 if exact else 1e-5) * scale:
             return Intersection(coordinates, text, pieces, inner, ball, size)
     return None

@@ -215,6 +215,12 @@ class FeasibleSet:
             y[piece.coordinates] = piece.project(y[piece.coordinates])
         return y
 
+    def some_point(self, theta: Array) -> Array:
+        """Return a point of K near some coordinates, not the nearest one where that takes long."""
+        if self.reason is None and self.by_multipliers:
+            return np.asarray(self.linearised.bring_in(theta), dtype=float)
+        return self.project(theta)
+
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))

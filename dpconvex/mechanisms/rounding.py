@@ -216,7 +216,7 @@ def nearest_to_zero(form: LossForm) -> Array:
         return kinks.epigraph.inside
     if kinks is not None and kinks.curved:
         zero = kinks.proximal(zero, 1.0)
-    return form.feasible.project(zero) if form.feasible.obstacle is None else zero
+    return form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
