@@ -188,9 +188,7 @@ class BlockEngine:
 
         return self._sums(one)[1]
 
-    def _bent(
-        self, block: Block, group: Indices, shares: list[Share], both: tuple[Array, Array], fast: bool
-    ) -> Array:
+    def _bent(self, block: Block, group: Indices, shares: list[Share], both: tuple[Array, Array], fast: bool) -> Array:
         """Hessians by the forms times moves of these, shape (forms, records)."""
         forms, moves = both
         product = np.zeros_like(forms)

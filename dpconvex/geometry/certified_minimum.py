@@ -101,7 +101,10 @@ def certified_distance(
     y, mu = np.maximum(multipliers, 0.0), function.modulus
     count = len(function.costs)
     if count:
-        y = shared_out(y, cuts.rows[:, -count:], function.costs)
+        shares = shared_out(y, cuts.rows[:, -count:], function.costs)
+        if shares is None:
+            return np.inf
+        y = shares
     whole = gradient + y @ cuts.rows
     if count:  # exactly 0 but for the rounding of the multipliers, which is added
         whole[-count:] = 0.0
@@ -117,12 +120,12 @@ def certified_distance(
     return (residual + float(np.sqrt(residual**2 + 4 * mu * gap))) / (2 * mu) + off + rounded
 
 
-def shared_out(multipliers: Array, slopes: Array, costs: Array) -> Array:
+def shared_out(multipliers: Array, slopes: Array, costs: Array) -> Array | None:
     """Scale multipliers so that those of the cuts below each height add up to its cost; each cut is below one at most."""
     weight = multipliers[:, None] * -slopes
     sums = weight.sum(axis=0)
     if not (sums > 0).all():
-        return np.full(len(multipliers), np.inf)
+        return None
     return np.where(slopes.any(axis=1), multipliers * ((slopes != 0) @ (costs / sums)), multipliers)
 
 

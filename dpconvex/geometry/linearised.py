@@ -105,7 +105,9 @@ class Cuts:
         """Which are nearly those of the same inequalities at other points: models with curvature need them once."""
         apart = np.linalg.norm(self.rows[:, None] - others.rows[None], axis=2)
         alike = apart <= ALIKE * np.linalg.norm(self.rows, axis=1)[:, None]
-        return np.asarray((alike & (self.owners[:, None] == others.owners[None])).any(axis=1) & ~self.vectors.any(axis=1))
+        return np.asarray(
+            (alike & (self.owners[:, None] == others.owners[None])).any(axis=1) & ~self.vectors.any(axis=1)
+        )
 
     @staticmethod
     def joined(parts: Sequence[Cuts]) -> Cuts:

@@ -80,7 +80,9 @@ def largest_floor(
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     kinks = kinks_of(analysis.form)
-    if kinks is not None and (kinks.terms or kinks.epigraph is not None):  # their slopes may hide those of the smooth part
+    if kinks is not None and (
+        kinks.terms or kinks.epigraph is not None
+    ):  # their slopes may hide those of the smooth part
         slope += smooth_slope(analysis.form, start, certificate.size)
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)

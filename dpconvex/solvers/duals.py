@@ -55,6 +55,8 @@ def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[
     if heights is None:
         found = minimum(objective, problem.feasible.linearised, start, tolerance)
     else:
-        found = minimum(objective, heights.region, np.concatenate([start, heights.heights(start)]), tolerance)
+        lifted = np.concatenate([start, heights.heights(start)])
+        lifted = lifted if np.isfinite(lifted).all() else heights.region.inside.astype(float)
+        found = minimum(objective, heights.region, lifted, tolerance)
         found = replace(found, point=found.point[: len(start)])
     return found, objective.composite.evaluations
