@@ -106,8 +106,10 @@ def certified_distance(
             return np.inf
         y = shares
     whole = gradient + y @ cuts.rows
-    if count:  # exactly 0 but for the rounding of the multipliers, which is added
-        whole[-count:] = 0.0
+    if count:
+        if (np.abs(whole[-count:]) > 1e-9 * function.costs).any():
+            return np.inf
+        whole[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
     sizes = float(y @ np.linalg.norm(cuts.rows, axis=1)) + float(np.linalg.norm(gradient))
     residual = float(np.linalg.norm(region.free.T @ whole)) + float(y @ cuts.slope_errors)
     residual += function.gradient_error(x, gradient) + 2 * UNIT * (len(y) + len(x)) * sizes
