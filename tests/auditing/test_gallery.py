@@ -16,7 +16,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "low_rank_softmax": {"features": 1, "classes": 2},
     "multi_task_logistic": {"features": 1, "tasks": ("one", "two")},
     "one_class_svm": {"features": 1},
-    "ordinal_regression": {"features": 1, "classes": 2},
+    "ordinal_regression": {"features": 1, "classes": 3},
     "quantile_fan": {"features": 1, "quantiles": (0.25, 0.75)},
 }
 # In the plane, on bounded sets, every density is a sum over faces.
