@@ -16,6 +16,8 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.certified_minimum import SquaredDistance, certified_distance, minimum
 from dpconvex.geometry.linearised import Linearised
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import solve
 
 X = cp.Variable(4, name="x")
