@@ -101,12 +101,15 @@ class Analysis:
         One for each combination of discrete fields.
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
+    unbounded : DPConvexError or None
+        Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
     """
 
     obstacle: DPConvexError | None = None
 
-    def __init__(self, form: LossForm) -> None:
+    def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
         self.form = form
+        self.unbounded = unbounded
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
@@ -115,7 +118,8 @@ class Analysis:
         rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
-        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
+        count = 0 if unbounded is not None else len(form.template.losses)
+        self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
         loss = self.form.template.losses[k]

@@ -129,6 +129,12 @@ class Certificate:
         return self.privacy.delta
 
     @property
+    def noise_delta(self) -> float:
+        """The part of delta that pays for the noise: what the other parts leave."""
+        paid = sum(getattr(self, name).delta for name in PARTS if getattr(self, name) is not None)
+        return max(self.delta - paid, 0.0)
+
+    @property
     def minimises(self) -> bool:
         """Whether the answer is a minimiser, and not what noisy gradients lead to."""
         return self.perturbed != "gradients"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +38,9 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.verify import analyse, check_solvable, verify
 from dpconvex.solvers.problem import Problem
+
+if TYPE_CHECKING:
+    from dpconvex.evaluation.batch_loss import BatchedLoss
 
 __all__ = ["solve"]
 
@@ -104,7 +107,7 @@ def solve(
     chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, chosen, cover)
-    check_solvable(template)
+    check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
@@ -132,7 +135,7 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
-    analysis = analyse(template)
+    analysis = analyse(template, mechanism)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
         certificate = for_count(mechanism, analysis, certificate, bound)
@@ -214,6 +217,29 @@ class DataEngine:
     def gradient(self, theta: Array) -> Array:
         """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
         return self._plain.gradient(theta)
+
+    @cached_property
+    def _losses(self) -> BatchedLoss:
+        from dpconvex.evaluation.batch_loss import batched_loss
+
+        form = self.analysis.form
+        return batched_loss(form.template, form.space, self.batch)
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return self.batch.size
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        project = projector(self.analysis.form)
+        if project is None:
+            return self._losses.clipped_gradient(theta, clip, chosen)
+        return project(self._losses.clipped_gradient(project(theta), clip, chosen))
+
+    def public_gradient(self, theta: Array) -> Array:
+        """Return the gradient of size times the regularizer, shape (dim,)."""
+        return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
         """Project on the feasible set K; no farther from the exact projection than noise was planned for."""

@@ -11,7 +11,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.remembered import once
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
@@ -26,19 +26,25 @@ __all__ = ["analyse", "check_solvable", "is_private", "verify"]
 LARGEST_SIZE = 2**53
 
 
-def analyse(template: Template) -> Analysis:
-    """Return the constants of a template, computed once."""
+def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
-    return analysed(template)
+    try:
+        return analysed(template)
+    except (NotPrivate, MissingRule) as error:
+        if not getattr(mechanism, "bounds_gradients", False):
+            raise
+        return analysed(template, type(error), str(error))
 
 
 @once
-def analysed(template: Template) -> Analysis:
-    """Do the work of `analyse`."""
-    form = LossForm(template)
+def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
+    """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
+    unbounded = None if reason is None else DPConvexError(why)
+    form = LossForm(template, convex=unbounded is None)
     obstacle = check_translation(form)
-    found = Analysis(form)
+    found = Analysis(form, unbounded)
     found.obstacle = obstacle
     return found
 
@@ -86,7 +92,7 @@ def verify(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    analysis = analyse(template)
+    analysis = analyse(template, chosen)
     try:
         with computable(privacy):
             certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
@@ -106,9 +112,9 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
     return () if feasible.has_projection else (f"Constraints: {feasible.handled}.",)
 
 
-def check_solvable(template: Template) -> None:
+def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = analyse(template).obstacle
+    obstacle = analyse(template, mechanism).obstacle
     if obstacle is not None:
         raise obstacle
 
