@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from dpconvex.auditing.neighbour_search import Candidates, Goal, Search, climb, 
 from dpconvex.auditing.noises import LogNoise, gaussian_density
 from dpconvex.auditing.objective import Effort, left_delta
 from dpconvex.auditing.report import Attack
+from dpconvex.auditing.sampled import SampledProfile
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
@@ -70,12 +72,35 @@ def attack_gradients(analysis: Analysis, certificate: Certificate, effort: Effor
     """Attack noisy gradient descent by the largest difference of two gradients, seen in every step."""
     learner = Learner(analysis, certificate.size, STAND_IN, rng)
     one, _, difference = worst_candidate(learner, certificate, Goal("gradient"), effort, rng)
-    steps = certificate.settings["steps"]
+    steps, clip = certificate.settings["steps"], certificate.settings.get("clip")
+    if clip is not None:
+        return attack_clipped(learner, certificate, one, clip)
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the average of the iterates alone learns less.",
     )
     return shifted(learner, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
+
+
+def attack_clipped(learner: Learner, certificate: Certificate, one: Candidates, clip: float) -> Attack:
+    """Attack descent on clipped gradients by what is left of the two records' gradients, seen in every step."""
+    lift = learner.frame @ one.frame
+    first, second = (records.slopes(one.point[:, None], lift)[0][0, 0] for records in (one.first, one.second))
+    difference = float(np.linalg.norm(shortened(first, clip) - shortened(second, clip)))
+    steps, rate = certificate.settings["steps"], certificate.settings.get("sampling")
+    note = f"All {steps:g} noisy sums are seen, and all are taken where the two clipped gradients differ by {difference:.6g}."
+    if rate is None:
+        return shifted(
+            learner, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", (note,)
+        )
+    found = shifted(learner, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", (note,))
+    profile = SampledProfile(difference / certificate.noise_scale, rate, int(steps))
+    return replace(found, found_epsilon=profile.epsilon(found.delta), found_delta=profile.delta(found.epsilon))
+
+
+def shortened(gradient: Array, clip: float) -> Array:
+    """Clip one gradient."""
+    return gradient * min(1.0, clip / max(float(np.linalg.norm(gradient)), 1e-300))
 
 
 def worst_candidate(

@@ -43,12 +43,15 @@ Array = NDArray[np.float64]
 GAUSSIAN = SPHERICAL["gaussian"]
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
 # The rule for steps, in margins: how far the noise of all steps moves a margin, and, times the number of directions that the
-# records share evenly, how far one step of all records' clipped gradients may.
-NOISE_MARGIN, STEP_MARGIN = 2.0, 45.0
+# records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
+# Where curvature is known, so many times its inverse is enough.
+NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
 # A computed clipped gradient is at most so much longer than the clip.
 ROUNDED = 1 + 1e-12
 # With samples, the part of the promise that hides what rounding does to all other records' gradients.
 ROUNDING_SHARE = 1e-3
+# How often more noise is tried where there are far more records than planned.
+ROUNDS = 30
 # Probabilities of samples are multiples of this, as uniform variates are.
 GRAIN = 2.0**-53
 
@@ -113,7 +116,7 @@ def certify_clipped(options: Options, analysis: Analysis, privacy: Privacy, size
         sensitivity=apart + 2 * rounding,
         strong_convexity=0.0,
         added=0.0,
-        hessian_bound=0.0,
+        hessian_bound=curvature(analysis),
         jacobian_epsilon=0.0,
         noise_epsilon=privacy.epsilon,
         noise_dimension=p,
@@ -190,14 +193,21 @@ def step_sizes(
     """Return the step, and the largest that whitened records may lead to."""
     if options.step_size is not None:
         return options.step_size, options.step_size
-    length = margin_length(analysis)
-    largest = min(NOISE_MARGIN * length / (sigma * math.sqrt(options.steps)), 1 / stiff if stiff else math.inf)
-
-    def step(directions: float) -> float:
-        return min(largest, STEP_MARGIN * length * directions / (bound * records))
+    largest = min(
+        NOISE_MARGIN * margin_length(analysis) / (sigma * math.sqrt(options.steps)), 1 / stiff if stiff else math.inf
+    )
 
     directions = options.directions or 1.0
-    return step(directions), step(max(directions, analysis.form.bases.count))
+    most = max(directions, analysis.form.bases.count)
+    return tuple(min(largest, capped(analysis, bound * records, records, d)) for d in (directions, most))  # type: ignore[return-value]
+
+
+def capped(analysis: Analysis, pull: float, records: float, directions: float) -> float:
+    """Return the longest step for gradients that add up to at most `pull`."""
+    margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
+    bend = curvature(analysis)
+    longest = margin * margin_length(analysis) / pull
+    return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
 
 
 def margin_length(analysis: Analysis) -> float:
@@ -242,10 +252,14 @@ def start_norm(analysis: Analysis) -> float:
 
 def path_rounding(analysis: Analysis, records: float, path: Path) -> float:
     """Bound how far the computed sum of clipped gradients can be from the exact one, at all iterates."""
-    known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
     radius = min(path.radius(records), analysis.form.feasible.norm_bound)
-    bend = analysis.hessian_bound if known else 0.0
-    return analysis.form.lengths.gradient_error(records, path.clip, bend, radius, 0.0)
+    return analysis.form.lengths.gradient_error(records, path.clip, curvature(analysis), radius, 0.0)
+
+
+def curvature(analysis: Analysis) -> float:
+    """Return the largest curvature of one record's loss, 0 if that is not known."""
+    known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
+    return analysis.hessian_bound if known else 0.0
 
 
 def clipped_rounding(analysis: Analysis, certificate: Certificate, records: float) -> float:
@@ -259,27 +273,34 @@ def clipped_rounding(analysis: Analysis, certificate: Certificate, records: floa
 
 def reclipped(analysis: Analysis, certificate: Certificate, before: float, records: float) -> Certificate:
     """Return the certificate for more records: rounding of their sum is larger, and the noise that hides it."""
-    more, known = (clipped_rounding(analysis, certificate, n) for n in (records, before))
-    ratio = max(more / known, 1.0)
-    if "sampling" in certificate.settings:
-        # On top of what there is, which hides some rounding already.
-        privacy = replace(certificate.privacy, epsilon=certificate.noise_epsilon, delta=certificate.noise_delta)
-        hidden = rounding_noise(privacy, more) * math.sqrt(certificate.settings["steps"]) * (1 + 1e-12)
-        sigma = math.hypot(certificate.noise_scale, hidden)
+    known, scale, p = (
+        clipped_rounding(analysis, certificate, before),
+        certificate.noise_scale,
+        certificate.noise_dimension,
+    )
+    for _ in range(ROUNDS):
+        more = max(clipped_rounding(analysis, replace(certificate, noise_scale=scale), records), known)
+        if "sampling" in certificate.settings:
+            # On top of what there is, which hides some rounding already.
+            privacy = replace(certificate.privacy, epsilon=certificate.noise_epsilon, delta=certificate.noise_delta)
+            hidden = rounding_noise(privacy, more) * math.sqrt(certificate.settings["steps"]) * (1 + 1e-12)
+            sigma = math.hypot(certificate.noise_scale, hidden)
+        else:
+            sigma = certificate.noise_scale * (1 + 2 * (more - known) / certificate.sensitivity) * (1 + 1e-12)
+        if sigma <= 2 * scale:  # the noise that iterates were bounded for
+            break
+        scale = sigma
     else:
-        sigma = certificate.noise_scale * (1 + 2 * (more - known) / certificate.sensitivity) * (1 + 1e-12)
-    if not sigma <= 2 * certificate.noise_scale:
         raise DomainError(
-            "there are so many records that rounding in the sum of their gradients is larger than the clip; nothing is released. "
-            "Give a larger `clip`, and a larger nominal number of records as `size`."
+            "there are so many records that rounding in the sum of their gradients is larger than their gradients; nothing is "
+            "released. Give a larger nominal number of records as `size`."
         )
-    p = certificate.noise_dimension
     return replace(
         certificate,
         noise_scale=sigma,
         mean_noise=GAUSSIAN.mean(p, sigma),
         sensitivity=certificate.sensitivity + 2 * (more - known),
-        tolerance=certificate.tolerance * ratio,
+        tolerance=certificate.tolerance * more / known,
     )
 
 
@@ -304,9 +325,9 @@ def descend(analysis: Analysis, certificate: Certificate, engine: Engine, rng: n
 
 def for_directions(analysis: Analysis, certificate: Certificate, directions: float) -> Certificate:
     """Return a certificate whose steps are for records that share so many directions evenly, which is public by then."""
-    settings, length = certificate.settings, margin_length(analysis)
+    settings = certificate.settings
     records = certificate.size * settings.get("sampling", 1.0)
-    longest = STEP_MARGIN * length * directions / (certificate.gradient_bound * records)
+    longest = capped(analysis, certificate.gradient_bound * records, records, directions)
     step = max(min(settings["largest_step"], longest), settings["step_size"])
     return replace(certificate, settings={**settings, "step_size": step})
 
@@ -340,7 +361,10 @@ def assumptions(analysis: Analysis) -> tuple[str, ...]:
         "Nobody observes how long a fit takes.",
     ]
     if analysis.unbounded is not None:
-        said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {analysis.unbounded}")
+        said.insert(
+            2,
+            f"No convexity and no bound on the loss was proved, and none is needed: {str(analysis.unbounded).splitlines()[0]}.",
+        )
     return (*said, *declared_constants(analysis))
 
 

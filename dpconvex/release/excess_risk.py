@@ -145,6 +145,11 @@ def risk_bound(
     True
     """
     check(certificate, probability, comparator_norm)
+    if "clip" in certificate.settings:
+        raise TemplateError(
+            "risk_bound: nothing is known about the risk of clipped gradients, which need not be those of any function; leave "
+            "out `clip`, or compare on public data."
+        )
     analysis = analyse(template)
     objective = "mean loss plus regularizer"
     width = certificate.settings.get("smoothing", 0.0)
