@@ -12,13 +12,14 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
+from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 
 __all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
 # Parts of a certificate that are objects of their own.
-PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise}
+PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise, "whitening": WhiteningNoise}
 
 
 COMPARED = (
@@ -92,6 +93,8 @@ class Certificate:
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
+    whitening : WhiteningNoise or None
+        What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
     """
 
     privacy: Privacy
@@ -117,6 +120,7 @@ class Certificate:
     settings: dict[str, float] = field(default_factory=dict)
     cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
+    whitening: WhiteningNoise | None = None
 
     @property
     def epsilon(self) -> float:
@@ -213,6 +217,8 @@ class Certificate:
             yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
         if self.clustering is not None:
             yield from clustering_rows(self.clustering)
+        if self.whitening is not None:
+            yield from self.whitening.rows()
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
@@ -251,6 +257,9 @@ class Certificate:
                 yield self.cover.counting, "a noisy number of records, which tau depends on"
         if self.clustering is not None:
             yield self.clustering.epsilon, "the component labels: noisy k-means"
+        if self.whitening is not None:
+            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
+            yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
 
     def _repr_html_(self) -> str:
         cells = "".join(

@@ -29,6 +29,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
 from dpconvex.release.outputs import replaceable, write_whole
+from dpconvex.release.whitening import Whitening
 
 __all__ = ["Release"]
 
@@ -58,6 +59,8 @@ class Release(Mapping[str, Array]):
     table : Table, optional
         The declared columns that the features were read from, and the public bounds that they were scaled by, so that
         further records can be read alike.
+    whitening : Whitening, optional
+        The public matrix that records were whitened with; predictions whiten new ones alike.
 
     Raises
     ------
@@ -82,6 +85,7 @@ class Release(Mapping[str, Array]):
     source: tuple[str, dict[str, Any]] | None = None
     predictor: Predict | None = None
     table: Table | None = None
+    whitening: Whitening | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -170,6 +174,8 @@ class Release(Mapping[str, Array]):
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError("predict: the features must be finite; some are NaN or infinite.")
+        if self.whitening is not None:
+            features = self.whitening(features)
         try:
             return np.asarray(self.predictor(dict(self.parameters), features))
         except DPConvexError:
@@ -288,8 +294,10 @@ class Release(Mapping[str, Array]):
             "not_private_because": self.not_private_because,
             "source": None if self.source is None else list(self.source),
             "table": None if self.table is None else self.table.to_dict(),
+            "whitening": None if self.whitening is None else [self.whitening.field, self.whitening.radius],
         }
-        return pack(header, list(self.values()))
+        matrices = [] if self.whitening is None else [self.whitening.matrix]
+        return pack(header, [*self.values(), *matrices])
 
 
 def freeze(name: object, value: ArrayLike) -> Array:

@@ -6,7 +6,7 @@ Data enter here and nowhere else, after the certificate is fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Number
 from typing import TYPE_CHECKING, Any
@@ -30,13 +30,15 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages, whitened_matrix
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse, check_solvable, verify
+from dpconvex.release.verify import analyse, check_solvable, planned, verify
+from dpconvex.release.whitening import Whitening, second_moment
 from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def solve(
     label: str = "solve",
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: PrivateWhitening | None = None,
 ) -> Release:
     """Fit a template privately.
 
@@ -87,6 +90,9 @@ def solve(
         For tests.  The release then says that it is not private.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; as for `verify`.
+    whitening : PrivateWhitening, optional
+        A first stage, from a share of the same promise.  The parameters are then those for whitened records, and the release
+        predicts from original ones.
 
     Returns
     -------
@@ -106,13 +112,16 @@ def solve(
     """
     chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
-    certificate = verify(template, privacy, public, chosen, cover)
+    certificate = verify(template, privacy, public, chosen, cover, whitening=whitening)
     check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)
+    if whitening is not None:
+        stages = planned(whitening, cover, chosen, analyse(template, chosen), privacy, public)
+        return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
 
@@ -151,6 +160,32 @@ def run_certified(
         source=template.source,
         predictor=template.predict,
     )
+
+
+def run_whitened(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    certificate: Certificate,
+    stages: Stages,
+    mechanism: Mechanism,
+    backend: Any,
+    source: NoiseSource,
+    *,
+    clip: bool = False,
+) -> Release:
+    """Release a noisy second moment, whiten the records by it, and run a mechanism on these; the promise is paid for."""
+    noise = stages.noise
+    columns = template.record.held(data)
+    batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    moment = stages.released(second_moment(batch.fields[noise.field], noise.features, noise.radius), source.apart())
+    matrix, directions = whitened_matrix(moment, noise.sigma)
+    whitening = Whitening(noise.field, noise.radius, matrix)
+    fit = stages.adapted(analyse(template, mechanism), directions)
+    records = {**columns, noise.field: whitening(batch.fields[noise.field])}
+    release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
+    assert release.certificate is not None
+    whole = replace(stages.whole(release.certificate), advice=certificate.advice)
+    return replace(release, certificate=whole, whitening=whitening, **source.spending(certificate.privacy))
 
 
 class DataEngine:

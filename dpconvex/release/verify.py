@@ -18,9 +18,10 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.residual_noise import Cover
 
-__all__ = ["analyse", "check_solvable", "is_private", "verify"]
+__all__ = ["analyse", "check_solvable", "is_private", "planned", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -50,7 +51,13 @@ def analysed(template: Template, reason: type[DPConvexError] | None = None, why:
 
 
 def verify(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    cover: Cover | None = None,
+    *,
+    whitening: PrivateWhitening | None = None,
 ) -> Certificate:
     """Prove that a mechanism on a template is private, or say why not.
 
@@ -65,6 +72,8 @@ def verify(
         By default, among those that can be proved private, the one with the smallest predicted excess risk.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+    whitening : PrivateWhitening, optional
+        A first stage, from a share of the same promise.
 
     Returns
     -------
@@ -95,13 +104,30 @@ def verify(
     analysis = analyse(template, chosen)
     try:
         with computable(privacy):
-            certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+            if whitening is None:
+                certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+            else:
+                certificate = planned(whitening, cover, chosen, analysis, privacy, int(size)).whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def planned(
+    whitening: PrivateWhitening,
+    cover: Cover | None,
+    mechanism: Mechanism,
+    analysis: Analysis,
+    privacy: Privacy,
+    size: int,
+) -> Stages:
+    """Prove a fit on whitened records."""
+    if not isinstance(whitening, PrivateWhitening):
+        raise TemplateError(f"verify: whitening must be a PrivateWhitening, not {whitening!r}.")
+    return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
 
 
 def outlook(analysis: Analysis) -> tuple[str, ...]:
