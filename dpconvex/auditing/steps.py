@@ -20,8 +20,9 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.release.whitening import second_moment
 
-__all__ = ["attack_cover", "attack_gradients", "attack_output", "profile_delta"]
+__all__ = ["attack_cover", "attack_gradients", "attack_output", "attack_whitening", "profile_delta"]
 
 Array = NDArray[np.float64]
 
@@ -183,6 +184,27 @@ def shifted(
         answer=learner.form.space.unpack(theta),
         notes=notes,
     )
+
+
+def attack_whitening(certificate: Certificate) -> list[Attack]:
+    """Attack a noisy second moment by the records that move it farthest, and both stages together where both are Gaussian."""
+    noise = certificate.whitening
+    assert noise is not None
+    record = np.zeros((1, noise.features))
+    record[0, 0] = noise.radius
+    moved = second_moment(record, noise.features, noise.radius).astype(float)
+    if certificate.privacy.adjacency == "replace-one":
+        other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
+        moved -= second_moment(other, noise.features, noise.radius)
+    shift = float(np.linalg.norm(moved)) / noise.scale
+    if not noise.composed:
+        found = profile_epsilon(noise.delta, shift), profile_delta(noise.epsilon, shift)
+        return [Attack("whitening", noise.epsilon, noise.delta, *found, "Gaussian profile of the second moment")]
+    both = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
+    epsilon, delta = noise.epsilon + certificate.noise_epsilon, certificate.noise_delta
+    found = profile_epsilon(delta, both), profile_delta(epsilon, both)
+    how = "Gaussian profile of the second moment and of the noise as certified"
+    return [Attack("whitening and noise together", epsilon, delta, *found, how)]
 
 
 def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:

@@ -294,10 +294,11 @@ class Release(Mapping[str, Array]):
             "not_private_because": self.not_private_because,
             "source": None if self.source is None else list(self.source),
             "table": None if self.table is None else self.table.to_dict(),
-            "whitening": None if self.whitening is None else [self.whitening.field, self.whitening.radius],
         }
-        matrices = [] if self.whitening is None else [self.whitening.matrix]
-        return pack(header, [*self.values(), *matrices])
+        if self.whitening is None:
+            return pack(header, list(self.values()))
+        map_of = {"whitening": [self.whitening.field, self.whitening.radius]}
+        return pack(header | map_of, [*self.values(), self.whitening.matrix])
 
 
 def freeze(name: object, value: ArrayLike) -> Array:

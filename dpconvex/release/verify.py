@@ -146,11 +146,17 @@ def check_solvable(template: Template, mechanism: Mechanism | None = None) -> No
 
 
 def is_private(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    cover: Cover | None = None,
+    *,
+    whitening: PrivateWhitening | None = None,
 ) -> bool:
     """Say whether `verify` finds a proof."""
     try:
-        verify(template, privacy, size, mechanism, cover)
+        verify(template, privacy, size, mechanism, cover, whitening=whitening)
     except NotPrivate:
         return False
     return True

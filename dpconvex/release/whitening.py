@@ -22,8 +22,9 @@ __all__ = ["Whitening", "second_moment"]
 
 Array = NDArray[np.float64]
 
-# Entries of a matrix are rounded to so many levels.
-FINE = 2**22
+# Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
+FINE, RECORD_LEVELS = 2**22, 2**18
+SMALLEST = 1e-250
 # Numbers of a block that is gone through.
 BLOCK = 2**22
 # Whitened records lie within their ball by so much.
@@ -59,10 +60,17 @@ class Whitening:
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        found = [self._whitened(levels) for levels in levels_of(column, d, self.radius)]
+        found = [self._whitened(block) for block in blocks(column, max(BLOCK // d, 1))]
         return np.concatenate(found) if found else np.zeros((0, d))
 
-    def _whitened(self, levels: Any) -> Array:
+    def _whitened(self, block: Any) -> Array:
+        largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
+        # What is too small to be divided by counts as nothing.
+        scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
+        if sp.issparse(block):
+            levels: Any = sp.csr_array(sp.diags_array(scale) @ block).trunc()
+        else:
+            levels = np.trunc(np.asarray(block, dtype=float) * scale[:, None])
         turned = np.asarray(levels @ (self.matrix.T * FINE))
         lengths = np.sqrt(np.einsum("ij,ij->i", turned, turned))
         return turned * (self.radius * INSIDE / np.where(lengths > 0, lengths, 1.0))[:, None]
