@@ -57,24 +57,32 @@ class GradientNorms:
 
     def __init__(self, patterns: list[Pattern], bound: float) -> None:
         self.patterns = patterns
-        self.bound = bound
+        self.added = bound * (SLACK + len(patterns[0].forms) * 10.0**-DIGITS)
+        self.single = all(len(pattern.forms) == 1 for pattern in patterns)
 
     def lengths(self, design: Design, block: Mapping[str, Any], size: int) -> Array:
-        """Return ``m' M m`` for each pattern and record, and below them what covers rounding, shape (patterns + 1, records)."""
+        """Return ``m' M m`` for each pattern and record, and below them what covers rounding, shape (patterns + 1, records).
+
+        For a single form, their sum, shape (1, records).
+        """
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
         count = next(len(p.diagonal) if p.diagonal is not None else p.factor.shape[1] for p in self.patterns)  # type: ignore[union-attr]
         rows = [np.zeros(count) if p.diagonal is None else p.diagonal for p in self.patterns]
-        found = design.forward(squared, np.array([*rows, np.full(count, self.bound * SLACK)]), size)
+        found = design.forward(squared, np.array([*rows, np.full(count, self.added)]), size)
         for k, pattern in enumerate(self.patterns):
             if pattern.factor is None or pattern.signs is None:
                 continue
             for start in range(0, len(pattern.factor), TOGETHER):
                 some = slice(start, start + TOGETHER)
                 found[k] += pattern.signs[some] @ design.forward(block, pattern.factor[some], size) ** 2
+        if self.single:
+            return np.asarray([*(p.forms[0, 0] for p in self.patterns), 1.0] @ found)[None]
         return found
 
     def squares(self, gradient: Array, lengths: Array) -> Array:
         """Return squared norms, shape (records,)."""
+        if self.single:
+            return np.asarray(lengths[0] * gradient[0] ** 2)
         total = lengths[-1] * np.einsum("ij,ij->j", gradient, gradient)
         for pattern, length in zip(self.patterns, lengths, strict=False):
             total += length * pattern.quadratic(gradient)

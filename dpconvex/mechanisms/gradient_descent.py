@@ -44,7 +44,7 @@ GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
 # What is usual with clipped gradients.
-CLIPPED_STEPS, MOMENTUM = 60, 0.8
+CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 ASSUMPTIONS = (
     "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",

@@ -119,7 +119,7 @@ def solve(
     source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label)
-    if whitening is not None:
+    if whitening is not None:  # planned again, as it was for the certificate
         stages = planned(whitening, cover, chosen, analyse(template, chosen), privacy, public)
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)

@@ -37,7 +37,7 @@ def test_two_gaussian_stages_are_one(kind: str, share: float, adjacency: str) ->
     assert cover is not None
     first = (math.sqrt(2) if adjacency == "replace-one" else 1.0) / noise.sigma
     if kind == "gradients":
-        second = found.sensitivity * math.sqrt(60) / found.noise_scale
+        second = found.sensitivity * math.sqrt(found.settings["steps"]) / found.noise_scale
     else:
         second = found.settings["distance_of_answers"] / found.noise_scale
     assert first**2 / (first**2 + second**2) == pytest.approx(share, rel=1e-3)

@@ -288,7 +288,16 @@ def test_equal_releases_make_equal_files_that_numpy_reads(path: Path) -> None:
 def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
-    expected = {"parameters", "certificate", "spent", "not_private_because", "source", "predictor", "table", "whitening"}
+    expected = {
+        "parameters",
+        "certificate",
+        "spent",
+        "not_private_because",
+        "source",
+        "predictor",
+        "table",
+        "whitening",
+    }
     assert set(vars(release)) == expected
     assert {k: v.tolist() for k, v in release.parameters.items()} == {"W": W.tolist(), "b": 0.5}
     assert release.certificate == proof()
