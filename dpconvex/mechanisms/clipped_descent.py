@@ -348,7 +348,7 @@ def derive(
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up (dp-accounting)"
     composed = Derivation("composition of all steps", "", values, how)
     children = (gradient, moved, composed, *public_steps(analysis))
-    return Derivation("noisy descent on clipped gradients", "", privacy.claims, SOURCE, children)
+    return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)
 
 
 def assumptions(analysis: Analysis) -> tuple[str, ...]:
