@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
+from benchmarks.projections import closed_forms, solvers
 from benchmarks.timing import Row, accelerator, compare, seconds
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
@@ -306,7 +307,7 @@ import dpconvex as dp
 imported = time.process_time() - start
 start = time.perf_counter()
 import numpy as np
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 X, labels = breast_cancer()
 X = unit_ball(X, lower=1, upper=10)
 template = dp.load("large_margin_gaussian", features=9)
@@ -328,7 +329,7 @@ def cold_start(repetitions: int) -> Iterator[Row]:
 
 def demo_sweep(repetitions: int) -> Iterator[Row]:
     """The demonstration's sweep: six values of epsilon, ten draws each."""
-    from dpconvex.language.datasets import breast_cancer, unit_ball
+    from dpconvex.datasets import breast_cancer, unit_ball
 
     x, labels = breast_cancer()
     data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}
@@ -354,6 +355,8 @@ CASES: dict[str, Case] = {
     "letters": letters,
     "mapped": memory_mapped,
     "sweep": demo_sweep,
+    "projections": closed_forms,
+    "warm-projections": solvers,
 }
 
 # Growth of one evaluation: what varies, its values, and the problem for each.

@@ -13,23 +13,44 @@ from .errors import (
     MissingRule as MissingRule,
     NotConverged as NotConverged,
     NotPrivate as NotPrivate,
+    PrivacyWarning as PrivacyWarning,
     TemplateError as TemplateError,
+)
+from .estimators.classifiers import (
+    HuberSVC as HuberSVC,
+    KernelSVC as KernelSVC,
+    LargeMarginGaussian as LargeMarginGaussian,
+    LinearSVC as LinearSVC,
+    LogisticRegression as LogisticRegression,
+    OrdinalRegressor as OrdinalRegressor,
+    SoftmaxRegression as SoftmaxRegression,
+)
+from .estimators.encoder import SchemaEncoder as SchemaEncoder
+from .estimators.mixture import LargeMarginGaussianMixture as LargeMarginGaussianMixture
+from .estimators.own import PrivateEstimator as PrivateEstimator
+from .estimators.regressors import (
+    HuberRegressor as HuberRegressor,
+    QuantileRegressor as QuantileRegressor,
+    Ridge as Ridge,
 )
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
+from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record
+from .language.schema import Schema as Schema
+from .language.schema_columns import (
+    Boolean as Boolean,
+    Categorical as Categorical,
+    Date as Date,
+    Numeric as Numeric,
+    Ordered as Ordered,
+)
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
+from .learners.coefficients import Coefficients as Coefficients, coefficients as coefficients
 from .learners.components import Components as Components
-from .learners.estimators import (
-    HuberSVC as HuberSVC,
-    KernelSVC as KernelSVC,
-    LargeMarginGaussian as LargeMarginGaussian,
-    LargeMarginGaussianMixture as LargeMarginGaussianMixture,
-    LogisticRegression as LogisticRegression,
-    SoftmaxRegression as SoftmaxRegression,
-)
+from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems
@@ -44,11 +65,16 @@ from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturba
 from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
+from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .release.baseline import minimize as minimize
+from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
+from .release.calibration import Shared as Shared, calibrate as calibrate
+from .release.collect import statistics as statistics
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import solve as solve
+from .release.statistics import Statistics as Statistics
 from .release.verify import is_private as is_private, verify as verify
 from .solvers.conic import Conic as Conic
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.derivation import Derivation
@@ -126,6 +127,7 @@ def certify_clipped(options: Options, analysis: Analysis, privacy: Privacy, size
         assumptions=assumptions(analysis),
         advice=advise(analysis, clip),
         perturbed="gradients",
+        event=None if more else Gaussian(math.sqrt(steps) * (apart + 2 * rounding) / sigma * (1 + 1e-12)),
         noise="gaussian",
         mean_noise=GAUSSIAN.mean(p, sigma),
         settings=settings | more,

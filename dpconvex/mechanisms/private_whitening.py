@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Composition, Concentrated
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
@@ -171,6 +172,7 @@ class Stages:
             fit,
             privacy=self.privacy,
             whitening=noise,
+            event=None if fit.event is None else Composition((Concentrated(noise.level**2 / 2 * SLACK), fit.event)),
             derivation=Derivation(
                 "whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", (step, fit.derivation)
             ),

@@ -145,6 +145,8 @@ def risk_bound(
     True
     """
     check(certificate, probability, comparator_norm)
+    if certificate.perturbed == "statistics":
+        raise TemplateError("risk_bound: there is no bound yet on what a fit from released statistics costs.")
     if "clip" in certificate.settings:
         raise TemplateError(
             "risk_bound: nothing is known about the risk of clipped gradients, which need not be those of any function; leave "

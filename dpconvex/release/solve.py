@@ -6,7 +6,7 @@ Data enter here and nowhere else, after the certificate is fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from numbers import Number
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
@@ -37,7 +36,8 @@ from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse, check_solvable, planned, verify
+from dpconvex.release.statistics import release_statistics
+from dpconvex.release.verify import analyse, check_solvable, form_of, planned, verify
 from dpconvex.release.whitening import Whitening, second_moment
 from dpconvex.solvers.problem import Problem
 
@@ -118,7 +118,7 @@ def solve(
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
-    pay(budget, privacy, label)
+    pay(budget, privacy, label, certificate.event)
     if whitening is not None:  # planned again, as it was for the certificate
         stages = planned(whitening, cover, chosen, analyse(template, chosen), privacy, public)
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
@@ -144,6 +144,8 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
+    if certificate.perturbed == "statistics":
+        return release_statistics(form_of(template), batch, certificate, source).fit()
     analysis = analyse(template, mechanism)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
@@ -159,6 +161,8 @@ def run_certified(
         **source.spending(certificate.privacy),
         source=template.source,
         predictor=template.predict,
+        decision=template.decision,
+        probabilities=template.probabilities,
     )
 
 
@@ -183,7 +187,7 @@ def run_whitened(
     fit = stages.adapted(analyse(template, mechanism), directions)
     records = {**columns, noise.field: whitening(batch.fields[noise.field])}
     release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
-    assert release.certificate is not None
+    assert isinstance(release.certificate, Certificate)
     whole = replace(stages.whole(release.certificate), advice=certificate.advice)
     return replace(release, certificate=whole, whitening=whitening, **source.spending(certificate.privacy))
 
@@ -213,7 +217,7 @@ class DataEngine:
             gradient_bound=smooth.gradient_bound,
             hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
-            projector=projector(form),
+            projector=form.projection,
             bend=self._bend(strong_convexity, linear, added),
         )
 
@@ -267,7 +271,7 @@ class DataEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
-        project = projector(self.analysis.form)
+        project = self.analysis.form.projection
         if project is None:
             return self._losses.clipped_gradient(theta, clip, chosen)
         return project(self._losses.clipped_gradient(project(theta), clip, chosen))
@@ -277,14 +281,7 @@ class DataEngine:
         return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
-        """Project on the feasible set K; no farther from the exact projection than noise was planned for."""
-        theta = np.asarray(theta, dtype=float)
-        error, planned = self.feasible.error(theta), self.feasible.largest_error(float(np.linalg.norm(theta)))
-        if not error <= planned * (1 + 1e-9):
-            raise NotConverged(
-                f"a projection on the feasible set is certified only to within {error:.3g}, and {planned:.3g} was planned for; "
-                "nothing is released. Write the constraints so that they do not meet at an edge, or drop one of them."
-            )
+        """Project a noisy point on the feasible set K: post-processing, so how exactly that is done has nothing to hide."""
         return self.feasible.project(theta)
 
 
@@ -293,24 +290,6 @@ def resolved(backend: Any) -> Any:
     from dpconvex.solvers import backend as backends
 
     return backends.resolve_backend(backend)
-
-
-@dataclass(frozen=True, eq=False)
-class Projector:
-    """Orthogonal projection on a subspace, on the last axis.
-
-    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
-    """
-
-    matrix: Any
-
-    def __call__(self, theta: Array) -> Array:
-        return np.asarray((self.matrix @ theta.T).T)
-
-
-def projector(form: LossForm) -> Projector | None:
-    """Return the projection on the sensitive subspace; None if that is the whole space."""
-    return None if form.projection is None else Projector(form.projection)
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

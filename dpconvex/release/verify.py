@@ -20,8 +20,9 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "is_private", "planned", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "planned", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -43,11 +44,24 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
 def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
     unbounded = None if reason is None else DPConvexError(why)
-    form = LossForm(template, convex=unbounded is None)
-    obstacle = check_translation(form)
+    form, obstacle = read(template, convex=unbounded is None)
     found = Analysis(form, unbounded)
     found.obstacle = obstacle
     return found
+
+
+@once
+def read(template: Template, convex: bool = True) -> tuple[LossForm, DPConvexError | None]:
+    """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
+    form = LossForm(template, convex)
+    return form, check_translation(form)
+
+
+def form_of(template: Template) -> LossForm:
+    """Return the parts of a template, of which nothing is bounded yet."""
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    return read(template)[0]
 
 
 def verify(
@@ -69,7 +83,8 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one with the smallest predicted excess risk.
+        By default, among those that can be proved private, the one with the smallest predicted excess risk; where no gradient is
+        bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
     whitening : PrivateWhitening, optional
@@ -101,7 +116,22 @@ def verify(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    analysis = analyse(template, chosen)
+    if isinstance(chosen, SufficientStatistics):
+        if whitening is not None:
+            raise TemplateError(
+                "verify: released statistics need no whitening: every fit from them is free; leave it out."
+            )
+        return verify_statistics(template, privacy, int(size), chosen, cover)
+    try:
+        analysis = analyse(template, chosen)
+    except NotPrivate:
+        if not isinstance(chosen, Automatic) or whitening is not None:
+            raise
+        try:  # of a quadratic loss, gradients need not be bounded
+            return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
+        except DPConvexError:
+            pass  # the first reason is the one to know
+        raise
     try:
         with computable(privacy):
             if whitening is None:
@@ -130,6 +160,14 @@ def planned(
     return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
 
 
+def verify_statistics(
+    template: Template, privacy: Privacy, size: int, mechanism: SufficientStatistics, cover: Cover | None
+) -> Certificate:
+    """Prove that statistics of a quadratic loss are private; nothing bounds its gradients."""
+    with computable(privacy):
+        return mechanism.certify_covered(cover or Cover(), form_of(template), privacy, size)
+
+
 def outlook(analysis: Analysis) -> tuple[str, ...]:
     """Say what a solver will do where that is out of the ordinary: nothing at all, or without a projection on K."""
     if analysis.obstacle is not None:
@@ -140,7 +178,7 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = analyse(template, mechanism).obstacle
+    obstacle = read(template)[1] if mechanism is None else analyse(template, mechanism).obstacle
     if obstacle is not None:
         raise obstacle
 

@@ -208,11 +208,14 @@ def test_fit_with_a_file_of_settings(run: Run, data: str, tmp_path: Path, proble
     assert np.mean([found == label for found, (_, _, label) in zip(told["predictions"], rows(300), strict=True)]) > 0.9
 
 
-def test_the_settings_of_the_readme_work(run: Run, tmp_path: Path) -> None:
-    readme = (Path(dp.__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    (settings,) = re.findall(r"^```toml\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+def test_the_settings_of_the_documentation_work(run: Run, tmp_path: Path) -> None:
+    page = (Path(dp.__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "fit.toml").write_text(settings, encoding="utf-8")
-    lines = ["clump thickness,cell size,diagnosis", *(f"{1 + i % 10},{10 - i % 7},benign" for i in range(50))]
+    lines = [
+        "clump thickness,cell size,ward,diagnosis",
+        *(f"{1 + i % 10},{10 - i % 7},west,benign" for i in range(50)),
+    ]
     (tmp_path / "patients.csv").write_text("\n".join(lines), encoding="utf-8")
     command = ("fit", "large_margin_gaussian", "patients.csv", "--config", "fit.toml", "--out", "model.npz")
     assert run(*command, "--ledger", "budget.jsonl", "--budget", "3").status == 0
@@ -232,8 +235,8 @@ def test_options_go_before_settings(run: Run, data: str, tmp_path: Path) -> None
     assert release.certificate.size == 250
     assert release.source is not None
     assert release.source[1]["regularization"] == 0.5
-    assert release.table is not None
-    assert release.table.clip
+    assert release.schema is not None
+    assert release.schema.clip
 
 
 def test_a_mixture_pays_for_its_components(run: Run, data: str, tmp_path: Path) -> None:
@@ -285,6 +288,25 @@ def test_both_backends_fit(run: Run, data: str) -> None:
         assert run(*command, "--out", backend, "--backend", backend).status == 0
     one, other = (dp.Release.load(name)["w"] for name in ("conic", "first-order"))
     np.testing.assert_allclose(one, other, atol=3e-6)
+
+
+def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data: str, tmp_path: Path) -> None:
+    promise = ("--epsilon", "0.1", "--delta", "1e-7", "--ledger", "budget.jsonl")
+    total = ("--budget", "1", "--budget-delta", "1e-6", "--accounting", "gaussian")
+    assert run("fit", "logistic_regression", data, *COLUMNS, *promise, *total, "--out", "a.npz").status == 0
+    printed = run("budget", "show", "budget.jsonl")
+    assert printed.status == 0
+    assert "accounting gaussian: squares of Gaussian shifts add up" in printed.out
+    assert "fit logistic_regression  epsilon = 0.1, delta = 1e-07, replace-one; pure, epsilon = 0.099" in printed.out
+    told = json.loads(run("budget", "show", "budget.jsonl", "--json").out)
+    assert told["accounting"] == "gaussian"
+    assert told["spends"][0]["event"]["kind"] == "composition"
+    assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])
+    assert 0 < told["spent"]["epsilon"] < 1
+    again = run("fit", "logistic_regression", data, *COLUMNS, *promise, "--accounting", "renyi", "--out", "b.npz")
+    assert again.status == 2
+    assert "to be made" in again.err
+    assert run("budget", "show", "nothing.jsonl").status == 2
 
 
 def test_a_ledger_is_charged_and_refuses_to_overspend(run: Run, data: str, tmp_path: Path) -> None:

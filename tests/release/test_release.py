@@ -22,9 +22,9 @@ from hypothesis.extra import numpy as hnp
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.release import Release
@@ -57,7 +57,7 @@ def scores(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 W = np.arange(6.0).reshape(3, 2)
-TABLE = Table({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
+TABLE = Schema({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
 
 
 def full(**changes: Any) -> Release:
@@ -67,7 +67,7 @@ def full(**changes: Any) -> Release:
         "spent": Privacy(1.0, 1e-6),
         "source": ("logistic_regression", {"features": 3, "labels": ["no", "yes"]}),
         "predictor": scores,
-        "table": TABLE,
+        "schema": TABLE,
     }
     return Release(**{**fields, **changes})
 
@@ -165,7 +165,7 @@ def test_html_is_escaped() -> None:
         ({"source": ("name",)}, "source"),
         ({"source": ("name", 3)}, "source"),
         ({"source": (Path("x.py"), {})}, "source"),
-        ({"table": TABLE.to_dict()}, "table"),
+        ({"schema": TABLE.to_dict()}, "schema"),
     ],
 )
 def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:
@@ -244,7 +244,7 @@ def same(first: Release, second: Release) -> bool:
     arrays = all(
         np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(first.values(), second.values(), strict=True)
     )
-    rest = [(list(r), r.certificate, r.spent, r.not_private_because, r.source, r.table) for r in (first, second)]
+    rest = [(list(r), r.certificate, r.spent, r.not_private_because, r.source, r.schema) for r in (first, second)]
     return arrays and rest[0] == rest[1]
 
 
@@ -295,7 +295,9 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
         "not_private_because",
         "source",
         "predictor",
-        "table",
+        "decision",
+        "probabilities",
+        "schema",
         "whitening",
     }
     assert set(vars(release)) == expected
@@ -304,7 +306,7 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
     assert release.source == ("logistic_regression", {"features": 3, "labels": ["no", "yes"]})
     assert release.predictor is scores
     assert release.whitening is None
-    assert release.table == TABLE
+    assert release.schema == TABLE
     assert not {"objective", "iterations", "time", "value", "labels", "status_of_solver"} & set(dir(release))
 
     release.save(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -130,11 +129,11 @@ def test_files_from_before_are_read(tmp_path: Path) -> None:
     from dpconvex.release.file_format import pack, unpack
 
     release = dp.Release({"w": [1.0, 2.0]}, not_private_because="no noise was added")
-    fields, parameters = unpack(release._archive(), tmp_path)
+    fields, parameters = unpack(release.to_bytes(), tmp_path)
     assert fields["whitening"] is None
     header = {"names": ["w"], "certificate": None, "spent": None, "source": None, "table": None}
     old = pack({**header, "not_private_because": "old"}, [parameters["w"]])
-    assert json.loads(json.dumps(unpack(old, tmp_path)[0]["not_private_because"])) == "old"
+    assert unpack(old, tmp_path)[0]["not_private_because"] == "old"
 
 
 def test_other_mechanisms_and_no_records() -> None:
