@@ -105,12 +105,16 @@ class Analysis:
         Why the program cannot be run, whatever the data, as far as is known.
     public : sparse array, shape (dim, dim), or None
         A Hessian that is the regularizer's besides its own (mean form).
+    unbounded : DPConvexError or None
+        Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
     """
 
     obstacle: DPConvexError | None = None
 
-    def __init__(self, form: LossForm, public: sp.csr_array | None = None) -> None:
-        self.form, self.public = form, public
+    def __init__(
+        self, form: LossForm, public: sp.csr_array | None = None, unbounded: DPConvexError | None = None
+    ) -> None:
+        self.form, self.public, self.unbounded = form, public, unbounded
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
@@ -119,7 +123,8 @@ class Analysis:
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
-        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.losses)))
+        count = 0 if unbounded is not None else len(form.losses)
+        self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
         loss = self.form.losses[k]
