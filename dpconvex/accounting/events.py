@@ -22,7 +22,7 @@ from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
 
 __all__ = [
     "KINDS",
@@ -221,6 +221,9 @@ class Hull:
         Norms of the vertices other than 0, and how many have each; None if they are not known.
     ray : tuple of float, or None
         For a logistic record in front: shift, curvature over modulus, and the steepest slope, treated jointly.
+    margin : tuple of float, or None
+        For a record of one margin that appears or disappears: the steepest slopes upward and downward, the flattest slope, and
+        the curvature that is charged where its slope moves.
     """
 
     length: float
@@ -228,6 +231,7 @@ class Hull:
     lengths: tuple[float, ...] | None
     counts: tuple[float, ...] | None
     ray: tuple[float, float, float] | None = None
+    margin: tuple[float, float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +256,8 @@ class Perturbation(Event):
             number
             for item in self.kinds
             for hull in item.hulls
-            for number in (hull.length, hull.curvature, *(hull.lengths or ()), *(hull.counts or ()), *(hull.ray or ()))
+            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin)
+            for number in given or ()
         ]
         paired = all(len(h.lengths or ()) == len(h.counts or ()) for item in self.kinds for h in item.hulls)
         if not (paired and all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
@@ -268,7 +273,9 @@ class Perturbation(Event):
     def profile(self) -> Profile:
         """The bound of theorem 7, at points; what convexity adds to it matters below the curvature."""
         hulls = [hull for item in self.kinds for hull in item.hulls]
-        kinks = tuple(sorted({0.0, *(hull.curvature for hull in hulls)}))[:20]
+        kinks = tuple(sorted({0.0, *(hull.curvature for hull in hulls), *(h.margin[3] for h in hulls if h.margin)}))[
+            :20
+        ]
         length = max((hull.length for hull in hulls), default=0.0)
         return table(self.delta, kinks, length + length * length)
 
@@ -354,7 +361,22 @@ def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
             number += 1
         if total < best:
             best, how = total, f"{number} vertices{' (one joint with curvature)' if hull.ray is not None else ''}"
+    if hull.margin is not None:
+        total = one_margin_delta(hull.margin, epsilon)
+        if total < best:
+            best, how = total, "one margin, curved where its slope moves"
     return min(best * (1 + 1e-12), 1.0), how
+
+
+def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) -> float:
+    """Bound the delta of a record of one margin that appears, or disappears; 1 where there is no bound."""
+    up, down, flattest, curvature = margin
+    if min(up, down) == 0:
+        return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
+    if max(up, down) ** 2 / 2 + curvature > epsilon:
+        return 1.0  # slopes of both signs count together then
+    appears = max(margin_delta(epsilon, end, end, curvature) for end in (up, down))
+    return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
 
 
 def event_of(values: Any) -> Event:

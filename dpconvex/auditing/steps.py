@@ -60,7 +60,8 @@ def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, 
     """Attack output perturbation by the largest distance of two exact minimisers that is found."""
     width = certificate.settings.get("smoothing", 0.0)
     smooth = smooth_analysis(analysis, width) if width else analysis
-    learner = Learner(smooth, certificate.size, certificate.added, rng)
+    proof = smooth.under(certificate.privacy.adjacency)
+    learner = Learner(proof, certificate.size, certificate.added, rng)
     best = worst_candidate(learner, certificate, Goal("distance"), effort, rng)
     one, there, distance = best
     moved = learner.frame @ lifted(one.frame, there)[0]

@@ -115,7 +115,7 @@ class Gram:
         self.errors = ROUNDING * lengths + excess
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
         self.rounding = self._outer + self._magnitude(self.forms)
-        self.upper = self._upper(len(generators))
+        self.upper = upper_of(self.forms, len(generators))
 
     def _magnitude(self, forms: list[Form]) -> Array:
         """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
@@ -187,26 +187,14 @@ class Gram:
             self._ranges[key] = form_range(matrix, self.monomial, self.bases, same)
         return self._ranges[key]
 
-    def _upper(self, count: int) -> Array:
-        upper = np.zeros((count, count))
-        # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
-        squares = sum((np.diag(form.weight) * form.same.high for form in self.forms), np.zeros(count))
-        length = np.sqrt(np.where(squares > 0, squares, 1.0))
-        for form in self.forms:
-            weight = (form.weight + form.weight.T) / 2 / length / length[:, None]
-            if np.count_nonzero(weight) == np.count_nonzero(np.diag(weight)):
-                diagonal = np.diag(weight)
-                highest = np.maximum(form.same.high * diagonal, form.same.low * diagonal)
-                highest = highest + 2 * EPSILON * count * form.same.size * np.abs(diagonal).max(initial=0.0)
-                upper[np.diag_indices(count)] += highest
-                continue
-            values, vectors = np.linalg.eigh(weight)
-            positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
-            # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
-            upper += form.same.high * positive - form.same.low * negative
-            upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
-        return np.asarray(upper * length * length[:, None])
+    def steepest(self, rows: Array) -> float:
+        """Bound the largest singular value of some rows together, at any record."""
+        place, part = used(rows)
+        forms = [replace(form, weight=form.weight[place]) for form in self.forms if form.weight[place].any()]
+        upper = upper_of(forms, part.shape[1])
+        inner, size = part @ upper @ part.T, np.abs(part) @ np.abs(upper) @ np.abs(part).T
+        largest = float(np.linalg.eigvalsh(inner)[-1]) + ROUNDING * float(np.trace(size))
+        return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
     def reweighted(self, weights: Array) -> Gram:
         """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""
@@ -311,6 +299,29 @@ class Gram:
             )
             self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
         return self._squares[known]
+
+
+def upper_of(forms: Sequence[Form], count: int) -> Array:
+    """Return a positive semidefinite matrix above the sum of the forms, at every record."""
+    upper = np.zeros((count, count))
+    # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
+    squares = sum((np.diag(form.weight) * form.same.high for form in forms), np.zeros(count))
+    length = np.sqrt(np.where(squares > 0, squares, 1.0))
+    for form in forms:
+        weight = (form.weight + form.weight.T) / 2 / length / length[:, None]
+        if np.count_nonzero(weight) == np.count_nonzero(np.diag(weight)):
+            diagonal = np.diag(weight)
+            highest = np.maximum(form.same.high * diagonal, form.same.low * diagonal)
+            highest = highest + 2 * EPSILON * count * form.same.size * np.abs(diagonal).max(initial=0.0)
+            upper[np.diag_indices(count)] += highest
+            continue
+        values, vectors = np.linalg.eigh(weight)
+        positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
+        # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
+        upper += form.same.high * positive - form.same.low * negative
+        upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
+    return np.asarray(upper * length * length[:, None])
 
 
 def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:

@@ -22,6 +22,7 @@ from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
 from dpconvex.core.atoms.exponentials import ENTR, EXP, LOG, LOG_SUM_EXP, LOGISTIC, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.groups import lines
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, HUBER, POWER
 from dpconvex.core.atoms.products import MATMUL, MULTIPLY
@@ -31,7 +32,7 @@ from dpconvex.core.evaluate import over_records
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Variable, constant
 
-__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number"]
+__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number", "square_of"]
 
 Entries = NDArray[np.object_]
 # Coefficients of monomials in the record, times a coordinate of theta or (at -1) times nothing.
@@ -249,6 +250,9 @@ class TermReader:
         atom, entries = expression.atom, entries_of(expression)
         if atom in SYMMETRIC and expression.is_scalar and over_everything(expression):
             return [Curved(entries[0], atom, lambda: tuple(self.read(a) for a in expression.args))]
+        if atom is QUAD_OVER_LIN:
+            inner, divisor = self.read(expression.args[0]).ravel(order="F"), self.read(expression.args[1])
+            return [Curved(e, atom, (inner[line], divisor)) for e, line in zip(entries, lines(expression), strict=True)]
         product = atom is MATMUL and any(a.is_scalar for a in expression.args)
         if atom in OF_ENTRIES or product:
             flat = [np.resize(self.read(a).ravel(order="F"), len(entries)) for a in expression.args]
@@ -284,6 +288,13 @@ class TermReader:
             for key, coefficient in self.terms(entry).items():
                 total[key] = total.get(key, Fraction(0)) + factor * coefficient
         return {key: coefficient for key, coefficient in total.items() if coefficient}
+
+    def public_row(self, entry: Combination) -> dict[int, Fraction] | None:
+        """Return the coefficients of theta in an affine entry; None if it is not affine, or they depend on the record."""
+        if entry.curved:
+            return None
+        terms = {key: value for key, value in self.affine_terms(entry).items() if key[0] >= 0}
+        return {key[0]: value for key, value in terms.items()} if all(len(key) == 1 for key in terms) else None
 
     def probe(self, combination: Combination) -> float:
         """Return a number that two combinations share, but for rounding, if they are the same function: quicker than a key."""
@@ -346,6 +357,16 @@ class TermReader:
 def is_even(term: Curved) -> bool:
     """Whether an atom does not change with the sign of an entry."""
     return term.atom in EVEN or (term.atom is POWER and POWER.domain(term.entry.source) == (None,))
+
+
+def square_of(term: Curved) -> Fraction | None:
+    """Return the number that a sum of squares is divided by; None if a term is no such sum."""
+    if term.atom is POWER and term.option("p") == 2:
+        return Fraction(1)
+    if term.atom is not QUAD_OVER_LIN:
+        return None
+    divisor = build(term.arguments[1].ravel()[0])
+    return Fraction(float(divisor.number)) if divisor.is_constant else None
 
 
 def over_everything(expression: Expression) -> bool:

@@ -8,6 +8,7 @@ by identities that are exact in real arithmetic:
     lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a
     logistic(m) - m = logistic(-m)
     c logistic(m) + a = c lse(a/c, m + a/c)                        where a is neither 0 nor -c m
+    c m_1^2 + c m_2^2 = c ||m||^2                                  squares of public rows of one length
     -min(a, b) = max(-a, -b),  f(|m|) = f(m) and |m|^2 = m^2       for even f; also for Euclidean norms
 
 What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
@@ -42,6 +43,7 @@ from dpconvex.core.combinations import (
     Unreadable,
     build,
     is_even,
+    square_of,
 )
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.evaluate import substituted
@@ -113,7 +115,7 @@ class Normaliser:
             found, other = self.term(term, factor < 0)
             total, changed = total + found * factor, changed or other
         total = replace(total, turned=False)
-        steps = (self.collected, self.logistics, self.placed, self.collected)
+        steps = (self.collected, self.logistics, self.placed, self.collected, self.squares)
         for step in steps:
             found, other = step(total)
             total, changed = (found, True) if other else (total, changed)
@@ -190,6 +192,27 @@ class Normaliser:
             return total, False
         curved = tuple((factor, term) for factor, term in found.values() if factor != 0)
         return replace(total, curved=curved), True
+
+    def squares(self, total: Combination) -> tuple[Combination, bool]:
+        """Put squares of public linear forms of one length together: ``c m_1^2 + c m_2^2 = c ||m||^2``."""
+        groups: dict[tuple[Fraction, Fraction], list[int]] = {}
+        squared = [k for k, (_, term) in enumerate(total.curved) if square_of(term) == 1]
+        for k in squared if len(squared) > 1 else ():
+            factor, term = total.curved[k]
+            rows = [self.reader.public_row(entry) for entry in term.arguments[0].ravel()]
+            lengths = {None if row is None else sum(c * c for c in row.values()) for row in rows}
+            if len(lengths) == 1 and None not in lengths:
+                groups.setdefault((factor, *lengths), []).append(k)  # type: ignore[arg-type]
+        groups = {key: places for key, places in groups.items() if len(places) > 1}
+        if not groups:
+            return total, False
+        gathered = {k for places in groups.values() for k in places}
+        curved = [pair for k, pair in enumerate(total.curved) if k not in gathered]
+        for (factor, _), places in groups.items():
+            terms = [total.curved[k][1] for k in places]
+            ((_, term),) = self.reader.one(sum_squares(entries_together(terms))).curved
+            curved.append((factor, term))
+        return replace(total, curved=tuple(curved)), True
 
     def alike(self, terms: Sequence[Curved]) -> list[bool]:
         """Say of each term whether it may be the same function as another one."""
@@ -324,3 +347,12 @@ def table(found: Sequence[Combination]) -> Entries:
     result = np.empty(len(found), dtype=object)
     result[:] = found
     return result
+
+
+def entries_together(terms: Sequence[Curved]) -> Expression:
+    """Return what some terms are the squares of as one array: the array that their user squared, if they are all of it."""
+    source = terms[0].entry.source
+    whole = [Entry(source, k) for k in range(source.size)]
+    if source.atom is POWER and [term.entry for term in terms] == whole and not any(term.changed for term in terms):
+        return source.args[0]
+    return hstack(*(build(one) for term in terms for one in term.arguments[0].ravel(order="F")))

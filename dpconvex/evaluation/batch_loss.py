@@ -36,6 +36,8 @@ Array = NDArray[np.float64]
 # Records times coordinates from which whole losses are compiled: a hundred passes pay for it.  And numbers in the records from
 # which an accelerator is looked for.
 PAYS, LARGE = 1e6, 2**17
+# Matrices of second derivatives of so many coefficients of forms are made at once.
+LARGEST_HESSIAN = 2000
 
 
 class BatchedLoss:
@@ -103,6 +105,13 @@ class BatchedLoss:
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
         return self._engine.hessian_product(np.asarray(theta, dtype=float), np.asarray(direction, dtype=float))
+
+    def hessian(self, theta: Array) -> Array | None:
+        """Hessian of the sum of the losses, shape (dim, dim); None if products with directions are all there is."""
+        engine = self._engine
+        if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
+            return None
+        return engine.hessian(np.asarray(theta, dtype=float))
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

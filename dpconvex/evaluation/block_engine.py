@@ -214,16 +214,38 @@ class BlockEngine:
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
             both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
             forms, moves = both[: len(coefficients)], both[len(coefficients) :]
-            product = np.zeros_like(forms)
-            for share in shares:
-                leaves = self._leaves(share, forms, block, group)
-                change = self._leaves(share, moves, block, group, offset=False)
-                fields = self._fields(share, block)
-                part = share.kind.outer.hessian_product(leaves, change, fields, fast * share.size)
-                product = self._collect(share, part, product, group)
-            return 0.0, self.design.backward(block, product)
+            return 0.0, self.design.backward(block, self._bent(block, group, shares, (forms, moves), fast))
 
         return self._sums(one)[1]
+
+    def _bent(self, block: Block, group: Indices, shares: list[Share], both: tuple[Array, Array], fast: bool) -> Array:
+        """Hessians by the forms times moves of these, shape (forms, records)."""
+        forms, moves = both
+        product = np.zeros_like(forms)
+        for share in shares:
+            leaves = self._leaves(share, forms, block, group)
+            change = self._leaves(share, moves, block, group, offset=False)
+            part = share.kind.outer.hessian_product(leaves, change, self._fields(share, block), fast * share.size)
+            product = self._collect(share, part, product, group)
+        return product
+
+    def hessian(self, theta: Array) -> Array:
+        """Hessian of the sum of the losses, shape (dim, dim): forms bend in as many directions as there are forms."""
+        coefficients, fast = self._coefficients(theta), self._pass()
+        forms, monomials = coefficients.shape
+        total = np.zeros((forms, monomials, forms, monomials))
+        for read, group, shares in self._blocks():
+            block = read()
+            values = self.design.forward(block, coefficients, len(group))
+            rows = self.design.forward(block, np.eye(monomials), len(group))
+            for number in range(forms):
+                moves = np.zeros_like(values)
+                moves[number] = 1.0
+                for other, weights in enumerate(self._bent(block, group, shares, (values, moves), fast)):
+                    if weights.any():
+                        total[other, :, number] += self.design.backward(block, rows * weights)
+        whole = total.reshape(forms * monomials, -1)
+        return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

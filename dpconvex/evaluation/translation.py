@@ -48,7 +48,7 @@ class Point:
     def __init__(self, form: LossForm, rng: np.random.Generator, scale: float) -> None:
         self.form = form
         theta = scale * rng.normal(size=form.space.dim)
-        self.theta = form.feasible.project(theta) if form.feasible.has_projection else theta
+        self.theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
         values = form.space.unpack(self.theta)
         self.variables: dict[Expression, Array] = {b.variable: values[name] for name, b in form.space.blocks.items()}
         batch = form.template.record.sample(1, rng)

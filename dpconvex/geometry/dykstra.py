@@ -81,6 +81,11 @@ class Intersection(Piece):
                 return self.sweep(x, found)[0], found
         raise NotConverged(f"the projection on {self.text} was not found in {SWEEPS} sweeps.")
 
+    def nearby(self, x: Array) -> Array:
+        """Return a point near the projection."""
+        cold = np.zeros((len(self.parts), len(x)))
+        return self.sweep(x, self.anderson(x, cold, QUICK, 1e-4 * float(np.linalg.norm(x)))[0])[0]
+
     def anderson(self, x: Array, now: Array, sweeps: int, enough: float) -> tuple[Array, float]:
         """Combine sweeps so that what they move would cancel (D. Anderson, J. ACM 1965); the best corrections, and their move."""
         past: list[tuple[Array, Array]] = []
@@ -197,15 +202,17 @@ def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...], siz
     rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0, size)
     start = rough.sweep(np.zeros(n), np.zeros((len(pieces), n)))[0]
     scale = 1.0 + float(np.abs(start).max(initial=0.0))
-    try:
-        found = [rough.solve(start + scale * 4.0 ** (k % 4 - 1) * rng.normal(size=n))[0] for k in range(SAMPLES)]
-    except NotConverged:
-        return None
-    inner = np.mean(found, axis=0)
-    *others, (last, place) = rough.parts
-    inner[place] = last.project(inner[place])
-    ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
-    ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
-    if ball <= 1e-9 * scale:
-        return None
-    return Intersection(coordinates, text, pieces, inner, ball, size)
+    points = [start + scale * 4.0 ** (k % 4 - 1) * rng.normal(size=n) for k in range(SAMPLES)]
+    for exact in (False, True):  # points near the projections serve as well, where there is room
+        try:
+            found = [rough.solve(x)[0] if exact else rough.nearby(x) for x in points]
+        except NotConverged:
+            return None
+        inner = np.mean(found, axis=0)
+        *others, (last, place) = rough.parts
+        inner[place] = last.project(inner[place])
+        ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
+        ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
+        if ball > (1e-9 if exact else 1e-5) * scale:
+            return Intersection(coordinates, text, pieces, inner, ball, size)
+    return None

@@ -22,6 +22,7 @@ from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
+from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
@@ -93,6 +94,19 @@ class FeasibleSet:
             return None
         bare = replace(self, pieces=(), reason="a projection on it was not found")
         return bare if bare.obstacle is None else None
+
+    @cached_property
+    def by_multipliers(self) -> bool:
+        """Whether answers are certified by multipliers: without a projection, or with one that alternates and is less exact."""
+        if self.reason is not None:
+            return True
+        if not any(isinstance(piece, Intersection) for piece in self.pieces):
+            return False
+        try:
+            self.linearised.check()
+        except DPConvexError:
+            return False
+        return True
 
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
@@ -228,6 +242,12 @@ class FeasibleSet:
             y[piece.coordinates] = piece.project(y[piece.coordinates])
         return y
 
+    def some_point(self, theta: Array) -> Array:
+        """Return a point of K near some coordinates, not the nearest one where that takes long."""
+        if self.reason is None and self.by_multipliers:
+            return np.asarray(self.linearised.bring_in(theta), dtype=float)
+        return self.project(theta)
+
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
@@ -273,8 +293,8 @@ class FeasibleSet:
     def apart(self) -> FeasibleSet:
         """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
         other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
-        if self.reason is not None and self.obstacle is None:  # public, and without a memory of points
-            other.__dict__.update(linearised=self.linearised, obstacle=None)
+        if self.by_multipliers and self.obstacle is None:  # public, and without a memory of points
+            other.__dict__.update(linearised=self.linearised, obstacle=None, by_multipliers=True)
         return other
 
     @property
@@ -291,6 +311,8 @@ class FeasibleSet:
             return "no constraints"
         if self.reason is not None:
             return "no projection: linearised constraints and a conic solver, certified by multipliers"
+        if self.by_multipliers:
+            return "alternating projections; answers are certified by multipliers of linearised constraints"
         kinds = sorted({type(piece).__name__ for piece in self.pieces})
         return f"projection on {', '.join(kinds)}, certified"
 

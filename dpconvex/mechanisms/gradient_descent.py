@@ -269,7 +269,7 @@ def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int,
         {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma},
         "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
     )
-    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
+    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis, privacy.adjacency))
     return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
 
 

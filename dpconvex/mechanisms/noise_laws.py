@@ -41,6 +41,8 @@ Array = NDArray[np.float64]
 CALIBRATION_STEPS = 40
 # Accuracy of a calibration that only serves to predict.
 ROUGH = 1e-5
+# Relative slack for rounding, as for every constant of an analysis.
+SLACK = 1 + 1e-11
 RAISE = "raise the regularization, or leave `added` to be chosen"
 
 
@@ -96,12 +98,12 @@ class GammaLaw(OnSubspace):
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
-        sensitivity = sensitivity_of(analysis, privacy)
+        sensitivity, proof = sensitivity_of(analysis, privacy), analysis.under(privacy.adjacency)
 
         def cost(beta: float) -> tuple[float, str]:
-            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
+            return proof.perturbation_cost(beta, moduli, privacy.adjacency)
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
+        beta, how = largest_beta(cost, sensitivity, proof, privacy.epsilon, moduli)
         p, scale = analysis.form.noise_dimension, 1 / beta
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
         square, mean = self.norm.square(p, scale), self.norm.mean(p, scale)
@@ -109,7 +111,7 @@ class GammaLaw(OnSubspace):
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.log_det(moduli)[0]
+        left = privacy.epsilon - analysis.under(privacy.adjacency).log_det(moduli)[0]
         p = analysis.form.noise_dimension
         return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
 
@@ -178,7 +180,7 @@ class GaussianLaw(OnSubspace):
         sensitivity = sensitivity_of(analysis, privacy)
         sigma = self._sigma(analysis, privacy, moduli, 1e-10)
         if sigma is None:
-            cost = analysis.log_det(moduli)[0]
+            cost = analysis.under(privacy.adjacency).log_det(moduli)[0]
             raise NotPrivate(
                 f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
                 analysis.form.template.regularizer,
@@ -254,21 +256,29 @@ def objective_delta(
 
 def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> Perturbation:
     """Return what objective perturbation with Gaussian noise is for accounting: all differences, in units of sigma."""
+    analysis = analysis.under(adjacency)
     curvatures, kinds = analysis.log_dets(moduli), []
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
-        hulls = tuple(in_units(hull, curvature, moduli.least, sigma) for hull in item.hulls)
-        kinds.append(Kind(item.dimension, hulls))
+        hulls = [in_units(hull, curvature, moduli.least, sigma) for hull in item.hulls]
+        longest = analysis.replacement_bound if adjacency == "replace-one" else item.length
+        if longest < item.length:  # two records see one theta
+            hulls.append(ScaledHull(longest / sigma, curvature, None, None))
+        kinds.append(Kind(item.dimension, tuple(hulls)))
     return Perturbation(sigma, tuple(kinds))
 
 
 def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHull:
     """Return a polytope of differences in units of sigma, with what it is charged for curvature."""
     jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
-    lengths = counts = ray = None
+    lengths = counts = ray = margin = None
     if hull.lengths is not None and hull.counts is not None:
         lengths, counts = tuple((hull.lengths / sigma).tolist()), tuple(hull.counts.tolist())
     if hull.ray is not None:
         scale, radius = hull.ray.scale, hull.ray.radius
         ray = (scale * radius / sigma, scale * radius**2 / mu, hull.ray.high)
-    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray)
+    if hull.margin is not None:
+        low, high = hull.margin.low / sigma * SLACK, hull.margin.high / sigma * SLACK
+        flattest = max(hull.margin.low, -hull.margin.high, 0.0) / sigma
+        margin = (max(high, 0.0), max(-low, 0.0), flattest, curvature)
+    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray, margin)

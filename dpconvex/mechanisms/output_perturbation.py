@@ -125,11 +125,12 @@ class OutputPerturbation:
         """
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
-        if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(analysis))
+        proof = analysis.under(privacy.adjacency)
+        if proof.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(proof))
         basis = noise_basis(analysis)
         p = analysis.form.space.dim if basis is None else basis.shape[1]
-        regular = size * analysis.modulus
+        regular = size * proof.modulus
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
         if added is None:
@@ -280,7 +281,12 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         },
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis))
+    children = (
+        *record_steps(analysis, privacy),
+        *(smoothing if width else ()),
+        answers,
+        *public_steps(analysis, privacy.adjacency),
+    )
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

@@ -173,7 +173,7 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
     if analysis.obstacle is not None:
         return (f"It cannot be solved, and `solve` will refuse before anything is paid: {analysis.obstacle}",)
     feasible = analysis.form.feasible
-    return () if feasible.has_projection else (f"Constraints: {feasible.handled}.",)
+    return () if not feasible.by_multipliers else (f"Constraints: {feasible.handled}.",)
 
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:

@@ -27,7 +27,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
     start = np.asarray(theta, dtype=float)
     if start.shape != (problem.space.dim,) or not np.isfinite(start).all():
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
-    if not problem.feasible.has_projection:
+    if problem.feasible.by_multipliers or problem.epigraph is not None:
         return remembered(by_duals(problem, start, tolerance), problem)
     try:
         return remembered(by_projections(problem, start, tolerance, max_steps), problem)

@@ -245,7 +245,7 @@ def test_without_a_projection_nothing_is_certified() -> None:
         distance_bound(problem, np.zeros(4))
 
 
-def test_kinks_under_a_constraint_are_named() -> None:
+def test_kinks_under_a_constraint_are_certified_by_multipliers() -> None:
     w = cp.Variable(3, name="w")
     template = Template(
         Record(x=Ball(3), t=Box(-1.0, 1.0)),
@@ -254,8 +254,7 @@ def test_kinks_under_a_constraint_are_named() -> None:
         [cp.norm(w, 2) <= 1],
     )
     problem = build(template, 2.0, gradient_bound=4.0)
-    with pytest.raises(NotConverged, match=r"absolute values on coordinates that are constrained"):
-        certify(problem, np.ones(3), 1e-12, max_steps=200)
+    assert certify(problem, np.ones(3), 1e-8, max_steps=200).distance_bound <= 1e-8
 
 
 def test_infinite_values_do_not_become_answers() -> None:
