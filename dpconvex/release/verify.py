@@ -178,7 +178,8 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = read(template)[1] if mechanism is None else analyse(template, mechanism).obstacle
+    free = getattr(mechanism, "bounds_gradients", False)
+    obstacle = analyse(template, mechanism).obstacle if free else read(template)[1]
     if obstacle is not None:
         raise obstacle
 
