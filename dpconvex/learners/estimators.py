@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
-    """What the classifiers share.
+    """What the classifiers share.  No regularization means the problem file's own, which no data set is too large for.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     delta: float = 0.0
     adjacency: str = "replace-one"
     classes: Sequence[Any] = (0, 1)
-    regularization: float | None = 0.01
+    regularization: float | None = None
     radius: float = 1.0
     clip: bool = False
     size: int | None = None
@@ -73,7 +73,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             features=features,
             classes=len(labels),
             labels=labels,
-            regularization=self.regularization,
+            **({} if self.regularization is None else {"regularization": self.regularization}),
             **self._options(),
         )
 
@@ -140,8 +140,6 @@ class LargeMarginGaussian(PrivateClassifier):
 
     Parameters
     ----------
-    regularization : float or None
-        None means the problem file's own default, which depends on the number of classes.
     competitors : {"summed", "soft"} or None
         How a record's competing classes are put together; None means "soft" for more than two classes.
     **options
@@ -150,7 +148,6 @@ class LargeMarginGaussian(PrivateClassifier):
 
     problem = "large_margin_gaussian"
 
-    regularization: float | None = None
     competitors: str | None = None
 
     def _options(self) -> dict[str, Any]:
@@ -188,7 +185,6 @@ class LargeMarginGaussianMixture(PrivateClassifier):
 
     problem = "large_margin_gaussian_mixture"
 
-    regularization: float | None = None
     components: int = 2
     component_labels: str = "private"
     share: float = 0.2

@@ -26,7 +26,14 @@ from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.added_quadratic import (
+    best_added,
+    check_options,
+    hinged,
+    not_strongly_convex,
+    reference_radius,
+    shared_added,
+)
 from dpconvex.mechanisms.advice import advise
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
@@ -38,6 +45,8 @@ __all__ = ["ObjectivePerturbation"]
 Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
+# So many times the largest curvature, over epsilon, makes curvature free.
+FREE = 1e6
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
@@ -115,7 +124,7 @@ class ObjectivePerturbation:
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
         moduli = analysis.moduli(size, added)
         found = self.law.calibrate(analysis, privacy, moduli)
-        radius = reference_radius(analysis, self.reference_norm)
+        radius = self._radius(analysis, privacy, size)
         left = privacy.epsilon - found.jacobian
         return Certificate(
             privacy=privacy,
@@ -166,7 +175,7 @@ class ObjectivePerturbation:
             raise NotPrivate(*not_strongly_convex(analysis))
 
     def _choose(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
-        """Pick the added modulus with the smallest predicted excess risk; public numbers only.
+        """Pick the added modulus, by a share of epsilon or by the smallest predicted excess risk; public numbers only.
 
         The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
         """
@@ -181,9 +190,17 @@ class ObjectivePerturbation:
         def risk(mu: float) -> float:
             return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
 
-        radius = reference_radius(analysis, self.reference_norm)
+        if self.reference_norm is None and hinged(analysis):
+            return shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
+        radius = self._radius(analysis, privacy, size)
         return best_added(risk, regular, radius, None if joint else cost, privacy.epsilon)
+
+    def _radius(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
+        """Guess the norm of the minimiser, with the noise that there is when curvature is free."""
+        free = analysis.moduli(size, FREE * max(analysis.hessian_bound, size * analysis.modulus) / privacy.epsilon)
+        noise = np.sqrt(self.law.square(analysis, privacy, free))
+        return reference_radius(analysis, self.reference_norm, size, float(noise))
 
 
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:

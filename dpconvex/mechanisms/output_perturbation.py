@@ -131,8 +131,10 @@ class OutputPerturbation:
         regular = size * analysis.modulus
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
+        noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
+        radius = reference_radius(analysis, self.reference_norm, size, noise)
         if added is None:
-            added = best_added(risk, regular, reference_radius(analysis, self.reference_norm))
+            added = best_added(risk, regular, radius)
         mu = regular + added
         width = 0.0
         smooth = analysis
@@ -164,7 +166,7 @@ class OutputPerturbation:
             perturbed="output",
             noise=self.noise,
             mean_noise=self.law.mean(p, scale),
-            predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
+            predicted_risk=added * radius**2 / 2 + risk(mu),
             settings=settings,
         )
 

@@ -142,7 +142,7 @@ class Measured:
             size=self.size,
             strong_convexity=self.size * analysis.modulus,
             gradient_bound=analysis.gradient_bound,
-            projector=projector(form),
+            projector=form.projection,
         )
         self.kinked = analysis.kink is not None
         self.theta: Array | None = None
