@@ -104,14 +104,20 @@ def draw(table: dict[str, dict[str, list[float]]], output: Path) -> None:
 def main(arguments: Any = None) -> None:
     """Run, print and draw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="all data sets and records, larger grids, more draws (an hour)")
+    parser.add_argument(
+        "--full", action="store_true", help="all data sets and records, larger grids, more draws (an hour)"
+    )
     parser.add_argument("--data", nargs="*", choices=FULL, help="which data sets")
-    parser.add_argument("--diffprivlib", type=Path, metavar="FOLDER", help="compare with it, in an environment made there")
+    parser.add_argument(
+        "--diffprivlib", type=Path, metavar="FOLDER", help="compare with it, in an environment made there"
+    )
     parser.add_argument("--output", type=Path, default=RESULTS, help="where the picture goes")
     options = parser.parse_args(arguments)
     seeds, most = (3, None) if options.full else (1, 3000)
     table: dict[str, dict[str, list[float]]] = {}
-    print(f"| data | method | {' | '.join(f'ε = {value:g}' for value in EPSILONS)} |\n|---|---|{'---|' * len(EPSILONS)}")
+    print(
+        f"| data | method | {' | '.join(f'ε = {value:g}' for value in EPSILONS)} |\n|---|---|{'---|' * len(EPSILONS)}"
+    )
     for name in options.data or (FULL if options.full else QUICK):
         splits = [split for seed in range(seeds) if (split := find(name, seed, most)) is not None]
         if not splits:

@@ -16,7 +16,7 @@ import numpy as np
 
 import dpconvex as dp
 from benchmarks.data import clouds
-from benchmarks.utility.tables import CLASSES, Split, find
+from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
 from dpconvex.mechanisms.automatic import FORESEEN, Automatic, kind_of
 from dpconvex.release.verify import analyse
 
@@ -43,16 +43,16 @@ class Setting:
         return self.errors[int(np.argmin(scores))] / min(self.errors)
 
 
-def bounded(problem: str, split: Split) -> dp.Template:
-    """Load a classifier."""
-    labels = tuple(range(split.classes))
-    return dp.load(problem, features=split.x.shape[1], classes=split.classes, labels=labels)
+def declared(problem: str, split: Split) -> dp.Template:
+    """Load a problem for a data set."""
+    labels = {"classes": split.classes, "labels": tuple(range(split.classes))} if split.classes else {}
+    return dp.load(problem, features=split.x.shape[1], **labels)
 
 
 def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
     """Fit every candidate a few times."""
     privacy, size = dp.Privacy(epsilon, DELTA, "add-remove"), len(split.y)
-    template = bounded(problem, split)
+    template = declared(problem, split)
     found: list[tuple[str, float, float]] = []
     for mechanism in Automatic().candidates(analyse(template), privacy):
         try:
@@ -67,9 +67,8 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
 
 
 def made(n: int, d: int, classes: int, seed: int) -> Split:
-    """Draw overlapping clouds."""
-    data = clouds(n + 3000, d, classes, seed)
-    x, y = data["x"], data["y"]
+    """Draw overlapping clouds, or linear targets with heavy tails where there are no classes."""
+    x, y = clouds(n + 3000, d, classes, seed).values() if classes else heavy_tails(n + 3000, d)
     return Split(f"n {n}, d {d}, C {classes}", x[:n], y[:n], x[n:], y[n:], classes)
 
 
@@ -77,18 +76,18 @@ def synthetic(full: bool) -> Iterator[Setting]:
     """Yield settings of many sizes."""
     sizes = [(300, 5), (300, 40), (3000, 5), (3000, 40)] + [(20_000, 10), (20_000, 100)] * full
     for n, d in sizes:
-        for problem, classes in (*((name, 2) for name in BINARY), ("softmax_regression", 6)):
+        for problem, classes in (*((name, 2) for name in BINARY), ("softmax_regression", 6), ("ridge_regression", 0)):
             for epsilon in EPSILONS:
                 yield measured(made(n, d, classes, n + d), problem, epsilon, 8 if full else 3)
 
 
 def real(full: bool) -> Iterator[Setting]:
     """Yield settings on public data."""
-    for name, (_, _, classes) in CLASSES.items():
+    for name, (_, _, classes) in {**CLASSES, **REGRESSION}.items():
         split = find(name, most=12_000 if full else 2000)
         if split is None:
             continue
-        for problem in BINARY if classes == 2 else ("softmax_regression",):
+        for problem in {2: BINARY, 0: ("ridge_regression",)}.get(classes, ("softmax_regression",)):
             for epsilon in EPSILONS:
                 yield measured(split, problem, epsilon, 6 if full else 3)
 

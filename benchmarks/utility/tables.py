@@ -170,7 +170,9 @@ def heavy_tails(n: int = 25_000, d: int = 20) -> tuple[Array, Array]:
     x = rng.normal(size=(n, d)) / np.sqrt(d)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1)
     slopes = rng.normal(size=d)
-    return x, np.clip(0.5 * x @ slopes / np.linalg.norm(slopes) * np.sqrt(d) / 2 + 0.1 * rng.standard_t(2, size=n), -1, 1)
+    return x, np.clip(
+        0.5 * x @ slopes / np.linalg.norm(slopes) * np.sqrt(d) / 2 + 0.1 * rng.standard_t(2, size=n), -1, 1
+    )
 
 
 # Loader, share of the records for training, classes.

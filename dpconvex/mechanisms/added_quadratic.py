@@ -2,7 +2,7 @@
 
 If the user's mu is small, a quadratic of modulus Delta may be added; every Delta that is chosen without the data is private.
 Where a loss follows a target, or is the logarithm of a sum of exponentials, the one with the smallest predicted excess risk is
-taken, for parameters that are as long as is usual (`reference_radius`); hinges bend on a narrow band of margins only, where few
+taken, for parameters that are as long as is usual (`minimiser_radius`); hinges bend on a narrow band of margins only, where few
 records are, and a share of epsilon is left to their curvature.
 Neither depends on the units of the loss, of the features or of the target; the numbers are measured over public data sets
 (docs/choosing.md), and prove nothing.
@@ -23,7 +23,15 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.remembered import once
 from dpconvex.errors import TemplateError
 
-__all__ = ["best_added", "check_options", "hinged", "not_strongly_convex", "reference_radius", "shared_added"]
+__all__ = [
+    "best_added",
+    "check_options",
+    "hinged",
+    "minimiser_radius",
+    "not_strongly_convex",
+    "reference_radius",
+    "shared_added",
+]
 
 Array = NDArray[np.float64]
 
@@ -43,12 +51,17 @@ HOPELESS = 1e3
 UNSURE = 1e-3
 
 
-def reference_radius(analysis: Analysis, given: float | None, size: int, noise: float) -> float:
-    """Return a guess of the norm of the minimiser from public numbers, among them the size of noise on the sum of gradients."""
-    if given is not None:
-        return given
-    usual = leaf_radius(analysis)[0] * (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH
-    return max(min(usual, analysis.form.feasible.norm_bound), SMALLEST)
+def reference_radius(analysis: Analysis, given: float | None) -> float:
+    """Return a guess of the norm of a good answer from public numbers, the same for every mechanism."""
+    return (
+        given if given is not None else max(min(leaf_radius(analysis)[0], analysis.form.feasible.norm_bound), SMALLEST)
+    )
+
+
+def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: float) -> float:
+    """Return a guess of the norm of the minimiser under noise of that size on the sum of gradients."""
+    growth = (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH if given is None else 1.0
+    return max(min(reference_radius(analysis, given) * growth, analysis.form.feasible.norm_bound), SMALLEST)
 
 
 def hinged(analysis: Analysis) -> bool:

@@ -30,6 +30,7 @@ from dpconvex.mechanisms.added_quadratic import (
     best_added,
     check_options,
     hinged,
+    minimiser_radius,
     not_strongly_convex,
     reference_radius,
     shared_added,
@@ -124,7 +125,7 @@ class ObjectivePerturbation:
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
         moduli = analysis.moduli(size, added)
         found = self.law.calibrate(analysis, privacy, moduli)
-        radius = self._radius(analysis, privacy, size)
+        radius = reference_radius(analysis, self.reference_norm)
         left = privacy.epsilon - found.jacobian
         return Certificate(
             privacy=privacy,
@@ -200,7 +201,7 @@ class ObjectivePerturbation:
         """Guess the norm of the minimiser, with the noise that there is when curvature is free."""
         free = analysis.moduli(size, FREE * max(analysis.hessian_bound, size * analysis.modulus) / privacy.epsilon)
         noise = np.sqrt(self.law.square(analysis, privacy, free))
-        return reference_radius(analysis, self.reference_norm, size, float(noise))
+        return minimiser_radius(analysis, self.reference_norm, size, float(noise))
 
 
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:

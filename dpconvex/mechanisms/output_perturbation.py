@@ -30,7 +30,13 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.added_quadratic import (
+    best_added,
+    check_options,
+    minimiser_radius,
+    not_strongly_convex,
+    reference_radius,
+)
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
@@ -132,9 +138,9 @@ class OutputPerturbation:
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
         noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
-        radius = reference_radius(analysis, self.reference_norm, size, noise)
         if added is None:
-            added = best_added(risk, regular, radius)
+            added = best_added(risk, regular, minimiser_radius(analysis, self.reference_norm, size, noise))
+        radius = reference_radius(analysis, self.reference_norm)
         mu = regular + added
         width = 0.0
         smooth = analysis

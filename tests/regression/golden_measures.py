@@ -15,7 +15,6 @@ from randomgen import ChaCha
 
 import dpconvex as dp
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.release.solve import projector
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.conic import perturbed_program
