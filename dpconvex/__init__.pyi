@@ -13,23 +13,42 @@ from .errors import (
     MissingRule as MissingRule,
     NotConverged as NotConverged,
     NotPrivate as NotPrivate,
+    PrivacyWarning as PrivacyWarning,
     TemplateError as TemplateError,
+)
+from .estimators.classifiers import (
+    HuberSVC as HuberSVC,
+    KernelSVC as KernelSVC,
+    LargeMarginGaussian as LargeMarginGaussian,
+    LinearSVC as LinearSVC,
+    LogisticRegression as LogisticRegression,
+    OrdinalRegressor as OrdinalRegressor,
+    SoftmaxRegression as SoftmaxRegression,
+)
+from .estimators.encoder import SchemaEncoder as SchemaEncoder
+from .estimators.mixture import LargeMarginGaussianMixture as LargeMarginGaussianMixture
+from .estimators.own import PrivateEstimator as PrivateEstimator
+from .estimators.regressors import (
+    HuberRegressor as HuberRegressor,
+    QuantileRegressor as QuantileRegressor,
+    Ridge as Ridge,
 )
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
 from .language.record import Record as Record
+from .language.schema import Schema as Schema
+from .language.schema_columns import (
+    Boolean as Boolean,
+    Categorical as Categorical,
+    Date as Date,
+    Numeric as Numeric,
+    Ordered as Ordered,
+)
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
 from .learners.components import Components as Components
-from .learners.estimators import (
-    HuberSVC as HuberSVC,
-    KernelSVC as KernelSVC,
-    LargeMarginGaussian as LargeMarginGaussian,
-    LargeMarginGaussianMixture as LargeMarginGaussianMixture,
-    LogisticRegression as LogisticRegression,
-    SoftmaxRegression as SoftmaxRegression,
-)
+from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
 from .learners.mixtures import Mixture as Mixture, solve_mixture as solve_mixture, verify_mixture as verify_mixture
 from .learners.problem_files import load as load, problems as problems

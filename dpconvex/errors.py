@@ -15,6 +15,7 @@ __all__ = [
     "MissingRule",
     "NotConverged",
     "NotPrivate",
+    "PrivacyWarning",
     "TemplateError",
 ]
 
@@ -32,6 +33,10 @@ class DomainError(DPConvexError, ValueError):
 
     The message is for the owner of the data: it may name rows and values, and is not fit for release.
     """
+
+
+class PrivacyWarning(UserWarning):
+    """Something around a private step is not private, or is paid for more often than it seems."""
 
 
 class NotConverged(DPConvexError, RuntimeError):

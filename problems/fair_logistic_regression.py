@@ -64,13 +64,14 @@ def template(
         sign = 1 if y == positive else -1
         return cp.logistic(-sign * (x @ w))
 
-    def predict(parameters, x):
-        return np.where(x @ parameters["w"] > 0, positive, negative)
+    def decision(parameters, x):
+        return x @ parameters["w"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w),
         constraints=[cp.abs(direction @ w) <= tolerance],
-        predict=predict,
+        decision=decision,
+        probabilities="softmax",
     )

@@ -1,7 +1,6 @@
 """Support vector machine with the plain hinge and two classes; for mechanisms that need no smoothness."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 
@@ -36,13 +35,13 @@ def template(
         sign = 1 if y == positive else -1
         return cp.pos(1 - sign * (x @ w))
 
-    def predict(parameters, x):
-        return np.where(x @ parameters["w"] > 0, positive, negative)
+    def decision(parameters, x):
+        return x @ parameters["w"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w),
         constraints=[cp.norm(w) <= radius / regularization],
-        predict=predict,
+        decision=decision,
     )

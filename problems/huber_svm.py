@@ -1,7 +1,6 @@
 """Support vector machine with a smoothed (Huber) hinge and two classes."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 
@@ -41,12 +40,12 @@ def template(
         sign = 1 if y == positive else -1
         return dp.huber_hinge(1 - sign * (x @ w), width=width)
 
-    def predict(parameters, x):
-        return np.where(x @ parameters["w"] > 0, positive, negative)
+    def decision(parameters, x):
+        return x @ parameters["w"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice([negative, positive])),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w),
-        predict=predict,
+        decision=decision,
     )

@@ -1,7 +1,6 @@
 """Kernel support vector machine through random Fourier features, two classes."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 
@@ -49,12 +48,12 @@ def template(
         sign = 1 if y == positive else -1
         return dp.huber_hinge(1 - sign * (x @ w), width=width)
 
-    def predict(parameters, x):
-        return np.where(mapping.transform(x) @ parameters["w"] > 0, positive, negative)
+    def decision(parameters, x):
+        return mapping.transform(x) @ parameters["w"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(mapping.dim, radius=mapping.radius), y=dp.Choice([negative, positive])),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(w),
-        predict=predict,
+        decision=decision,
     )

@@ -66,16 +66,15 @@ def template(
             return cp.sum(dp.huber_hinge(1 + margins, width=width))
         return dp.huber_hinge(1 + cp.log_sum_exp(margins), width=width)
 
-    def predict(parameters, x):
+    def decision(parameters, x):
         z = np.column_stack([x / radius, np.ones(len(x))]) / np.sqrt(2)
-        distance = [np.einsum("ni,ij,nj->n", z, parameters[f"Phi_{c}"], z) for c in range(classes)]
-        return np.array(names)[np.argmin(distance, axis=0)]
+        return np.column_stack([-np.einsum("ni,ij,nj->n", z, parameters[f"Phi_{c}"], z) for c in range(classes)])
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
         regularizer=sum(trace * cp.trace(P[:features, :features]) + regularization * cp.sum_squares(P) for P in Phi),
-        predict=predict,
+        decision=decision,
     )
 
 

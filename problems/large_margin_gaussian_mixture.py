@@ -77,15 +77,15 @@ def template(
             return sum(dp.huber_hinge(1 + cp.log_sum_exp(margin), width=width) for margin in margins)
         return dp.huber_hinge(1 + cp.log_sum_exp(cp.hstack(margins)), width=width)
 
-    def predict(parameters, x):
+    def decision(parameters, x):
         z = np.column_stack([x / radius, np.ones(len(x))]) / np.sqrt(2)
-        distance = [
-            -np.logaddexp.reduce(
+        scores = [
+            np.logaddexp.reduce(
                 [-np.einsum("ni,ij,nj->n", z, parameters[f"Phi_{c}_{k}"], z) for k in range(components)], axis=0
             )
             for c in range(classes)
         ]
-        return np.array(names)[np.argmin(distance, axis=0)]
+        return np.column_stack(scores)
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names), m=dp.Choice(range(components))),
@@ -93,5 +93,5 @@ def template(
         regularizer=sum(
             trace * cp.trace(P[:features, :features]) + regularization * cp.sum_squares(P) for row in Phi for P in row
         ),
-        predict=predict,
+        decision=decision,
     )

@@ -42,12 +42,13 @@ def template(
         against[names.index(y)] -= 1  # W @ against has the columns w_c - w_y
         return cp.log_sum_exp(x @ (W @ against))
 
-    def predict(parameters, x):
-        return np.array(names)[np.argmax(x @ parameters["W"], axis=1)]
+    def decision(parameters, x):
+        return x @ parameters["W"]
 
     return dp.Template(
         record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(W),
-        predict=predict,
+        decision=decision,
+        probabilities="softmax",
     )

@@ -11,8 +11,9 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.estimators.classifiers import KernelSVC, LogisticRegression
+from dpconvex.estimators.mixture import LargeMarginGaussianMixture
 from dpconvex.language.columns import Chunks
-from dpconvex.learners.estimators import KernelSVC, LargeMarginGaussianMixture, LogisticRegression
 from dpconvex.solvers.backend import solve
 
 PROTECTED = dp.Privacy(2.0, adjacency="add-remove")

@@ -137,7 +137,7 @@ def whitened(split: Split, epsilon: float, delta: float, rng: np.random.Generato
 
 def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
     """Adaptive sufficient statistics (Wang 2018, algorithm 2): a third of the promise each for the ridge, X'X and X'y."""
-    n, d = split.x.shape
+    d = split.x.shape[1]
     sigma = gaussian_sigma(epsilon, delta, math.sqrt(3))  # three releases of sensitivity 1
     values = np.linalg.eigvalsh(split.x.T @ split.x)
     least = max(values[0] + sigma * rng.normal() - sigma * math.sqrt(2 * math.log(20)), 0.0)

@@ -6,16 +6,29 @@ import argparse
 import csv
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import dpconvex as dp
+from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import options as options_of
 
-__all__ = ["assignments", "columns", "declare", "labelling", "ledger", "named", "privacy", "words"]
+__all__ = [
+    "assignments",
+    "coded",
+    "declare",
+    "labelling",
+    "ledger",
+    "literal",
+    "named",
+    "privacy",
+    "schema_of",
+    "words",
+]
 
 # Of a promise, for the components of a mixture.
 SHARE = 0.2
@@ -57,9 +70,26 @@ def literal(text: str) -> Any:
     return text
 
 
-def columns(settings: dict[str, Any]) -> dict[str, Any]:
+def schema_of(settings: dict[str, Any]) -> Schema:
+    """Return what is declared about a table: a file of its own, or the settings themselves."""
+    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip")
+    given = {key: settings[key] for key in declared if key in settings}
+    if "schema" in settings:
+        further = [key for key in given if key != "clip"]
+        if further:
+            raise TemplateError(f"the schema of {settings['schema']} says {further[0]} already; give it once.")
+        found = Schema.load(settings["schema"])
+        return replace(found, clip=settings["clip"]) if "clip" in settings else found
+    if "labels" not in given and "label_bounds" not in given:
+        raise TemplateError(
+            "declare labels, or label_bounds for a regression, with an option or in the file of --config."
+        )
+    given["features"] = columns(given.get("features"), given.pop("bounds", None))
+    return Schema.from_dict(given)
+
+
+def columns(features: Any, bounds: Any) -> dict[str, Any]:
     """Return the features with their bounds: each with its own, or a list of names and one pair for all of them."""
-    features, bounds = settings["features"], settings.get("bounds")
     if isinstance(features, dict):
         if bounds is not None:
             raise TemplateError("give bounds once: with each feature, or one pair for all in a list of features.")
@@ -73,21 +103,38 @@ def columns(settings: dict[str, Any]) -> dict[str, Any]:
     return dict.fromkeys(features, bounds)
 
 
-def declare(problem: str, table: Table, options: dict[str, Any]) -> tuple[Template, list[Any]]:
+def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Template, list[Any]]:
     """Return the learner for a table, and the values of its field y that stand for the table's labels, in order."""
-    declared = {"features": len(table.features), "classes": len(table.labels), "labels": list(table.labels)}
+    count = len(schema.feature_names)
+    declared: dict[str, Any] = {"features": count}
+    if schema.labels is not None:
+        declared |= {"classes": len(schema.labels), "labels": list(schema.labels)}
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
     fields = learner.record.fields
-    values = getattr(fields.get("y"), "values", ())
     needed = set(fields) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
-    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (len(table.features),) or not values:
+    if schema.labels is None:
+        target = fields.get("y")
+        whole = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
+        if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not whole:
+            raise TemplateError(
+                f"{problem}: to be fitted to a table with a numeric label, a problem needs a record of features x, here a "
+                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}."
+            )
+        return learner, []
+    values = getattr(fields.get("y"), "values", ())
+    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not values:
         raise TemplateError(
             f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
-            f"{len(table.features)}, and a label y from declared values; it has {learner.record!r}."
+            f"{count}, and a label y from declared values; it has {learner.record!r}."
         )
-    if len(values) != len(table.labels):
-        raise TemplateError(f"{problem} has {len(values)} classes, but {len(table.labels)} labels are declared.")
+    if len(values) != len(schema.labels):
+        raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels)} labels are declared.")
     return learner, list(values)
+
+
+def coded(schema: Schema, codes: list[Any], y: Any) -> Any:
+    """Return the values of a problem's field y for a table's labels; the target of a regression is one already."""
+    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y]
 
 
 def labelling(learner: Template, share: float | None) -> dict[str, Any]:
@@ -99,11 +146,11 @@ def labelling(learner: Template, share: float | None) -> dict[str, Any]:
     return {}
 
 
-def named(value: Any, codes: list[Any], table: Table) -> str:
+def named(value: Any, codes: list[Any], schema: Schema) -> str:
     """Return the label that a predicted value stands for."""
-    if value not in codes:
+    if value not in codes or schema.labels is None:
         raise TemplateError(f"the problem predicts {value!r}, which is none of its labels {codes!r}.")
-    return table.labels[codes.index(value)]
+    return schema.labels[codes.index(value)]
 
 
 def privacy(epsilon: float, delta: float | None, adjacency: str | None) -> dp.Privacy:

@@ -12,17 +12,17 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.record_domains import Domain
+from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import TemplateError
 from dpconvex.language.batch_program import ProgramParts, perturbed_program
+from dpconvex.language.predictions import Predict, labels_from, softmax_of
 from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
@@ -30,9 +30,7 @@ from dpconvex.language.record import Record
 __all__ = ["Template"]
 
 # What plays no part in a proof and may be set later.
-AFTERWARDS = ("predict", "source")
-
-Predict = Callable[[Mapping[str, NDArray[np.float64]], NDArray[np.float64]], NDArray[Any]]
+AFTERWARDS = ("predict", "decision", "probabilities", "source")
 
 
 class Template:
@@ -51,7 +49,13 @@ class Template:
         Convex, public.  Attributes of variables (``PSD=True``, ``nonneg=True``, ``bounds=...``) count as constraints.
         CVXPY parameters that are no fields of the record are public numbers: the values that they have now.
     predict : callable, optional
-        ``predict(parameters, x)``: a NumPy function of the released parameters and a batch of features.
+        ``predict(parameters, x)``: a NumPy function of the released parameters and a batch of features.  By default it follows
+        from `decision` and the values of the field y.
+    decision : callable, optional
+        ``decision(parameters, x)``: scores of shape (n,), above 0 for the second of two labels, or (n, labels), the largest
+        for the label that is predicted; where y is a number, predictions.
+    probabilities : callable or "softmax", optional
+        ``probabilities(parameters, x)`` of shape (n, labels); "softmax" makes them of the scores, as logistic losses do.
     source : tuple of (str, dict), optional
         Name and options of the problem file that built this template, so that a saved release can find it again.
 
@@ -96,15 +100,28 @@ class Template:
         constraints: Sequence[cp.Constraint] = (),
         predict: Predict | None = None,
         source: tuple[str, dict[str, Any]] | None = None,
+        *,
+        decision: Predict | None = None,
+        probabilities: Predict | str | None = None,
     ) -> None:
         if not isinstance(record, Record):
             raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
         if not callable(loss):
             raise TemplateError("Template: loss must be a function of the record's fields.")
         self.record = record
-        if predict is not None and not callable(predict):
-            raise TemplateError("Template: predict must be a function of (parameters, x).")
-        self.predict = predict
+        for name, function in (("predict", predict), ("decision", decision)):
+            if function is not None and not callable(function):
+                raise TemplateError(f"Template: {name} must be a function of (parameters, x).")
+        if probabilities == "softmax" and decision is not None:
+            probabilities = softmax_of(decision)
+        if probabilities is not None and not callable(probabilities):
+            raise TemplateError(
+                "Template: probabilities must be a function of (parameters, x), or 'softmax' of a decision."
+            )
+        if predict is None and decision is not None:
+            domain = record.fields.get("y")
+            predict = labels_from(decision, domain.values if isinstance(domain, Choice) else None)
+        self.predict, self.decision, self.probabilities = predict, decision, probabilities
         self.source = source
         names = [f"loss for {values}" if values else "loss" for values in record.combinations]
         losses = [

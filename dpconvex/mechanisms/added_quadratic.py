@@ -91,7 +91,7 @@ def leaf_radius(analysis: Analysis) -> tuple[float, bool]:
 
 
 def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:
-    """Return the modulus to add so that the largest eigenvalue costs its share of epsilon, and all together at most twice that."""
+    """Return the modulus to add so that the largest eigenvalue costs its share of epsilon, and all of them at most twice that."""
     mu = max(regular, bend / math.expm1(min(SHARE * epsilon, LARGEST_SHARE)))
     if cost(mu) > 2 * SHARE * epsilon:
         mu = math.exp(affordable(cost, math.log(mu), 2 * SHARE * epsilon))

@@ -171,6 +171,8 @@ def baseline(template: Template, space: Space, theta: Array, distance: float, ga
         not_private_because="no noise was added",
         source=template.source,
         predictor=template.predict,
+        decision=template.decision,
+        probabilities=template.probabilities,
         distance=distance,
         gap=gap,
     )

@@ -186,6 +186,21 @@ class Budget:
                     ledger.append(descriptor, fields, self.path)
             self._seen.append(item)
 
+    def __copy__(self) -> Budget:
+        """Return the budget itself: a copy could be spent once more."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Budget:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send a budget to another process as the name of its file."""
+        if self.path is None:
+            raise TypeError(
+                "a budget without a file stays in its process: a copy could be spent once more. Give it a path."
+            )
+        return Budget.open, (str(self.path),)
+
     def __repr__(self) -> str:
         where = "" if self.path is None else f", path={str(self.path)!r}"
         return f"Budget({self.privacy}{where})"

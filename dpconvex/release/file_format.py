@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
 from dpconvex.mechanisms.certificate import Certificate
 
 __all__ = ["pack", "plain_value", "unpack"]
@@ -77,7 +77,7 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
             "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
             "not_private_because": str(header["not_private_because"]),
             "source": None if header["source"] is None else tuple(header["source"]),
-            "table": None if header["table"] is None else Table.from_dict(header["table"]),
+            "schema": None if header["table"] is None else Schema.from_dict(header["table"]),
         }
         return fields, {name: members[member(index)] for index, name in enumerate(names)}
     except Exception as error:

@@ -22,9 +22,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.entries import numbers, trusted_rows
+from dpconvex.language.predictions import Predict
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
@@ -33,7 +34,6 @@ from dpconvex.release.outputs import replaceable, write_whole
 __all__ = ["Release"]
 
 Array = NDArray[np.float64]
-Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,9 +55,10 @@ class Release(Mapping[str, Array]):
         it is the path of a file.
     predictor : callable, optional
         ``predictor(parameters, x)``, the template's function.
-    table : Table, optional
-        The declared columns that the features were read from, and the public bounds that they were scaled by, so that
-        further records can be read alike.
+    decision, probabilities : callable, optional
+        The template's, of the same arguments.
+    schema : Schema, optional
+        The declared columns that the features were read from, so that further records can be read alike.
 
     Raises
     ------
@@ -81,7 +82,9 @@ class Release(Mapping[str, Array]):
     not_private_because: str = ""
     source: tuple[str, dict[str, Any]] | None = None
     predictor: Predict | None = None
-    table: Table | None = None
+    decision: Predict | None = None
+    probabilities: Predict | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -98,8 +101,8 @@ class Release(Mapping[str, Array]):
                 "Release: say either what privacy was spent or why the release is not private, not both."
             )
         object.__setattr__(self, "parameters", frozen)
-        if self.table is not None and not isinstance(self.table, Table):
-            raise TemplateError(f"Release: the table must be a Table, not {self.table!r}.")
+        if self.schema is not None and not isinstance(self.schema, Schema):
+            raise TemplateError(f"Release: the schema must be a Schema, not {self.schema!r}.")
         object.__setattr__(self, "source", plain(self.source))
 
     __hash__ = object.__hash__  # a mapping of arrays has no useful equality, so a release is equal to itself alone
@@ -161,7 +164,26 @@ class Release(Mapping[str, Array]):
         DomainError
             If the features are not finite numbers.
         """
-        if self.predictor is None:
+        return self._applied("predict", self.predictor, x)
+
+    def decision_function(self, x: ArrayLike) -> NDArray[Any]:
+        """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels).
+
+        Arguments and errors are those of `predict`.
+        """
+        return self._applied("decision_function", self.decision, x)
+
+    def predict_proba(self, x: ArrayLike) -> NDArray[Any]:
+        """Return probabilities of the labels, in their declared order, shape (n, labels); for learners that model them.
+
+        Arguments and errors are those of `predict`.
+        """
+        return self._applied("predict_proba", self.probabilities, x)
+
+    def _applied(self, name: str, function: Predict | None, x: ArrayLike) -> NDArray[Any]:
+        if function is None:
+            if self.predictor is not None and name != "predict":
+                raise TemplateError(f"{name}: the learner declares no such function.")
             raise TemplateError(f"Release: there is no function to predict with. {self._remedy()}")
         if sp.issparse(x):
             sparse: Any = x
@@ -169,14 +191,14 @@ class Release(Mapping[str, Array]):
         else:
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
-            raise DomainError("predict: the features must be finite; some are NaN or infinite.")
+            raise DomainError(f"{name}: the features must be finite; some are NaN or infinite.")
         try:
-            return np.asarray(self.predictor(dict(self.parameters), features))
+            return np.asarray(function(dict(self.parameters), features))
         except DPConvexError:
             raise
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             shape = features.shape
-            raise TemplateError(f"predict: features of shape {shape} do not fit the parameters ({error}).") from error
+            raise TemplateError(f"{name}: features of shape {shape} do not fit the parameters ({error}).") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the release to a file, whole or not at all; an existing file is replaced.
@@ -193,7 +215,7 @@ class Release(Mapping[str, Array]):
         OSError
             If the file cannot be written.
         """
-        write_whole(replaceable(path), self._archive())
+        write_whole(replaceable(path), self.to_bytes())
 
     @classmethod
     def load(
@@ -247,11 +269,23 @@ class Release(Mapping[str, Array]):
             raise
         except (OSError, ValueError, MemoryError) as error:
             raise DPConvexError(f"{path}: the file cannot be read ({error}); name one that save wrote.") from error
-        fields, parameters = unpack(content, Path(path))
+        return cls.from_bytes(content, template, predict, name=path)
+
+    @classmethod
+    def from_bytes(
+        cls,
+        content: bytes,
+        template: Template | Callable[..., Template] | None = None,
+        predict: Predict | None = None,
+        *,
+        name: str | os.PathLike[str] = "a saved release",
+    ) -> Release:
+        """Read the bytes of a saved release; arguments and errors are those of `load`."""
+        fields, parameters = unpack(content, Path(name))
         try:
             release = cls(parameters=parameters, predictor=predict, **fields)
         except TemplateError as error:
-            raise DPConvexError(f"{path}: the file is damaged ({error}).") from error
+            raise DPConvexError(f"{name}: the file is damaged ({error}).") from error
         return release if template is None else release._with(template)
 
     def _with(self, template: Template | Callable[..., Template]) -> Release:
@@ -268,7 +302,13 @@ class Release(Mapping[str, Array]):
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         kept = self.source if self.source is not None else template.source
-        return replace(self, source=kept, predictor=self.predictor or template.predict)
+        return replace(
+            self,
+            source=kept,
+            predictor=self.predictor or template.predict,
+            decision=template.decision,
+            probabilities=template.probabilities,
+        )
 
     def _remedy(self) -> str:
         if self.source is not None:
@@ -279,15 +319,15 @@ class Release(Mapping[str, Array]):
             "problem file of your own is never run on its own account: load it with dpconvex.load('your_file.py', ...)."
         )
 
-    def _archive(self) -> bytes:
-        """Return the bytes of the file."""
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes."""
         header = {
             "names": list(self.parameters),
             "certificate": None if self.certificate is None else self.certificate.to_dict(),
             "spent": None if self.spent is None else self.spent.to_dict(),
             "not_private_because": self.not_private_because,
             "source": None if self.source is None else list(self.source),
-            "table": None if self.table is None else self.table.to_dict(),
+            "table": None if self.schema is None else self.schema.to_dict(),
         }
         return pack(header, list(self.values()))
 

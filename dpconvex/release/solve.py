@@ -147,6 +147,8 @@ def run_certified(
         **source.spending(certificate.privacy),
         source=template.source,
         predictor=template.predict,
+        decision=template.decision,
+        probabilities=template.probabilities,
     )
 
 

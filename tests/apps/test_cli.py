@@ -232,8 +232,8 @@ def test_options_go_before_settings(run: Run, data: str, tmp_path: Path) -> None
     assert release.certificate.size == 250
     assert release.source is not None
     assert release.source[1]["regularization"] == 0.5
-    assert release.table is not None
-    assert release.table.clip
+    assert release.schema is not None
+    assert release.schema.clip
 
 
 def test_a_mixture_pays_for_its_components(run: Run, data: str, tmp_path: Path) -> None:

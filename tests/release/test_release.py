@@ -22,9 +22,9 @@ from hypothesis.extra import numpy as hnp
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.csv_tables import Table
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.release import Release
@@ -57,7 +57,7 @@ def scores(parameters: Mapping[str, np.ndarray], x: np.ndarray) -> np.ndarray:
 
 
 W = np.arange(6.0).reshape(3, 2)
-TABLE = Table({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
+TABLE = Schema({"a": (0, 1), "b": (-1, 1), "c": (0, 2.5)}, label="sick", labels=["no", "yes"])
 
 
 def full(**changes: Any) -> Release:
@@ -67,7 +67,7 @@ def full(**changes: Any) -> Release:
         "spent": Privacy(1.0, 1e-6),
         "source": ("logistic_regression", {"features": 3, "labels": ["no", "yes"]}),
         "predictor": scores,
-        "table": TABLE,
+        "schema": TABLE,
     }
     return Release(**{**fields, **changes})
 
@@ -165,7 +165,7 @@ def test_html_is_escaped() -> None:
         ({"source": ("name",)}, "source"),
         ({"source": ("name", 3)}, "source"),
         ({"source": (Path("x.py"), {})}, "source"),
-        ({"table": TABLE.to_dict()}, "table"),
+        ({"schema": TABLE.to_dict()}, "schema"),
     ],
 )
 def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:
@@ -244,7 +244,7 @@ def same(first: Release, second: Release) -> bool:
     arrays = all(
         np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(first.values(), second.values(), strict=True)
     )
-    rest = [(list(r), r.certificate, r.spent, r.not_private_because, r.source, r.table) for r in (first, second)]
+    rest = [(list(r), r.certificate, r.spent, r.not_private_because, r.source, r.schema) for r in (first, second)]
     return arrays and rest[0] == rest[1]
 
 
@@ -288,13 +288,23 @@ def test_equal_releases_make_equal_files_that_numpy_reads(path: Path) -> None:
 def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
     """Every attribute in memory, and every byte that means something in the file."""
     release = full()
-    expected = {"parameters", "certificate", "spent", "not_private_because", "source", "predictor", "table"}
+    expected = {
+        "parameters",
+        "certificate",
+        "spent",
+        "not_private_because",
+        "source",
+        "predictor",
+        "decision",
+        "probabilities",
+        "schema",
+    }
     assert set(vars(release)) == expected
     assert {k: v.tolist() for k, v in release.parameters.items()} == {"W": W.tolist(), "b": 0.5}
     assert release.certificate == proof()
     assert release.source == ("logistic_regression", {"features": 3, "labels": ["no", "yes"]})
     assert release.predictor is scores
-    assert release.table == TABLE
+    assert release.schema == TABLE
     assert not {"objective", "iterations", "time", "value", "labels", "status_of_solver"} & set(dir(release))
 
     release.save(path)

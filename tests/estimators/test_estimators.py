@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 import dpconvex as dp
 from dpconvex.release.verify import analyse
 
-estimators = pytest.importorskip("dpconvex.learners.estimators")
+estimators = dp
 
 BINARY = [
     *("LogisticRegression", "HuberSVC", "KernelSVC", "SoftmaxRegression"),

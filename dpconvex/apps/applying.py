@@ -1,0 +1,135 @@
+"""Commands that use a saved model: predict, which costs nothing, and measure its error privately, which is paid for."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import numpy as np
+
+import dpconvex as dp
+from dpconvex.apps.arguments import Commands, add_ledger, say
+from dpconvex.apps.settings import assignments, coded, declare, ledger, named, privacy
+from dpconvex.errors import TemplateError
+from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.schema import Schema
+from dpconvex.language.tables import columns_of
+from dpconvex.language.template import Template
+from dpconvex.release.outputs import writable, write_whole
+
+__all__ = ["add_commands"]
+
+PREDICT = """  dpconvex predict model.npz new_patients.csv --out predictions.csv
+  dpconvex predict model.npz new_patients.csv --id patient --probabilities"""
+EVALUATE = "  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands."""
+    sub = commands.add("predict", predict, "apply a saved release to a table", PREDICT)
+    add_model(sub)
+    sub.add_argument("--out", metavar="FILE", help="CSV file to write; without it, print")
+    sub.add_argument("--id", metavar="COLUMN", help="column of the table to pass through, before the predictions")
+    sub.add_argument("--scores", action="store_true", help="also write the scores that the labels follow from")
+    sub.add_argument("--probabilities", action="store_true", help="also write a probability for each label")
+
+    sub = commands.add("evaluate", evaluate, "measure the error of a saved release on a table, privately", EVALUATE)
+    add_model(sub)
+    sub.add_argument("--epsilon", type=float, required=True, metavar="E", help="what the measurement may cost")
+    sub.add_argument("--adjacency", choices=ADJACENCIES, help="by default, that of the release")
+    add_ledger(sub)
+
+
+def add_model(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a saved model and a table."""
+    sub.add_argument("model", help="file that fit has saved")
+    sub.add_argument("data", help="CSV file with a header line, or Parquet file")
+    sub.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
+    sub.add_argument("--problem", metavar="FILE.py", help="problem file of your own that the model was fitted with")
+    sub.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="its options, as in fit")
+
+
+def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Template, Schema, list[Any]]:
+    """Return a saved release with its functions, its template, and what it knows of tables and labels."""
+    saved = dp.Release.load(chosen.model)
+    if saved.schema is None:
+        raise TemplateError(f"{chosen.model}: it does not say which columns it reads; fit it with dpconvex fit.")
+    name, options = (chosen.problem, {}) if chosen.problem is not None else (saved.source or (None, {}))
+    if name is None:
+        raise TemplateError(f"{chosen.model}: it was fitted with a problem file of your own; name that with --problem.")
+    learner, codes = declare(name, saved.schema, options | assignments(chosen.set))
+    return dp.Release.load(chosen.model, template=learner), learner, saved.schema, codes
+
+
+def predict(chosen: argparse.Namespace) -> None:
+    """Write the predictions of a saved release, one line for each record."""
+    release, _, schema, codes = model_of(chosen)
+    inputs = {"the table": chosen.data, "the model": chosen.model, "the problem": chosen.problem}
+    out = None if chosen.out is None else writable(chosen.out, inputs)
+    X, _ = schema.encode(chosen.data, labelled=False, clip=chosen.clip)
+    columns: dict[str, Sequence[Any]] = {}
+    if chosen.id is not None:
+        columns[chosen.id] = columns_of(chosen.data, [chosen.id], None, ()).columns[chosen.id].tolist()
+    if chosen.id == schema.label:
+        raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
+    found = release.predict(X)
+    columns[schema.label] = (
+        schema.decode_target(found).tolist()
+        if schema.labels is None
+        else [named(value, codes, schema) for value in found.tolist()]
+    )
+    if chosen.scores:
+        columns |= per_label(f"score of {schema.label}", release.decision_function(X), schema, codes)
+    if chosen.probabilities:
+        columns |= per_label(f"probability of {schema.label}", release.predict_proba(X), schema, codes)
+    if out is not None:
+        content = io.StringIO(newline="")
+        write(content, columns)
+        write_whole(out, content.getvalue().encode("utf-8"))
+    elif not chosen.json:
+        write(sys.stdout, columns)
+    if chosen.json:
+        further = {name: list(column) for name, column in columns.items() if name != schema.label}
+        told = {"label": schema.label, "predictions": columns[schema.label]}
+        print(json.dumps(told | ({"columns": further} if further else {}), default=str))
+
+
+def per_label(title: str, values: Any, schema: Schema, codes: list[Any]) -> dict[str, Sequence[float]]:
+    """Return scores as columns, one for each label if there is one for each."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim == 1 or schema.labels is None:
+        return {title: array.tolist()}
+    return {f"{title} {named(code, codes, schema)}": array[:, place].tolist() for place, code in enumerate(codes)}
+
+
+def evaluate(chosen: argparse.Namespace) -> None:
+    """Measure the error of a saved release on a table, privately."""
+    release, learner, schema, codes = model_of(chosen)
+    kept = release.spent.adjacency if release.spent is not None else None
+    promise = privacy(chosen.epsilon, None, chosen.adjacency or kept)
+    say(chosen, f"reading {chosen.data}")
+    X, y = schema.encode(chosen.data, clip=chosen.clip, empty=promise.adjacency == "add-remove")
+    found = dp.evaluate(
+        learner,
+        release,
+        {"x": X, "y": coded(schema, codes, y)},
+        promise,
+        budget=ledger(chosen, promise),
+        name=f"evaluate {chosen.model}",
+        seed=chosen.seed,
+    )
+    if chosen.json:
+        told = {"error": found.error, "interval": list(found.interval), "records": found.records}
+        print(json.dumps(told | {"private": found.spent is not None}))
+    else:
+        print(found)
+
+
+def write(stream: TextIO, columns: dict[str, Sequence[Any]]) -> None:
+    """Write columns as CSV."""
+    csv.writer(stream, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])

@@ -1,0 +1,102 @@
+"""What commands share: how they are added, and the arguments that declare a learner, a promise, a table and a ledger."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import dpconvex as dp
+from dpconvex.apps.settings import words
+from dpconvex.language.privacy import ADJACENCIES
+
+__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say"]
+
+# Mechanisms by name: the class, and its noise.
+MECHANISMS = {
+    "objective-gamma": ("ObjectivePerturbation", "gamma"),
+    "objective-gaussian": ("ObjectivePerturbation", "gaussian"),
+    "objective-matrix": ("ObjectivePerturbation", "matrix"),
+    "output-gamma": ("OutputPerturbation", "gamma"),
+    "output-gaussian": ("OutputPerturbation", "gaussian"),
+    "gradient-descent": ("NoisyGradientDescent", ""),
+}
+
+
+class Commands:
+    """The commands of a parser, to add to."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(
+        self, name: str, command: Callable[[argparse.Namespace], None], summary: str, examples: str = ""
+    ) -> argparse.ArgumentParser:
+        """Add a command, described by a sentence and by examples."""
+        sub: argparse.ArgumentParser = self.parsers.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=f"examples:\n{examples}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(command=command, name=name)
+        sub.add_argument("--json", action="store_true", help="print JSON for a program to read")
+        return sub
+
+
+def add_problem(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments that declare a learner."""
+    sub.add_argument("problem", help="name of a problem, or the path of a problem file of your own")
+    sub.add_argument(
+        "--set", action="append", default=[], metavar="OPTION=VALUE", help="option of the problem; may be repeated"
+    )
+
+
+def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None:
+    """Add the arguments of a promise, and the number of records that it is about."""
+    sub.add_argument("--size", type=int, required=required, metavar="N", help=size)
+    sub.add_argument("--epsilon", type=float, required=required, metavar="E", help="the promise's epsilon")
+    sub.add_argument("--delta", type=float, metavar="D", help="its delta, by default 0")
+    sub.add_argument("--adjacency", choices=ADJACENCIES, help=f"by default {ADJACENCIES[0]}")
+    sub.add_argument("--share", type=float, metavar="S", help="part of it that pays for the components of a mixture")
+    sub.add_argument(
+        "--mechanism", choices=sorted(MECHANISMS), help="by default, the one with the least predicted risk"
+    )
+
+
+def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
+    """Add the arguments that declare a table."""
+    sub.add_argument("data", help="CSV file with a header line, or Parquet file")
+    sub.add_argument("--config", metavar="FILE", help=f"TOML file with any of: {', '.join(allowed)}")
+    table = sub.add_argument_group("what is publicly known about the table (never read off the data)")
+    table.add_argument("--schema", metavar="FILE", help="TOML file that declares columns of every kind")
+    table.add_argument("--features", metavar="A,B,...", type=words, help="columns that hold numeric features")
+    table.add_argument("--bounds", metavar="LOWER,UPPER", type=words, help="bounds of every feature")
+    table.add_argument("--label", metavar="COLUMN", help="column that holds the label")
+    table.add_argument("--labels", metavar="A,B,...", type=words, help="labels that may occur")
+    table.add_argument("--label-bounds", metavar="LOWER,UPPER", type=words, help="bounds of the target of a regression")
+    table.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
+
+
+def add_ledger(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a budget."""
+    sub.add_argument("--ledger", metavar="FILE", help="budget that the cost is recorded in before the data are used")
+    sub.add_argument("--budget", type=float, metavar="E", help="total epsilon of a ledger that is to be made")
+    sub.add_argument("--budget-delta", type=float, default=0.0, metavar="D", help="total delta of that ledger")
+    sub.add_argument("--seed", type=int, help="for tests: the result is then not private, and says so")
+
+
+def mechanism_of(name: str | None) -> Any:
+    """Return the mechanism of a name, None for the automatic choice."""
+    if name is None:
+        return None
+    kind, noise = MECHANISMS[name]
+    return getattr(dp, kind)(*([noise] if noise else []))
+
+
+def say(chosen: argparse.Namespace, what: str) -> None:
+    """Tell a person at a terminal what is being done; programs and pipes are told nothing."""
+    if not chosen.json and sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr, flush=True)

@@ -1,0 +1,184 @@
+"""Commands that pay and save a model: fit a problem to a table, and choose among several privately."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import dpconvex as dp
+from dpconvex.apps.arguments import Commands, add_ledger, add_problem, add_promise, add_table, mechanism_of, say
+from dpconvex.apps.settings import assignments, coded, declare, labelling, ledger, literal, privacy, schema_of, words
+from dpconvex.errors import TemplateError
+from dpconvex.language.schema import Schema, read_settings
+from dpconvex.learners.problem_files import locate
+from dpconvex.release.outputs import writable
+
+__all__ = ["add_commands"]
+
+# What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
+SETTINGS = (
+    *("schema", "features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip"),
+    *("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "options"),
+)
+ON_THE_COMMAND_LINE = tuple(name for name in SETTINGS if name not in ("options", "ignore", "absent", "unit"))
+
+FIT = """  dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
+  dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
+  dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
+      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz"""
+TUNE = """  dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
+      --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands."""
+    sub = commands.add("fit", fit, "fit a problem privately to a table and save the release", FIT)
+    add_fit(sub)
+    summary = "fit several settings of a problem to parts of a table, and privately save the best"
+    sub = commands.add("tune", tune, summary, TUNE)
+    add_fit(sub)
+    sub.add_argument(
+        "--grid",
+        action="append",
+        required=True,
+        metavar="OPTION=A,B,...",
+        help="values of an option to choose from; may be repeated, and all combinations are tried",
+    )
+
+
+def add_fit(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a fit."""
+    add_problem(sub)
+    add_table(sub, SETTINGS)
+    sub.add_argument("--out", required=True, metavar="FILE", help="where to save the release, such as model.npz")
+    add_promise(sub, "public nominal number of records, under add-remove", required=False)
+    add_ledger(sub)
+    sub.add_argument("--backend", help="conic or first-order")
+
+
+def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Return what a file and the command line say together."""
+    settings = read_settings(chosen.config, SETTINGS) if chosen.config is not None else {}
+    given = {key: getattr(chosen, key) for key in ON_THE_COMMAND_LINE}
+    settings |= {key: value for key, value in given.items() if value is not None}
+    needed = ("epsilon",) if "schema" in settings else ("features", "label", "epsilon")
+    for key in needed:
+        if key not in settings:
+            raise TemplateError(f"declare {key}, with --{key} or in the file that --config names.")
+    if not isinstance(settings.setdefault("options", {}), dict):
+        raise TemplateError(
+            f"the setting options must be a table of the problem's options, not {settings['options']!r}."
+        )
+    return settings
+
+
+def read(chosen: argparse.Namespace, schema: Schema, codes: list[Any], promise: dp.Privacy) -> dict[str, Any]:
+    """Read the table before anything is paid.
+
+    So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
+    """
+    say(chosen, f"reading {chosen.data}")
+    X, y = schema.encode(chosen.data, empty=promise.adjacency == "add-remove")
+    return {"x": X, "y": coded(schema, codes, y)}
+
+
+def places(chosen: argparse.Namespace) -> dict[str, str | None]:
+    """Return the files that a result must not be written over."""
+    return {
+        "the table": chosen.data,
+        "the ledger": chosen.ledger,
+        "the file of settings": chosen.config,
+        "the schema": chosen.schema,
+        "the problem": str(locate(chosen.problem)),
+    }
+
+
+def fit(chosen: argparse.Namespace) -> None:
+    """Fit a problem to a table and save what is released."""
+    settings = settings_of(chosen)
+    schema = schema_of(settings)
+    learner, codes = declare(chosen.problem, schema, settings["options"] | assignments(chosen.set))
+    promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
+    share = labelling(learner, settings.get("share"))
+    out = writable(chosen.out, places(chosen))
+    data = read(chosen, schema, codes, promise)
+    say(chosen, "proving, and fitting")
+    found = (dp.solve_mixture if share else dp.solve)(
+        learner,
+        data,
+        promise,
+        mechanism_of(settings.get("mechanism")),
+        settings.get("backend"),
+        size=settings.get("size"),
+        budget=ledger(chosen, promise),
+        label=f"fit {chosen.problem}",
+        seed=chosen.seed,
+        **share,
+    )
+    save(chosen, found.release if isinstance(found, dp.Mixture) else found, schema, out)
+
+
+def tune(chosen: argparse.Namespace) -> None:
+    """Choose among settings of a problem privately, and save the release of the best."""
+    settings = settings_of(chosen)
+    schema = schema_of(settings)
+    if schema.labels is None:
+        raise TemplateError("tune counts wrong labels; a regression has none. Fit it with the settings of your choice.")
+    fixed = settings["options"] | assignments(chosen.set)
+    candidates: dict[str, Any] = {}
+    codes: list[Any] = []
+    for varied in grid(chosen.grid):
+        name = ", ".join(f"{key}={value!r}" for key, value in varied.items())
+        candidates[name], codes = declare(chosen.problem, schema, fixed | varied)
+    if "m" in next(iter(candidates.values())).record.discrete:
+        raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
+    promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
+    out = writable(chosen.out, places(chosen))
+    data = read(chosen, schema, codes, promise)
+    say(chosen, f"fitting {len(candidates)} candidates")
+    found = dp.tune(
+        candidates,
+        data,
+        promise,
+        mechanism=mechanism_of(settings.get("mechanism")),
+        backend=settings.get("backend"),
+        size=settings.get("size"),
+        budget=ledger(chosen, promise),
+        seed=chosen.seed,
+    )
+    if not chosen.json:
+        print(f"Chosen: {found.choice}\n")
+    save(chosen, found.release, schema, out)
+
+
+def grid(texts: list[str]) -> list[dict[str, Any]]:
+    """Return all combinations of the values of options.
+
+    >>> grid(["regularization=1e-3,1e-2", "width=1"])
+    [{'regularization': 0.001, 'width': 1}, {'regularization': 0.01, 'width': 1}]
+    """
+    options = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip().isidentifier() or not words(values):
+            raise TemplateError(f"--grid takes OPTION=A,B,..., such as --grid regularization=1e-3,1e-2, not {text!r}.")
+        options[name.strip()] = [literal(value) for value in words(values)]
+    return [dict(zip(options, values, strict=True)) for values in product(*options.values())]
+
+
+def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Any) -> None:
+    """Save a release with the schema of its table, and print its certificate."""
+    release = replace(release, schema=schema)
+    release.save(out)
+    if not release.private:
+        print(f"dpconvex {chosen.name}: {release.status}", file=sys.stderr)
+    proof = release.certificate
+    if chosen.json:
+        certificate = None if proof is None else proof.to_dict()
+        print(json.dumps({"file": str(out), "private": release.private, "certificate": certificate}))
+    else:
+        print(f"{proof}\n\nSaved {out}: {release!r}")

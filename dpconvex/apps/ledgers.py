@@ -1,0 +1,80 @@
+"""Commands about budgets and schemas: show and check a ledger, draft a schema from public data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import dpconvex as dp
+from dpconvex.apps.arguments import Commands
+from dpconvex.errors import DPConvexError
+from dpconvex.language.schema_draft import draft
+from dpconvex.release.outputs import writable, write_whole
+
+__all__ = ["add_commands"]
+
+BUDGET = """  dpconvex budget show budget.jsonl
+  dpconvex budget verify budget.jsonl"""
+SCHEMA = """  dpconvex schema draft public_sample.csv --label income --out adult.toml
+  dpconvex schema check adult.toml"""
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands."""
+    sub = commands.add("budget", budget, "show what was spent on people, or check the file that says so", BUDGET)
+    sub.add_argument("what", choices=("show", "verify"))
+    sub.add_argument("ledger", help="file of a budget")
+
+    summary = "draft a schema from a table that is public, or check one"
+    sub = commands.add("schema", schema, summary, SCHEMA)
+    sub.add_argument("what", choices=("draft", "check"))
+    sub.add_argument("file", help="public CSV or Parquet file for a draft, TOML file to check")
+    sub.add_argument("--label", metavar="COLUMN", help="column to be predicted, for a draft")
+    sub.add_argument("--out", metavar="FILE", help="TOML file to write; without it, print")
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    """Show a ledger, or say that it is sound."""
+    ledger = dp.Budget.open(chosen.ledger)
+    entries = ledger.entries
+    if chosen.json:
+        spends = [{"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta} for e in entries]
+        told = {"total": ledger.privacy.to_dict(), "spent": ledger.spent._asdict()}
+        print(json.dumps({**told, "remaining": ledger.remaining._asdict(), "spends": spends}))
+        return
+    if chosen.what == "verify":
+        print(f"{chosen.ledger}: sound; {len(entries)} spends.")
+        return
+    wide = max((len(entry.label) for entry in entries), default=0)
+    print(f"total      {ledger.privacy}")
+    for entry in entries:
+        print(f"  {entry.label:<{wide}}  {entry.privacy}")
+    print(f"spent      epsilon = {ledger.spent.epsilon:g}, delta = {ledger.spent.delta:g}")
+    print(f"remaining  epsilon = {ledger.remaining.epsilon:g}, delta = {ledger.remaining.delta:g}")
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    """Draft a schema, or say what a schema makes of a record."""
+    if chosen.what == "draft":
+        if chosen.label is None:
+            raise DPConvexError("name the column to be predicted with --label.")
+        out = None if chosen.out is None else writable(chosen.out, {"the table": chosen.file})
+        text = draft(chosen.file, chosen.label)
+        if out is None:
+            print(text, end="")
+        else:
+            write_whole(out, text.encode("utf-8"))
+        return
+    found = dp.Schema.load(Path(chosen.file))
+    told = {
+        "columns": len(found.features),
+        "features": found.feature_names,
+        "norm bound": found.norm_bound,
+        "label": found.label,
+    }
+    if chosen.json:
+        print(json.dumps(told))
+        return
+    print(f"{chosen.file}: sound; {len(found.features)} columns become {len(found.feature_names)} features,")
+    print(f"records are divided by {found.norm_bound:.4g}, the largest possible length; {found.label!r} is predicted.")

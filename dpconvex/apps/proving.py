@@ -1,0 +1,86 @@
+"""Commands that need no data: list problems, prove one private, attack the proof."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import dpconvex as dp
+from dpconvex.apps.arguments import Commands, add_problem, add_promise, mechanism_of, say
+from dpconvex.apps.settings import assignments, labelling, privacy
+from dpconvex.errors import NotPrivate
+from dpconvex.learners.problem_files import options as options_of
+from dpconvex.release.outputs import writable
+
+__all__ = ["add_commands"]
+
+VERIFY = """  dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
+  dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""
+AUDIT = "  dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands."""
+    commands.add("problems", list_problems, "list the problems that come with it")
+
+    sub = commands.add("verify", verify, "prove that a problem is private, without data", VERIFY)
+    add_problem(sub)
+    add_promise(sub, "public number of records", required=True)
+
+    sub = commands.add("audit", audit, "attack what a problem's certificate claims, without data", AUDIT)
+    add_problem(sub)
+    add_promise(sub, "public number of records", required=True)
+    sub.add_argument("--effort", type=float, default=1.0, metavar="X", help="how long to search; by default 1")
+    sub.add_argument("--runs", type=int, default=0, metavar="N", help="also fit the worst neighbours so often each")
+    sub.add_argument("--seed", type=int, help="of the search, to repeat it")
+    sub.add_argument("--picture", metavar="FILE", help="draw what was found, such as audit.png")
+
+
+def list_problems(chosen: argparse.Namespace) -> None:
+    """Print names, descriptions and options of the shipped problems."""
+    found = dp.problems()
+    if chosen.json:
+        listing = [
+            {
+                "name": name,
+                "description": text,
+                "options": {
+                    option: {"required": True} if p.default is p.empty else {"default": p.default}
+                    for option, p in options_of(name).items()
+                },
+            }
+            for name, text in found.items()
+        ]
+        print(json.dumps(listing, default=str))
+        return
+    wide = max(map(len, found), default=0)
+    for name, text in found.items():
+        print(f"{name:<{wide}}  {text}")
+        listed = ", ".join(o if p.default is p.empty else f"{o}={p.default!r}" for o, p in options_of(name).items())
+        print(f"{'':<{wide}}  options: {listed}")
+
+
+def verify(chosen: argparse.Namespace) -> None:
+    """Print the certificate of a problem."""
+    promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    share = labelling(learner, chosen.share)
+    prove = dp.verify_mixture if share else dp.verify
+    certificate = prove(learner, promise, chosen.size, mechanism_of(chosen.mechanism), **share)
+    print(json.dumps({"private": True, "certificate": certificate.to_dict()}) if chosen.json else certificate)
+
+
+def audit(chosen: argparse.Namespace) -> None:
+    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    share = labelling(learner, chosen.share)
+    options = {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    say(chosen, "searching for the worst records")
+    found = dp.audit(learner, promise, mechanism_of(chosen.mechanism), **options, **share)
+    print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
+    if picture is not None:
+        found.plot(picture)
+    if not found.holds:
+        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")

@@ -1,0 +1,267 @@
+"""What all estimators share: they take what a proof needs as options, learn nothing else from the data, and pickle as data.
+
+An estimator is described by the attributes of its class: the problem file that it wraps, and which of its own options that file
+takes.  `fit` makes features of a table, each record by itself, declares the problem for their number, and solves it privately.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpconvex.errors import TemplateError
+from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.template import Template
+from dpconvex.learners.problem_files import load
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.budget import Budget
+from dpconvex.release.release import Release
+from dpconvex.release.solve import solve
+from dpconvex.release.verify import verify
+
+__all__ = ["Private", "linear", "probabilistic"]
+
+Array = NDArray[np.float64]
+
+
+def probabilistic(estimator: Private) -> bool:
+    """Say whether an estimator models probabilities."""
+    return estimator._models_probabilities()
+
+
+def linear(estimator: Private) -> bool:
+    """Say whether an estimator has coefficients."""
+    return bool(estimator.weights)
+
+
+@dataclass(eq=False, repr=False)
+class Private(BaseEstimator):
+    """What all estimators share.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The promise of one fit.
+    adjacency : {"replace-one", "add-remove"}
+        What a neighbouring table is.
+    regularization : float or None
+        Lambda; None means the problem file's own default.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    fit_intercept : bool
+        Add a constant feature, of `intercept_scaling` times the radius.  It makes records longer, by a factor of
+        ``sqrt(1 + intercept_scaling**2)``, and noise grows with that.
+    intercept_scaling : float
+        Size of the constant feature.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    size : int or None
+        Public number of records; needed under add-remove.
+    mechanism : Mechanism or None
+        As for `dpconvex.verify`.
+    backend : str, object or None
+        As for `dpconvex.solve`.
+    budget : Budget or None
+        A ledger that each fit is recorded in before data are read.  Copies of the estimator share it.
+    seed : int or None
+        For tests: the fit is then not private, and says so.
+
+    Attributes
+    ----------
+    release_ : Release
+        The private fit.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Where the table had names; other tables must have the same, in the same order.
+    """
+
+    problem: ClassVar[str] = ""
+    # Options that the problem file takes, besides the number of features, labels, regularization and the radius.
+    options: ClassVar[tuple[str, ...]] = ()
+    # The released parameter that is linear in the features; empty if there is none.
+    weights: ClassVar[str] = ""
+
+    epsilon: float = 1.0
+    delta: float = 0.0
+    adjacency: str = "replace-one"
+    regularization: float | None = None
+    radius: float = 1.0
+    fit_intercept: bool = False
+    intercept_scaling: float = 0.5
+    clip: bool = False
+    size: int | None = None
+    mechanism: Any = None
+    backend: Any = None
+    budget: Budget | None = None
+    seed: int | None = None
+
+    # Declaration
+
+    def template(self, features: int) -> Template:
+        """Return the template that is fitted, for a number of features."""
+        given: dict[str, Any] = {"features": features + bool(self.fit_intercept), "radius": self._radius()}
+        given |= self._declared() | {name: getattr(self, name) for name in self.options}
+        if self.regularization is not None:
+            given["regularization"] = self.regularization
+        return load(self.problem, **given)
+
+    def certificate(self, features: int, size: int) -> Certificate:
+        """Verify without data, for a number of features and of records."""
+        return verify(self.template(features), self.privacy(), size, self.mechanism)
+
+    def privacy(self) -> Privacy:
+        """Return the promise of one fit."""
+        return Privacy(self.epsilon, self.delta, self.adjacency)
+
+    def _declared(self) -> dict[str, Any]:
+        """Return what is public about the label, as the problem file takes it."""
+        return {}
+
+    def _radius(self) -> float:
+        return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
+
+    def _models_probabilities(self) -> bool:
+        return False
+
+    # Data
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+        """Fit privately.
+
+        Parameters
+        ----------
+        X : array_like, data frame or SciPy sparse matrix, shape (n, features)
+            Every row within the public radius (or ``clip=True``).
+        y : array_like, shape (n,)
+            Declared labels, or targets between declared bounds.
+
+        Returns
+        -------
+        self
+        """
+        data = self._data(X, y)
+        self._keep(self._fitted(solve, data))
+        return self
+
+    def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+        """Return the data as a template takes them, and remember what is public about them."""
+        warn_of_pipelines(self)
+        warn_of_clones(self)
+        rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
+        return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
+
+    def _target(self, y: NDArray[Any]) -> NDArray[Any]:
+        return y
+
+    def _extended(self, X: Any) -> Any:
+        """Add the constant feature."""
+        if not self.fit_intercept:
+            return X
+        constant = np.full((X.shape[0], 1), self.intercept_scaling * self.radius)
+        return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
+
+    def _map(self, X: Any) -> Any:
+        """Map features as the problem file does when it predicts."""
+        return X
+
+    def _fitted(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
+        label = {"label": f"fit {type(self).__name__}"}
+        template = self.template(self.n_features_in_)
+        return fit(template, data, self.privacy(), self.mechanism, self.backend, **options, **label)
+
+    def _keep(self, release: Release) -> None:
+        self.release_ = release
+
+    # Predictions
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict from the released parameters; costs no privacy."""
+        return self._released().predict(self._checked(X))
+
+    def _released(self) -> Release:
+        check_is_fitted(self, "release_")
+        return self.release_
+
+    def _checked(self, X: ArrayLike) -> Any:
+        """Return features that fit those of the fit, with the constant one."""
+        check_is_fitted(self, "release_")
+        return self._extended(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
+
+    def _weights(self) -> tuple[Array, Array]:
+        """Return the released weights of the features, shape (features, ...), and of the constant 1."""
+        released = self._released()[self.weights]
+        if not self.fit_intercept:
+            return released, np.zeros(released.shape[1:])
+        return released[:-1], released[-1] * self.intercept_scaling * self.radius
+
+    # Copies
+
+    def __sklearn_clone__(self) -> Any:
+        """Return an unfitted copy that shares the budget, and remembers that it is one."""
+        from sklearn.base import clone
+
+        copies = {
+            name: value if name in ("budget", "mechanism", "backend", "learner") else clone(value, safe=False)
+            for name, value in self.get_params(deep=False).items()
+        }
+        copied = type(self)(**copies)
+        copied._is_clone = True
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the estimator as data: a release as the bytes of its file."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "release_" in state:
+            state["release_"] = state["release_"].to_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild a fitted estimator, with the functions of its problem."""
+        released = state.pop("release_", None)
+        super().__setstate__(state)
+        if released is not None:
+            template = self.template(self.n_features_in_)
+            self.release_ = Release.from_bytes(released, template=template)
+
+    # Display
+
+    def _html_repr(self) -> str:
+        shown = super()._html_repr()
+        if "release_" not in vars(self):
+            return str(shown)
+        proof = self.release_.certificate
+        detail = "" if proof is None else f"<details><summary>certificate</summary>{proof._repr_html_()}</details>"
+        return f"<div>{shown}<p>{html.escape(self.release_.status)}</p>{detail}</div>"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.non_deterministic = True
+        tags.target_tags.required = True
+        return tags
+
+
+def scores_of_two(scores: Array) -> Array:
+    """Return one score per record for two classes, as scikit-learn has it."""
+    return scores[:, 1] - scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 2 else scores
+
+
+def declared_pair(name: str, pair: Any) -> tuple[float, float]:
+    """Return two finite numbers in order."""
+    try:
+        low, high = (float(value) for value in pair)
+    except (TypeError, ValueError) as error:
+        raise TemplateError(f"{name} must be two numbers, a lower and an upper bound, not {pair!r}.") from error
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise TemplateError(f"{name} must be finite, the lower bound below the upper one, not {pair!r}.")
+    return low, high

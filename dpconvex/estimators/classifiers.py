@@ -1,0 +1,230 @@
+"""Classifiers: each names its problem file and what of it can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.estimators.base import Private, linear, probabilistic, scores_of_two
+from dpconvex.language.template import Template
+from dpconvex.learners.fourier_features import RandomFourierFeatures
+from dpconvex.learners.problem_files import load
+
+__all__ = [
+    "HuberSVC",
+    "KernelSVC",
+    "LargeMarginGaussian",
+    "LinearSVC",
+    "LogisticRegression",
+    "OrdinalRegressor",
+    "PrivateClassifier",
+    "SoftmaxRegression",
+]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(eq=False, repr=False)
+class PrivateClassifier(ClassifierMixin, Private):
+    """What classifiers share.
+
+    Parameters
+    ----------
+    classes : sequence
+        Labels that may occur, declared: a list that is read off the data would be an answer that nobody paid for.
+    **options
+        As for all estimators.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The declared classes.
+    """
+
+    two_classes: ClassVar[bool] = True
+
+    classes: Sequence[Any] = (0, 1)
+
+    def _declared(self) -> dict[str, Any]:
+        labels = tuple(self.classes)
+        return {"classes": len(labels), "labels": labels}
+
+    def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+        data = super()._data(X, y)
+        check_classification_targets(data["y"])
+        if self.two_classes and type_of_target(data["y"]) == "multiclass":
+            raise DomainError(
+                "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
+                f"{list(self.classes)!r}."
+            )
+        self.classes_ = np.array(list(self.classes))
+        return data
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
+        return scores_of_two(self._released().decision_function(self._checked(X)))
+
+    @available_if(probabilistic)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> Array:
+        """Return modelled probabilities of the classes, shape (n, classes); costs no privacy."""
+        return self._released().predict_proba(self._checked(X))
+
+    @available_if(probabilistic)  # type: ignore[untyped-decorator]
+    def predict_log_proba(self, X: ArrayLike) -> Array:
+        """Return the logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    @property
+    def coef_(self) -> Array:
+        """Released coefficients, shape (1, features) for two classes with one score, else (classes, features)."""
+        self._has_weights("coef_")
+        return np.atleast_2d(self._weights()[0].T)
+
+    @property
+    def intercept_(self) -> Array:
+        """Released intercepts, shape (1,) or (classes,); zeros where none is fitted."""
+        self._has_weights("intercept_")
+        return np.atleast_1d(self._weights()[1])
+
+    def _has_weights(self, name: str) -> None:
+        if not linear(self):
+            raise AttributeError(f"{type(self).__name__} is not linear in the features, and has no {name}.")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = not self.two_classes
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class LogisticRegression(PrivateClassifier):
+    """Logistic regression, two classes: `problems/logistic_regression.py`."""
+
+    problem = "logistic_regression"
+    weights = "w"
+
+    def _models_probabilities(self) -> bool:
+        return True
+
+
+class LinearSVC(PrivateClassifier):
+    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
+
+    problem = "huber_svm"
+    weights = "w"
+
+
+class HuberSVC(LinearSVC):
+    """Another name of `LinearSVC`."""
+
+
+class SoftmaxRegression(PrivateClassifier):
+    """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
+
+    problem = "softmax_regression"
+    weights = "W"
+    two_classes = False
+
+    def _models_probabilities(self) -> bool:
+        return True
+
+
+class OrdinalRegressor(PrivateClassifier):
+    """One score and ordered thresholds; `classes` are declared from the lowest: `problems/ordinal_regression.py`."""
+
+    problem = "ordinal_regression"
+    two_classes = False
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return the score of each record, shape (n,); the thresholds are ``release_["b"]``."""
+        rows = self._checked(X)
+        return np.asarray(rows @ self.release_["w"])
+
+
+@dataclass(eq=False, repr=False)
+class LargeMarginGaussian(PrivateClassifier):
+    """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
+
+    Parameters
+    ----------
+    competitors : {"summed", "soft"} or None
+        How a record's competing classes are put together; None means "soft" for more than two classes.
+    **options
+        As for the other classifiers.
+    """
+
+    problem = "large_margin_gaussian"
+    options: ClassVar[tuple[str, ...]] = ("competitors",)
+    two_classes = False
+
+    competitors: str | None = None
+
+    @property
+    def precisions_(self) -> list[Array]:
+        """Precision matrix of each class's Gaussian, shape (features, features), in the units of the features."""
+        return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[0] for c in range(len(self.classes_))]
+
+    @property
+    def means_(self) -> list[Array]:
+        """Centre of each class's Gaussian, shape (features,).
+
+        They are where a class is scored highest, for telling classes apart: not the means of its records.
+        """
+        return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[1] for c in range(len(self.classes_))]
+
+    def template(self, features: int) -> Template:
+        """Return the template that is fitted, for a number of features; it has a constant of its own."""
+        if self.fit_intercept:
+            raise TemplateError(f"{type(self).__name__} has a constant of its own; leave fit_intercept at False.")
+        return super().template(features)
+
+
+@dataclass(eq=False, repr=False)
+class KernelSVC(PrivateClassifier):
+    """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
+
+    Parameters
+    ----------
+    components : int
+        Number of random frequencies.
+    kernel : {"gaussian", "laplace", "cauchy"}
+    gamma : float
+        Scale of the kernel.
+    feature_seed : int
+        Public seed of the frequencies.
+    **options
+        As for the other classifiers.  Mapped records have length 1 whatever the `radius`.
+    """
+
+    problem = "kernel_svm"
+
+    components: int = 50
+    kernel: str = "gaussian"
+    gamma: float = 1.0
+    feature_seed: int = 0
+
+    def template(self, features: int) -> Template:
+        """Return the template that is fitted, for a number of features."""
+        given = self._declared() | {name: getattr(self, name) for name in ("components", "kernel", "gamma")}
+        if self.regularization is not None:
+            given["regularization"] = self.regularization
+        return load(self.problem, features=features + bool(self.fit_intercept), seed=self.feature_seed, **given)
+
+    def _map(self, X: Any) -> Any:
+        mapping = RandomFourierFeatures(X.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
+        return mapping.transform(X)
+
+
+def precision_and_mean(Phi: Array, radius: float) -> tuple[Array, Array]:
+    """Return precision and centre of a Gaussian from its matrix in the coordinates (x / radius, 1) / sqrt(2)."""
+    block, side = Phi[:-1, :-1], Phi[:-1, -1]
+    return block / radius**2, -radius * (np.linalg.pinv(block, hermitian=True) @ side)

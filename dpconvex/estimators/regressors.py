@@ -1,0 +1,117 @@
+"""Regressors: targets lie between declared bounds, and predictions come back in their units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+
+from dpconvex.estimators.base import Private, declared_pair
+
+__all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(eq=False, repr=False)
+class PrivateRegressor(RegressorMixin, Private):
+    """What regressors share.
+
+    Parameters
+    ----------
+    bounds : pair of float
+        Public bounds of the target, which is moved from them to -1 and 1.
+    fit_intercept : bool
+        As for all estimators; without it, the middle of the bounds is predicted where all features are 0.
+    **options
+        As for all estimators.
+    """
+
+    weights = "w"
+
+    bounds: tuple[float, float] = (-1.0, 1.0)
+
+    def _target(self, y: NDArray[Any]) -> NDArray[Any]:
+        low, high = declared_pair("bounds", self.bounds)
+        return np.asarray((np.asarray(y, dtype=float) - low) / (high - low) * 2 - 1)
+
+    def predict(self, X: ArrayLike) -> Array:
+        """Predict from the released parameters, in the units of the target; costs no privacy."""
+        low, high = declared_pair("bounds", self.bounds)
+        return np.asarray(low + (super().predict(X) + 1) / 2 * (high - low))
+
+    @property
+    def coef_(self) -> Array:
+        """Released coefficients in the units of the target, shape (features,)."""
+        low, high = declared_pair("bounds", self.bounds)
+        return self._weights()[0] * (high - low) / 2
+
+    @property
+    def intercept_(self) -> float:
+        """Prediction where all features are 0."""
+        low, high = declared_pair("bounds", self.bounds)
+        return float(low + (self._weights()[1] + 1) / 2 * (high - low))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class Ridge(PrivateRegressor):
+    """Least squares in a ball: `problems/ridge_regression.py`.
+
+    Parameters
+    ----------
+    bound : float
+        Bound on the norm of the coefficients, for a target between -1 and 1.
+    **options
+        As for the other regressors.
+    """
+
+    problem = "ridge_regression"
+    options = ("bound",)
+
+    bound: float = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class HuberRegressor(PrivateRegressor):
+    """Robust linear regression: `problems/huber_regression.py`.
+
+    Parameters
+    ----------
+    threshold : float
+        Residual at which the loss turns linear, for a target between -1 and 1.
+    **options
+        As for the other regressors.
+    """
+
+    problem = "huber_regression"
+    options = ("threshold",)
+
+    threshold: float = 0.5
+
+
+@dataclass(eq=False, repr=False)
+class QuantileRegressor(PrivateRegressor):
+    """Linear regression to a quantile: `problems/quantile_regression.py`.
+
+    Parameters
+    ----------
+    quantile : float
+    width : float
+        Of the smoothed kink, for a target between -1 and 1.
+    **options
+        As for the other regressors.
+    """
+
+    problem = "quantile_regression"
+    options = ("quantile", "width")
+
+    quantile: float = 0.5
+    width: float = 0.1

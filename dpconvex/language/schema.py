@@ -1,0 +1,291 @@
+"""What is publicly known about a table of records: its columns, the label, and what is not used.
+
+Which columns there are, between which bounds they lie, which levels and labels occur is declared, never read off the data: the
+largest value in a column, or the list of labels that happen to occur, is an answer that nobody paid for.  Every entry is
+checked against the declaration.  Messages name rows and values, so they are for the owner of the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.record import Record
+from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, label_text
+from dpconvex.language.tables import columns_of
+
+__all__ = ["Schema", "read_settings"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Public facts about a table of labelled records.
+
+    Parameters
+    ----------
+    features : mapping of str to column
+        For each column a pair of bounds, one of `Numeric`, `Ordered`, `Categorical`, `Boolean` and `Date`, or a dict as a TOML
+        file spells it: ``{"levels": [...], "other": True}``.
+    label : str
+        The column to be predicted.
+    labels : sequence of str or int, optional
+        The labels that may occur, for a classification.
+    label_bounds : pair of float, optional
+        Bounds of the target, for a regression.  Exactly one of `labels` and this is given.
+    clip : bool
+        Move numbers and dates outside their bounds to the nearest bound instead of raising.
+    ignore : sequence of str, optional
+        Columns that are known and not used.  If it is given, further columns are an error; without it they are passed over.
+    absent : sequence of str
+        Texts that stand for a missing value, besides the empty one.
+    unit : bool
+        Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
+
+    Raises
+    ------
+    TemplateError
+        If the declaration does not make sense.
+
+    Examples
+    --------
+    >>> schema = Schema(
+    ...     {"age": (0, 100), "colour": Categorical(["red", "green"])}, label="sick", labels=["no", "yes"]
+    ... )
+    >>> X, y = schema.encode({"age": [50, 100], "colour": ["red", "green"], "sick": ["no", "yes"]})
+    >>> schema.feature_names
+    ['age', 'colour = red', 'colour = green']
+    >>> X.round(3), y
+    (array([[0.   , 0.894, 0.   ],
+           [0.447, 0.   , 0.894]]), ['no', 'yes'])
+    >>> Schema.from_dict(schema.to_dict()) == schema
+    True
+    """
+
+    features: Mapping[str, Any]
+    label: str
+    labels: Sequence[str] | None = None
+    clip: bool = False
+    label_bounds: tuple[float, float] | None = None
+    ignore: Sequence[str] | None = None
+    absent: Sequence[str] = ()
+    unit: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.features, Mapping) or not self.features:
+            raise TemplateError("declare the feature columns with their public bounds; there is none.")
+        for name in (*self.features, self.label, *named_list("ignore", self.ignore)):
+            if not isinstance(name, str) or not name:
+                raise TemplateError(f"the name of a column must be a text, not {name!r}.")
+        if self.label in self.features:
+            raise TemplateError(f"the column {self.label!r} is declared both as a feature and as the label.")
+        twice = set(self.ignore or ()) & {*self.features, self.label}
+        if twice:
+            raise TemplateError(f"the column {min(twice)!r} is to be ignored, and is declared as well.")
+        put = object.__setattr__
+        put(self, "features", {name: column_of(name, declared) for name, declared in self.features.items()})
+        if (self.labels is None) == (self.label_bounds is None):
+            raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
+        if self.labels is not None:
+            put(self, "labels", labels_of(self.labels))
+        else:
+            put(self, "label_bounds", interval(repr(self.label), self.label_bounds))
+        put(self, "ignore", None if self.ignore is None else tuple(self.ignore))
+        put(self, "absent", tuple(named_list("absent", self.absent)))
+        for name in ("clip", "unit"):
+            if not isinstance(getattr(self, name), bool):
+                raise TemplateError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+
+    # What follows from the declaration
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the encoded features."""
+        return [feature for name, column in self.features.items() for feature in column.names(name)]
+
+    @property
+    def norm_bound(self) -> float:
+        """Bound on the length of a record before it is scaled: a number counts 1/4, a category 1, under the root."""
+        return math.sqrt(sum(column.square for column in self.features.values()))
+
+    @property
+    def record(self) -> Record:
+        """The record that is encoded: x in the unit ball, and the label y (between -1 and 1 for a regression)."""
+        y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
+        return Record(x=Ball(len(self.feature_names), radius=1.0), y=y)
+
+    # Data
+
+    def encode(
+        self,
+        data: Any,
+        *,
+        labelled: bool = True,
+        clip: bool | None = None,
+        empty: bool = False,
+        sparse: bool = False,
+    ) -> tuple[Any, Any]:
+        """Turn a table into features in the unit ball, and labels, one record at a time.
+
+        Parameters
+        ----------
+        data : data frame, mapping of str to column, or path
+            A pandas or polars data frame, a PyArrow table, columns by name, or the path of a CSV or Parquet file.
+        labelled : bool
+            Read the label, too; otherwise the second result is empty.
+        clip : bool, optional
+            As declared, unless given.
+        empty : bool
+            Accept a table without records.
+        sparse : bool
+            Return a SciPy sparse array, for many levels.
+
+        Returns
+        -------
+        X : ndarray or csr_array, shape (n, features)
+            Rows of length at most 1.
+        y : list of str, or ndarray of float, shape (n,)
+            Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
+
+        Raises
+        ------
+        DomainError
+            If an entry does not fit its declaration, naming its row and column, or columns are missing or unknown.
+        """
+        names = [*self.features, *([self.label] if labelled else [])]
+        known = None if self.ignore is None else {*self.ignore, self.label, *self.features}
+        table = columns_of(data, names, known, self.absent)
+        if not table.size and not empty:
+            raise DomainError(
+                f"{table.name}: there is no record{' below the header' if table.lines is not None else ''}."
+            )
+        clipped = self.clip if clip is None else clip
+        parts = [
+            column.encode(table.where(name), table.columns[name], clipped) for name, column in self.features.items()
+        ]
+        X = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
+        y = self._target(table.where(self.label), table.columns[self.label], clipped) if labelled else []
+        return self._scaled(X), y
+
+    def decode_target(self, y: Any) -> Array:
+        """Turn predictions between -1 and 1 into values between the label's bounds."""
+        if self.label_bounds is None:
+            raise TemplateError("decode_target is for a regression; the labels of this schema are what is predicted.")
+        lower, upper = self.label_bounds
+        return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
+
+    def _scaled(self, X: Any) -> Any:
+        """Divide records by the largest possible length, or each by its own."""
+        if not self.unit:
+            return X / self.norm_bound
+        lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
+        scales = 1 / np.where(lengths > 0, lengths, 1.0)
+        return sp.diags_array(scales) @ X if sp.issparse(X) else X * scales[:, None]
+
+    def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
+        """Return labels as declared, or numbers between -1 and 1."""
+        if self.labels is not None:
+            return [self.labels[code] for code in codes(where, values, self.labels, None)]
+        assert self.label_bounds is not None
+        return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
+
+    # Text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the declaration as JSON-able data."""
+        spelled = {name: column.to_dict() for name, column in self.features.items()}
+        fields: dict[str, Any] = {
+            "features": [[name, *(spec if isinstance(spec, list) else [spec])] for name, spec in spelled.items()],
+            "label": self.label,
+        }
+        fields |= {"labels": list(self.labels)} if self.labels is not None else {}
+        fields["clip"] = self.clip
+        fields |= {"label_bounds": list(self.label_bounds)} if self.label_bounds is not None else {}
+        fields |= {"ignore": list(self.ignore)} if self.ignore is not None else {}
+        fields |= {"absent": list(self.absent)} if self.absent else {}
+        return fields | ({"unit": True} if self.unit else {})
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Schema:
+        """Rebuild from `to_dict`, or from the settings of a TOML file."""
+        try:
+            features = fields["features"]
+            if not isinstance(features, Mapping):
+                features = {name: rest[0] if len(rest) == 1 else (rest[0], rest[1]) for name, *rest in features}
+            rest = {key: value for key, value in fields.items() if key != "features"}
+            return cls(features, **rest)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, TemplateError):
+                raise
+            raise TemplateError(f"this does not declare a table: {fields!r}.") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        """Read a TOML file.
+
+        Raises
+        ------
+        TemplateError
+            If it is not valid, or does not declare a table.
+        """
+        return cls.from_dict(read_settings(path, tuple(cls.__dataclass_fields__)))
+
+    def to_toml(self) -> str:
+        """Return the declaration as a TOML file."""
+        fields = self.to_dict()
+        del fields["features"]
+        lines = [f"{key} = {toml(value)}" for key, value in fields.items() if value is not False]
+        columns = [f"{toml(name)} = {toml(column.to_dict())}" for name, column in self.features.items()]
+        return "\n".join([*lines, "", "[features]", *columns, ""])
+
+
+def toml(value: Any) -> str:
+    """Spell a value in TOML; its texts, numbers and truth values are those of JSON."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {toml(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(entry) for entry in value) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def labels_of(labels: Any) -> tuple[str, ...]:
+    """Return declared labels as texts, all different."""
+    if isinstance(labels, str) or not isinstance(labels, Sequence):
+        raise TemplateError(f"declare the labels as a list, not {labels!r}.")
+    texts = tuple(label_text(value) for value in labels)
+    if len(texts) < 2 or len(set(texts)) != len(texts):
+        raise TemplateError(f"declare at least two labels, all of them different, not {list(texts)!r}.")
+    return texts
+
+
+def named_list(name: str, value: Any) -> Sequence[str]:
+    """Return a list of texts that may be missing."""
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TemplateError(f"{name} must be a list of texts, not {value!r}.")
+    return value
+
+
+def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
+    """Read a TOML file of settings."""
+    try:
+        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TemplateError(f"{path}: not valid TOML ({error}).") from error
+    unknown = [key for key in settings if key not in allowed]
+    if unknown:
+        raise TemplateError(f"{path}: unknown setting {unknown[0]!r}; settings are {', '.join(allowed)}.")
+    return settings

@@ -1,0 +1,99 @@
+"""A first draft of a schema, from data that are public: what it says is read off them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import DomainError
+from dpconvex.language.schema import Schema
+from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, day, is_missing, text_of
+from dpconvex.language.tables import columns_of, names_of
+
+__all__ = ["draft"]
+
+# A column of numbers with at most so many different ones may be a category.
+FEW = 2
+# A column of texts with more levels than this is not offered as a category.
+MANY = 200
+HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
+# off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
+"""
+
+
+def draft(data: Any, label: str) -> str:
+    """Return a TOML file that declares a public table.
+
+    Parameters
+    ----------
+    data : data frame, mapping of str to column, or path
+        Public data: its ranges and levels are what the draft says.
+    label : str
+        The column to be predicted.
+
+    Raises
+    ------
+    DomainError
+        If there is no such column, or a column has nothing in it.
+    """
+    names = names_of(data)
+    columns = columns_of(data, names, None, ()).columns
+    if label not in columns:
+        raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
+    found = {name: column_from(name, values.tolist()) for name, values in columns.items()}
+    target = found.pop(label)
+    ignored = [name for name, column in found.items() if column is None]
+    features = {name: column for name, column in found.items() if column is not None}
+    if target is None or not features:
+        raise DomainError(f"the columns {names} make no schema: the label or all features have too many levels.")
+    said: dict[str, Any] = {"labels": list(target.levels)} if isinstance(target, Categorical) else {}
+    if isinstance(target, Boolean):
+        said = {"labels": [target.false, target.true]}
+    elif isinstance(target, Numeric):
+        said = {"label_bounds": (target.lower, target.upper)}
+    schema = Schema(features, label, ignore=ignored or None, **said)
+    name = Path(data).name if isinstance(data, str | Path) else "a table"
+    return HEAD.format(name=name) + schema.to_toml()
+
+
+def column_from(name: str, values: list[Any]) -> Column | None:
+    """Return the declaration that a public column suggests; None for one that looks like an identifier."""
+    present = [value for value in values if not is_missing(value)]
+    if not present:
+        raise DomainError(f"column {name!r}: there is no entry to read a declaration off.")
+    missing = "indicator" if len(present) < len(values) else None
+    numbers = [number(value) for value in present]
+    levels = sorted({text_of(value).strip() for value in present})
+    if {level.casefold() for level in levels} == {"false", "true"}:
+        return Boolean(missing=missing)
+    if None not in numbers and len(levels) > FEW:
+        low, high = round_outward([value for value in numbers if value is not None])
+        return Numeric(low, high, missing)
+    days = [day(value) for value in present]
+    if None not in days and len(levels) > 1:
+        first, last = (datetime.date.fromordinal(end(n for n in days if n is not None)) for end in (min, max))
+        return Date(first, last, missing)
+    if len(levels) < 2 or len(levels) > MANY:
+        return None
+    return Categorical(levels, missing=missing)
+
+
+def number(value: Any) -> float | None:
+    """Return the finite number that an entry holds or spells."""
+    try:
+        found = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def round_outward(values: list[float]) -> tuple[float, float]:
+    """Return bounds of two digits about the numbers."""
+    low, high = min(values), max(values)
+    unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
+    low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+    return float(np.round(low, 12)), float(np.round(max(high, low + unit), 12))

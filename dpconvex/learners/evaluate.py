@@ -1,0 +1,199 @@
+"""How often a released model errs on records that it has not seen, counted privately.
+
+A record is a mistake or it is none, so a count of mistakes moves by at most one with one record: integer noise makes it private
+(docs/release.md, section 3).  Squared errors are cut at their largest value and added up on a fixed grid.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.core.record_domains import Choice
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import dense
+from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.record import check_clip
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, perturb
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.release import Release
+from dpconvex.release.solve import public_size
+
+__all__ = ["Evaluation", "evaluate"]
+
+# Errors of a regression are added up in steps of this.
+STEP = 2.0**-20
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An error that was measured privately.
+
+    Attributes
+    ----------
+    error : float
+        Share of mistakes, or mean squared error.
+    interval : tuple of float
+        It holds the error on these very records with probability 0.95, over the noise.
+    records : int
+        Their number; a noisy one where it is protected.
+    spent : Privacy or None
+        The promise that was kept; None if a seed was given.
+    """
+
+    error: float
+    interval: tuple[float, float]
+    records: int
+    spent: Privacy | None
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        status = f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
+        return f"error {self.error:.4g} (between {low:.4g} and {high:.4g}) on {self.records} records; {status}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(str(self))}</p>"
+
+
+def evaluate(
+    template: Template,
+    release: Release,
+    data: Mapping[str, ArrayLike],
+    privacy: Privacy,
+    *,
+    features: str = "x",
+    label: str = "y",
+    clip: bool = False,
+    budget: Budget | None = None,
+    name: str = "evaluate",
+    seed: int | None = None,
+) -> Evaluation:
+    """Measure the error of a release on records that it was not fitted to.
+
+    Records that the release was fitted to give a private answer, too, but not the error on new ones.
+
+    Parameters
+    ----------
+    template : Template
+        Of the release: says what a valid record is.
+    release : Release
+        With a prediction function that treats every record by itself.
+    data : mapping of str to array_like
+        One entry per field of the record.
+    privacy : Privacy
+        The promise to be kept; its delta is not needed.
+    features, label : str
+        The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
+        a number in a `Box`, squared errors are averaged.
+    clip : bool
+        Project records onto their declared domain instead of raising.
+    budget : Budget, optional
+        Charged before the data are read.
+    name : str
+        Name of the spend in the ledger.
+    seed : int, optional
+        For tests.  The evaluation then says that it is not private.
+
+    Returns
+    -------
+    Evaluation
+
+    Raises
+    ------
+    TemplateError
+        If the fields cannot be compared, or the release cannot predict.
+    DomainError
+        If a record is outside its declared domain.
+    BudgetExceeded
+        If the ledger has not enough left.
+    """
+    check_privacy("evaluate", privacy)
+    check_clip(clip)
+    largest = error_bound(template, features, label)
+    if not isinstance(release, Release):
+        raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
+    protected = privacy.adjacency == "add-remove"
+    public = public_size(template, data, privacy, 1 if protected else None)
+    template.record.check_names(data)
+    source = NoiseSource(seed)
+    pay(budget, Privacy(privacy.epsilon, 0.0, privacy.adjacency), name)
+    batch = template.record.validate(data, clip=clip, empty=protected)
+    if not protected and batch.size != public:
+        raise DomainError("the number of records changed; data must not change during an evaluation.")
+    errors = errors_of(template, release, batch, data, features, label, largest)
+    counts = [int(errors.sum()), batch.size] if protected else [int(errors.sum())]
+    # Where the number of records is protected, half of the promise pays for it.
+    each = privacy.epsilon / len(counts)
+    noises = [laplace(largest, each), *([laplace(1, each)] if protected else [])]
+    noisy = [
+        float(perturb(np.array([float(count)]), noise, source.seeded)[0])
+        for count, noise in zip(counts, noises, strict=True)
+    ]
+    records = max(round(noisy[1]), 1) if protected else public
+    unit = 1.0 if isinstance(template.record.fields[label], Choice) else STEP
+    spread = noises[0].scale * math.log(1 / 0.05) * unit / records
+    top = largest * unit
+    error = min(max(noisy[0] * unit / records, 0.0), top)
+    return Evaluation(
+        error,
+        (max(error - spread, 0.0), min(error + spread, top)),
+        records,
+        None if seed is not None else Privacy(privacy.epsilon, 0.0, privacy.adjacency),
+    )
+
+
+def error_bound(template: Template, features: str, label: str) -> int:
+    """Return how much one record can add to the sum of errors, in whole steps."""
+    if not isinstance(template, Template):
+        raise TemplateError(f"evaluate: expected a Template, not {type(template).__name__}.")
+    fields = template.record.fields
+    for name in (features, label):
+        if name not in fields:
+            raise TemplateError(f"evaluate: the record has no field {name!r}; its fields are {', '.join(fields)}.")
+    domain = fields[label]
+    if isinstance(domain, Choice):
+        return 1
+    lower, upper = (np.asarray(getattr(domain, side, np.inf)) for side in ("lower", "upper"))
+    if lower.shape != () or not np.isfinite([lower, upper]).all():
+        raise TemplateError(f"evaluate: the field {label!r} must be a Choice, or one bounded number, not {domain!r}.")
+    return math.ceil(float(upper - lower) ** 2 / STEP)
+
+
+def errors_of(
+    template: Template,
+    release: Release,
+    batch: Any,
+    data: Mapping[str, ArrayLike],
+    features: str,
+    label: str,
+    largest: int,
+) -> NDArray[np.int64]:
+    """Return the error of each record in whole steps, each between 0 and the largest one."""
+    if not batch.size:
+        return np.zeros(0, dtype=np.int64)
+    predicted = release.predict(dense(batch.fields[features][:]))
+    domain = template.record.fields[label]
+    truth = np.array(data[label], dtype=object) if isinstance(domain, Choice) else dense(batch.fields[label][:])
+    if predicted.shape != truth.shape:
+        raise TemplateError(
+            f"evaluate: predict must return shape {truth.shape}, one value for each record, not {predicted.shape}."
+        )
+    if isinstance(domain, Choice):
+        return np.asarray(predicted != truth, dtype=np.int64)
+    lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
+    squares = (np.clip(predicted, lower, upper) - truth) ** 2
+    return np.clip(np.rint(squares / STEP), 0, largest).astype(np.int64)
+
+
+def laplace(sensitivity: int, epsilon: float) -> IntegerNoise:
+    """Return integer noise that makes a sum of integers private, which one record moves by at most so much."""
+    scale = sensitivity / epsilon * (1 + 1e-12)
+    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)

@@ -1,0 +1,246 @@
+"""scikit-learn's own checks, and what its users rely on: names, sparse tables, pickles, pipelines, searches, budgets."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dpconvex as dp
+
+UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
+TWO_CLASSES = dict.fromkeys(
+    (
+        *("check_estimators_dtypes", "check_classifiers_classes", "check_fit2d_1feature"),
+        "check_classifier_data_not_an_array",
+    ),
+    UNDECLARED,
+)
+THREE_CLASSES = dict.fromkeys(
+    (
+        *("check_dtype_object", "check_estimator_sparse_array", "check_estimator_sparse_matrix"),
+        *("check_classifiers_classes", "check_classifiers_train", "check_decision_proba_consistency"),
+    ),
+    UNDECLARED,
+)
+
+
+def expected(estimator: Any) -> dict[str, str]:
+    if isinstance(estimator, dp.SoftmaxRegression):
+        return THREE_CLASSES
+    return TWO_CLASSES if isinstance(estimator, dp.LogisticRegression | dp.LinearSVC) else {}
+
+
+CHECKED = [
+    dp.LogisticRegression(clip=True, seed=0, epsilon=1e4),
+    dp.LinearSVC(clip=True, seed=0, epsilon=1e4, fit_intercept=True),
+    dp.SoftmaxRegression(clip=True, seed=0, epsilon=1e4, classes=(0, 1, 2)),
+    dp.Ridge(clip=True, seed=0, epsilon=1e4),
+    dp.HuberRegressor(clip=True, seed=0, epsilon=1e4, fit_intercept=True),
+]
+
+
+@parametrize_with_checks(CHECKED, expected_failed_checks=expected)
+def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def records(size: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-0.7, 0.7, size=(size, 2))
+    return x, (x[:, 0] + 0.5 * x[:, 1] > 0.2).astype(int)
+
+
+ESTIMATORS: dict[str, Any] = {
+    "logistic": dp.LogisticRegression(epsilon=50.0, seed=1, fit_intercept=True),
+    "svm": dp.LinearSVC(epsilon=50.0, seed=1),
+    "softmax": dp.SoftmaxRegression(epsilon=50.0, seed=1, fit_intercept=True),
+    "kernel": dp.KernelSVC(epsilon=50.0, seed=1, fit_intercept=True),
+    "gaussian": dp.LargeMarginGaussian(epsilon=50.0, seed=1),
+    "mixture": dp.LargeMarginGaussianMixture(epsilon=50.0, seed=1),
+    "ordinal": dp.OrdinalRegressor(epsilon=50.0, seed=1),
+    "ridge": dp.Ridge(epsilon=50.0, seed=1, bounds=(-10, 10), fit_intercept=True),
+    "huber": dp.HuberRegressor(epsilon=50.0, seed=1, bounds=(-10, 10)),
+    "quantile": dp.QuantileRegressor(epsilon=50.0, seed=1, bounds=(-10, 10), quantile=0.8),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_fitted_estimator_survives_pickling(name: str, tmp_path: Path) -> None:
+    x, y = records()
+    fitted = clone(ESTIMATORS[name]).fit(x, y)
+    for again in (pickle.loads(pickle.dumps(fitted)), joblib.load(joblib.dump(fitted, tmp_path / "model")[0])):
+        np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+        assert again.release_.status == fitted.release_.status
+        assert again.release_.certificate == fitted.release_.certificate
+        assert again.get_params() == fitted.get_params()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_tables_with_other_columns_are_refused(name: str) -> None:
+    x, y = records()
+    fitted = clone(ESTIMATORS[name]).fit(pd.DataFrame(x, columns=["a", "b"]), y)
+    assert list(fitted.feature_names_in_) == ["a", "b"]
+    assert fitted.n_features_in_ == 2
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(pd.DataFrame(x, columns=["b", "a"]))
+    with pytest.raises(ValueError, match="unseen at fit time"):
+        fitted.predict(pd.DataFrame(np.zeros((1, 3)), columns=["a", "b", "c"]))
+
+
+def test_coefficients_are_those_of_the_scores() -> None:
+    x, y = records()
+    for name in ("logistic", "svm"):
+        fitted = clone(ESTIMATORS[name]).fit(x, y)
+        scores = (x @ fitted.coef_.T + fitted.intercept_)[:, 0]
+        np.testing.assert_allclose(scores, fitted.decision_function(x), atol=1e-12)
+        np.testing.assert_array_equal(fitted.predict(x), (scores > 0).astype(int))
+    softmax = clone(ESTIMATORS["softmax"]).fit(x, y)
+    both = x @ softmax.coef_.T + softmax.intercept_
+    np.testing.assert_allclose(both[:, 1] - both[:, 0], softmax.decision_function(x), atol=1e-12)
+    for name in ("ridge", "huber", "quantile"):
+        fitted = clone(ESTIMATORS[name]).fit(x, 4 * x[:, 0])
+        np.testing.assert_allclose(x @ fitted.coef_ + fitted.intercept_, fitted.predict(x), atol=1e-12)
+    assert not hasattr(clone(ESTIMATORS["kernel"]).fit(x, y), "coef_")
+
+
+def test_probabilities_where_they_are_modelled() -> None:
+    x, y = records()
+    for name in ("logistic", "softmax"):
+        fitted = clone(ESTIMATORS[name]).fit(x, y)
+        chances = fitted.predict_proba(x)
+        np.testing.assert_allclose(chances.sum(axis=1), 1)
+        np.testing.assert_array_equal(chances[:, 1] > 0.5, fitted.decision_function(x) > 0)
+        np.testing.assert_allclose(np.exp(fitted.predict_log_proba(x)), chances)
+    assert not hasattr(ESTIMATORS["svm"], "predict_proba")
+
+
+def test_an_intercept_is_fitted_and_charged() -> None:
+    x, _ = records(2000)
+    y = (x[:, 0] > 0.35).astype(int)
+    without = dp.LogisticRegression(epsilon=50.0, seed=1, regularization=1e-4).fit(x, y)
+    with_one = dp.LogisticRegression(epsilon=50.0, seed=1, regularization=1e-4, fit_intercept=True).fit(x, y)
+    assert with_one.score(x, y) > without.score(x, y) + 0.1
+    assert with_one.intercept_[0] < 0
+    assert without.intercept_[0] == 0
+    bounds = [e.release_.certificate.gradient_bound for e in (without, with_one)]
+    assert bounds[1] == pytest.approx(bounds[0] * np.sqrt(1.25))
+
+
+def test_gaussians_are_those_that_score() -> None:
+    x, y = records()
+    fitted = clone(ESTIMATORS["gaussian"]).set_params(radius=2.0).fit(x, y)
+    scores = []
+    for precision, mean, phi in zip(fitted.precisions_, fitted.means_, ["Phi_0", "Phi_1"], strict=True):
+        constant = -0.5 * (fitted.release_[phi][-1, -1] - mean @ precision @ mean)
+        scores.append(constant - 0.5 * np.einsum("ni,ij,nj->n", x - mean, precision, x - mean))
+    np.testing.assert_allclose(scores[1] - scores[0], fitted.decision_function(x), atol=1e-6)
+    mixture = clone(ESTIMATORS["mixture"]).fit(x, y)
+    assert [mean.shape for mean in mixture.means_] == [(2, 2), (2, 2)]
+
+
+def test_sparse_tables_give_the_same_model() -> None:
+    x, y = records()
+    for name in ("logistic", "softmax", "ridge"):
+        dense, sparse = clone(ESTIMATORS[name]).fit(x, y), clone(ESTIMATORS[name]).fit(sp.csr_matrix(x), y)
+        np.testing.assert_allclose(sparse.predict(sp.csr_array(x)), dense.predict(x), atol=1e-6)
+
+
+def test_a_budget_is_shared_by_copies_and_stops_them() -> None:
+    x, y = records()
+    budget = dp.Budget(dp.Privacy(2.0))
+    with pytest.raises(dp.BudgetExceeded):
+        cross_val_score(dp.LogisticRegression(epsilon=0.7, budget=budget), x, y, error_score="raise")
+    assert budget.spent.epsilon == pytest.approx(1.4)
+    assert [entry.label for entry in budget.entries] == ["fit LogisticRegression"] * 2
+
+
+def test_a_budget_goes_to_workers_as_its_file(tmp_path: Path) -> None:
+    again = pickle.loads(pickle.dumps(dp.Budget(dp.Privacy(2.0), tmp_path / "budget.jsonl")))
+    again.spend(dp.Privacy(1.5), "elsewhere")
+    assert dp.Budget.open(tmp_path / "budget.jsonl").remaining.epsilon == 0.5
+    with pytest.raises(TypeError, match="Give it a path"):
+        pickle.dumps(dp.Budget(dp.Privacy(1.0)))
+
+
+def test_repeated_fits_are_warned_of() -> None:
+    x, y = records()
+    with pytest.warns(dp.PrivacyWarning, match=r"each fit spends epsilon = 3 .* budget"):
+        cross_val_score(dp.LogisticRegression(epsilon=3.0), x, y, cv=2)
+    with pytest.warns(dp.PrivacyWarning, match=r"dpconvex\.tune"):
+        GridSearchCV(dp.LogisticRegression(epsilon=3.0), {"regularization": [0.1, 1.0]}, cv=2).fit(x, y)
+    dp.LogisticRegression(epsilon=3.0).fit(x, y)  # one fit is what was asked for
+
+
+def test_what_learns_before_a_private_step_is_warned_of() -> None:
+    x, y = records()
+    with pytest.warns(dp.PrivacyWarning, match="StandardScaler learns from the data"):
+        make_pipeline(StandardScaler(), dp.LogisticRegression(clip=True)).fit(x, y)
+    make_pipeline(Normalizer(), dp.LogisticRegression(clip=True)).fit(x, y)
+
+
+def test_a_pipeline_from_a_data_frame_is_the_template_bit_for_bit() -> None:
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"age": rng.integers(0, 100, 300), "colour": rng.choice(["red", "green"], 300)})
+    sick = np.where(table["colour"] == "red", "yes", "no")
+    schema = dp.Schema({"age": (0, 100), "colour": dp.Categorical(["red", "green"])}, "sick", ["no", "yes"])
+    model = make_pipeline(dp.SchemaEncoder(schema), dp.LogisticRegression(epsilon=5.0, seed=3, classes=("no", "yes")))
+    assert model.fit(table, sick).score(table, sick) > 0.95
+    assert list(model[0].get_feature_names_out()) == schema.feature_names
+    X, y = schema.encode(table.assign(sick=sick))
+    template = dp.load("logistic_regression", features=3, labels=("no", "yes"))
+    alike = dp.solve(template, {"x": X, "y": y}, dp.Privacy(5.0), seed=3)
+    np.testing.assert_array_equal(model[-1].release_["w"], alike["w"])
+
+
+def test_a_template_of_ones_own() -> None:
+    x, y = records()
+    w = cp.Variable(2, name="w")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
+        lambda x, y: cp.logistic((1 - 2 * y) * (x @ w)),
+        0.001 * cp.sum_squares(w),
+        decision=lambda parameters, x: x @ parameters["w"],
+        probabilities="softmax",
+    )
+    model = clone(dp.PrivateEstimator(template, epsilon=50.0, seed=1)).fit(x, y)
+    assert model.score(x, y) > 0.7
+    assert list(model.classes_) == [0, 1]
+    assert model.predict_proba(x).shape == (400, 2)
+    with pytest.raises(TypeError, match="save the release"):
+        pickle.dumps(model)
+    with pytest.raises(dp.TemplateError, match="vector x of 3 features"):
+        dp.PrivateEstimator(template).fit(np.zeros((5, 3)), [0, 1, 0, 1, 0])
+
+
+def test_a_fitted_estimator_shows_its_certificate() -> None:
+    x, y = records()
+    assert "certificate" not in dp.LogisticRegression()._repr_html_()
+    shown = dp.LogisticRegression(epsilon=2.0).fit(x, y)._repr_html_()
+    assert "spent: epsilon = 2" in shown
+    assert "gradient bound G" in shown
+
+
+def test_targets_lie_between_declared_bounds() -> None:
+    x, _ = records()
+    with pytest.raises(dp.DomainError):
+        dp.Ridge(bounds=(0, 1)).fit(x, 5 * np.ones(len(x)))
+    clipped = dp.Ridge(bounds=(0, 1), clip=True, epsilon=50.0, seed=0).fit(x, 5 * np.ones(len(x)))
+    assert (clipped.predict(x) <= 1.2).all()
+    with pytest.raises(dp.TemplateError, match="bounds must be"):
+        dp.Ridge(bounds=(1, 0)).fit(x, x[:, 0])

@@ -1,0 +1,78 @@
+"""The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.learners.evaluate import STEP, error_bound, errors_of, laplace
+from dpconvex.mechanisms.grid import measurement
+
+LOGISTIC = dp.load("logistic_regression", features=2)
+HUBER = dp.load("huber_regression", features=2)
+MODEL = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=LOGISTIC.predict)
+LINE = dp.Release({"w": [0.5, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
+X = np.column_stack([np.linspace(-1, 1, 200), np.zeros(200)])
+Y = np.where(X[:, 0] > 0.5, 1, -1)  # a quarter of the records is misjudged
+
+
+def test_a_strong_promise_counts_about_right() -> None:
+    found = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(50.0), seed=1)
+    assert found.error == pytest.approx(0.25, abs=0.02)
+    assert found.interval[0] <= 0.25 <= found.interval[1]
+    assert found.records == 200
+    assert found.spent is None
+    assert "NOT PRIVATE" in str(found)
+    alike = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(50.0, adjacency="add-remove"), seed=1)
+    assert alike.error == pytest.approx(0.25, abs=0.02)
+    assert alike.records == pytest.approx(200, abs=3)
+
+
+def test_squared_errors_of_a_regression() -> None:
+    y = np.clip(X[:, 0], -1, 1)
+    found = dp.evaluate(HUBER, LINE, {"x": X, "y": y}, dp.Privacy(200.0), seed=2)
+    assert found.error == pytest.approx(float(np.mean((0.5 * X[:, 0] - y) ** 2)), abs=1e-3)
+
+
+def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
+    """Worst case: predictions at one end and targets at the other, and predictions beyond the bounds."""
+    far = dp.Release({"w": [100.0, 0.0]}, not_private_because="a test", predictor=HUBER.predict)
+    data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
+    largest = error_bound(HUBER, "x", "y")
+    batch = HUBER.record.validate(data)
+    errors = errors_of(HUBER, far, batch, data, "x", "y", largest)
+    assert errors[0] * STEP == pytest.approx(4.0)
+    assert 0 <= errors[0] <= largest
+
+
+@pytest.mark.parametrize("sensitivity", [1, 3, 2**22])
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 7.0])
+def test_the_noise_costs_what_is_promised(sensitivity: int, epsilon: float) -> None:
+    assert measurement(laplace(sensitivity, epsilon)).map(sensitivity) <= epsilon
+    assert measurement(laplace(sensitivity, epsilon)).map(sensitivity) >= epsilon * (1 - 1e-9)
+
+
+def test_it_is_paid_for_before_data_are_read() -> None:
+    budget = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.DomainError):
+        dp.evaluate(LOGISTIC, MODEL, {"x": 9 * X, "y": Y}, dp.Privacy(0.5), budget=budget)
+    assert budget.spent.epsilon == 0.5
+    found = dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5, 1e-6), budget=budget)
+    assert found.spent == dp.Privacy(0.5)
+    with pytest.raises(dp.BudgetExceeded):
+        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), budget=budget)
+
+
+def test_what_cannot_be_counted_costs_nothing() -> None:
+    budget = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="no field 'label'"):
+        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), label="label", budget=budget)
+    with pytest.raises(dp.TemplateError, match="expected a Release"):
+        dp.evaluate(LOGISTIC, LOGISTIC, {"x": X, "y": Y}, dp.Privacy(0.5), budget=budget)  # type: ignore[arg-type]
+    m = cp.Variable(2, name="m")
+    location = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.sum_squares(m - x), cp.sum_squares(m))
+    with pytest.raises(dp.TemplateError, match="no field 'y'"):
+        dp.evaluate(location, MODEL, {"x": X}, dp.Privacy(0.5), budget=budget)
+    assert budget.spent.epsilon == 0
