@@ -15,6 +15,7 @@ from randomgen import ChaCha
 
 import dpconvex as dp
 from dpconvex.core.to_cvxpy import variable_like
+from dpconvex.release.solve import projector
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.conic import perturbed_program
@@ -141,7 +142,7 @@ class Measured:
             size=self.size,
             strong_convexity=self.size * analysis.modulus,
             gradient_bound=analysis.gradient_bound,
-            projector=form.projection,
+            projector=projector(form),
         )
         self.kinked = analysis.kink is not None
         self.theta: Array | None = None
