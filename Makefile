@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint format bench golden clean
+.PHONY: help demo test lint format bench golden docs clean
 
 help:
 	@echo "make demo   fit a private classifier on the Breast Cancer data, print its certificate, draw error against epsilon"
@@ -19,6 +19,7 @@ help:
 	@echo "make format rewrite the files in the project's style"
 	@echo "make bench  measure: a table and pictures in benchmarks/results (the data of DPCONVEX_DATA, if there are any)"
 	@echo "make golden measure what tests/regression holds again, and show what moved (ARGUMENTS=--write writes it)"
+	@echo "make docs   build the documentation as a site in build/site"
 	@echo "make clean  remove .venv and caches"
 
 demo: $(INSTALLED)
@@ -39,6 +40,12 @@ bench: $(INSTALLED)
 
 golden: $(INSTALLED)
 	$(BIN)/python tests/regression/refresh.py $(ARGUMENTS)
+
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/python docs/build_rules.py
+	$(BIN)/python docs/build_api.py
+	$(BIN)/python -m mkdocs build --strict
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -306,7 +306,7 @@ import dpconvex as dp
 imported = time.process_time() - start
 start = time.perf_counter()
 import numpy as np
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 X, labels = breast_cancer()
 X = unit_ball(X, lower=1, upper=10)
 template = dp.load("large_margin_gaussian", features=9)
@@ -328,7 +328,7 @@ def cold_start(repetitions: int) -> Iterator[Row]:
 
 def demo_sweep(repetitions: int) -> Iterator[Row]:
     """The demonstration's sweep: six values of epsilon, ten draws each."""
-    from dpconvex.language.datasets import breast_cancer, unit_ball
+    from dpconvex.datasets import breast_cancer, unit_ball
 
     x, labels = breast_cancer()
     data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}

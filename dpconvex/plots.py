@@ -20,9 +20,18 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = ["draw_profile", "error_against_epsilon"]
+__all__ = [
+    "audit_curve",
+    "draw_profile",
+    "error_against_epsilon",
+    "error_bands",
+    "gaussians",
+    "learning_curve",
+    "spending",
+]
 
 PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
+CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
 
 def error_against_epsilon(
@@ -65,11 +74,7 @@ def error_against_epsilon(
     >>> figure.axes[0].get_xscale()
     'log'
     """
-    x, y = np.asarray(epsilons, dtype=float), np.asarray(errors, dtype=float)
-    if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
-        raise TemplateError("error_against_epsilon: epsilons must be a list of positive numbers.")
-    if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
-        raise TemplateError(f"error_against_epsilon: errors must have shape ({len(x)}, draws), not {y.shape}.")
+    x, y = grid_of("error_against_epsilon", epsilons, errors)
     figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     draws = "1 draw" if y.shape[1] == 1 else f"mean ± 1 sd of {y.shape[1]} draws"
@@ -122,6 +127,18 @@ def dress(axes: Axes, epsilons: np.ndarray) -> None:
     axes.set_xlabel("privacy parameter ε (smaller promises more)", color=TEXT)
     axes.set_ylabel("test error", color=TEXT)
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    plain_frame(axes)
+
+
+def own_axes(axes: Axes | None) -> Axes:
+    """Return the axes that were given, or new ones on a figure of their own."""
+    if axes is not None:
+        return axes
+    return Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained").add_subplot()
+
+
+def plain_frame(axes: Axes) -> None:
+    """Leave out the upper and the right side of the frame."""
     axes.set_axisbelow(True)
     axes.tick_params(colors=TEXT, length=3)
     for side in ("top", "right"):
@@ -130,8 +147,160 @@ def dress(axes: Axes, epsilons: np.ndarray) -> None:
         axes.spines[side].set_color(FAINT)
 
 
-def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
-    """Draw what an audit claims and found, and save the picture.
+def grid_of(caller: str, places: ArrayLike, errors: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return checked arrays of places and of errors at them."""
+    x, y = np.asarray(places, dtype=float), np.asarray(errors, dtype=float)
+    if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
+        raise TemplateError(f"{caller}: epsilons must be a list of positive numbers.")
+    if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
+        raise TemplateError(f"{caller}: errors must have shape ({len(x)}, draws), not {y.shape}.")
+    return x, y
+
+
+def error_bands(
+    epsilons: ArrayLike, errors: ArrayLike, *, label: str = "private", colour: str = PRIVATE, axes: Axes | None = None
+) -> Axes:
+    """Draw the median of test errors against epsilon, and a band from their lower to their upper quartile.
+
+    Parameters
+    ----------
+    epsilons : array_like, shape (k,)
+        Positive; drawn on a logarithmic axis.
+    errors : array_like, shape (k, draws)
+        Test errors between 0 and 1, several for each epsilon.
+    label, colour : str
+    axes : matplotlib.axes.Axes, optional
+        Axes to draw on, such as those that an earlier call returned; by default new ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        Save them with ``axes.figure.savefig(path)``.
+
+    Raises
+    ------
+    TemplateError
+        If the shapes do not go together, or an epsilon is not positive.
+    """
+    x, y = grid_of("error_bands", epsilons, errors)
+    drawn = own_axes(axes)
+    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
+    drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    drawn.plot(x, middle, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
+    dress(drawn, x)
+    drawn.legend(frameon=False, labelcolor=TEXT)
+    return drawn
+
+
+def learning_curve(
+    sizes: ArrayLike, errors: ArrayLike, *, label: str = "private", colour: str = PRIVATE, axes: Axes | None = None
+) -> Axes:
+    """Draw the median of test errors against the number of records, and a band between their quartiles.
+
+    Parameters
+    ----------
+    sizes : array_like, shape (k,)
+        Numbers of records; drawn on a logarithmic axis.
+    errors : array_like, shape (k, draws)
+    label, colour, axes
+        As for `error_bands`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TemplateError
+        As for `error_bands`.
+    """
+    drawn = error_bands(sizes, errors, label=label, colour=colour, axes=axes)
+    drawn.set_xlabel("number of records", color=TEXT)
+    return drawn
+
+
+def spending(certificate: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw where the epsilon of a certificate goes, one bar for each part.
+
+    Parameters
+    ----------
+    certificate : dpconvex.Certificate
+    axes : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    drawn = own_axes(axes)
+    parts = [(spent, what.split(":")[0].split(",")[0]) for spent, what in certificate.shares()]
+    shares = [100 * spent / certificate.epsilon for spent, _ in parts]
+    bars = drawn.barh([what for _, what in parts], shares, color=PRIVATE, height=0.6)
+    drawn.bar_label(bars, labels=[percent(share) for share in shares], padding=4, color=TEXT, fontsize=9)
+    drawn.invert_yaxis()
+    drawn.set_xlim(0, 112)
+    drawn.set_xlabel(f"share of epsilon = {certificate.epsilon:g}, in per cent", color=TEXT)
+    drawn.set_title(certificate.mechanism, loc="left", fontsize=11, color=TEXT)
+    plain_frame(drawn)
+    return drawn
+
+
+def percent(share: float) -> str:
+    """Write a share of a hundred for people."""
+    return f"{share:.0f} %" if share >= 10 or share < 0.05 else f"{share:.1f} %"
+
+
+def gaussians(
+    means: Any,
+    precisions: Any,
+    *,
+    labels: Any = None,
+    coordinates: tuple[int, int] = (0, 1),
+    axes: Axes | None = None,
+) -> Axes:
+    """Draw fitted Gaussians as ellipses, where they have fallen to exp(-1/2), from released parameters alone.
+
+    Parameters
+    ----------
+    means : sequence of array_like, shape (features,) or (components, features)
+        One entry for each class, such as ``means_`` of `LargeMarginGaussian` and `LargeMarginGaussianMixture`.
+    precisions : sequence of array_like, shape (features, features) or (components, features, features)
+    labels : sequence, optional
+        Names of the classes.
+    coordinates : pair of int
+        The two features that are shown: sections through the centres, with the other features held there.
+    axes : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    drawn = own_axes(axes)
+    angle = np.linspace(0, 2 * np.pi, 200)
+    circle = np.stack([np.cos(angle), np.sin(angle)])
+    pair = list(coordinates)
+    for number, (centres, matrices) in enumerate(zip(means, precisions, strict=True)):
+        colour = CLASSES[number % len(CLASSES)]
+        name = str(labels[number]) if labels is not None else f"class {number}"
+        stacked = np.reshape(matrices, (-1, *np.shape(matrices)[-2:]))
+        for centre, matrix in zip(np.atleast_2d(centres), stacked, strict=True):
+            values, vectors = np.linalg.eigh(matrix[np.ix_(pair, pair)])
+            if values[0] <= 1e-12 * max(values[-1], 1e-300):
+                continue  # flat in a direction: it has no ellipse
+            line = centre[pair][:, None] + (vectors / np.sqrt(values)) @ circle
+            drawn.plot(*line, color=colour, linewidth=1.8, label=name)
+            drawn.plot(*centre[pair], "+", color=colour, markersize=7)
+            name = "_"  # one entry of the legend for each class
+    drawn.set_aspect("equal", adjustable="datalim")
+    drawn.set_xlabel(f"feature {pair[0]}", color=TEXT)
+    drawn.set_ylabel(f"feature {pair[1]}", color=TEXT)
+    plain_frame(drawn)
+    if drawn.get_legend_handles_labels()[0]:
+        drawn.legend(frameon=False, labelcolor=TEXT)
+    return drawn
+
+
+def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
+    """Draw what an audit claims and found.
 
     Where the law of the answer was computed, that is delta against epsilon, with the claim as a point; else the found share of
     every claim, as bars.
@@ -139,11 +308,13 @@ def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     audit : dpconvex.Audit
-    path : str or path
-        Its ending decides the format.
+    axes : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
     """
-    figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    axes = own_axes(axes)
     worst = audit.worst
     if worst.masses is not None and worst.delta > 0:
         epsilons = np.linspace(0.0, 1.5 * max(worst.epsilon, worst.found_epsilon), 200)
@@ -161,7 +332,13 @@ def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
         axes.axvline(1.0, color=PLAIN, linestyle="--")
         axes.invert_yaxis()
         axes.set(xlabel="found / claimed")
-    figure.suptitle(
-        f"{audit.mechanism}\n{audit.privacy}: {'no claim was broken' if audit.holds else 'BROKEN'}", fontsize=9
-    )
+    verdict = "no claim was broken" if audit.holds else "BROKEN"
+    axes.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9, color=TEXT)
+    plain_frame(axes)
+    return axes
+
+
+def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
+    """Save the picture of `audit_curve`; the ending of the path decides the format."""
+    figure: Any = audit_curve(audit).figure
     figure.savefig(path)

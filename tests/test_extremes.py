@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 
 import dpconvex as dp
-from dpconvex.language.datasets import unit_ball
+from dpconvex.datasets import unit_ball
 from dpconvex.language.privacy import COMPUTABLE
 from dpconvex.solvers.first_order import FirstOrder
 

@@ -149,7 +149,7 @@ def test_the_wheel_loads_its_own_problems(installed: Environment) -> None:
 
 
 def test_the_wheel_holds_its_data(installed: Environment) -> None:
-    assert installed.python("__import__('dpconvex.language.datasets').language.datasets.breast_cancer()[0].shape") == [
+    assert installed.python("__import__('dpconvex.datasets').datasets.breast_cancer()[0].shape") == [
         683,
         9,
     ]

@@ -25,6 +25,7 @@ WINGS = [
     "core",
     "geometry",
     "language",
+    "datasets",
     "calculus",
     "noise",
     "mechanisms",

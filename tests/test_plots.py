@@ -12,8 +12,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+import dpconvex as dp
 from dpconvex.errors import TemplateError
-from dpconvex.plots import error_against_epsilon
+from dpconvex.plots import audit_curve, error_against_epsilon, error_bands, gaussians, learning_curve, spending
 
 EPSILONS = [0.1, 1.0, 10.0]
 ERRORS = np.array([[0.4, 0.2], [0.1, 0.1], [0.0, 0.04]])
@@ -90,3 +91,48 @@ def test_without_matplotlib_it_says_what_to_install() -> None:
         "else:\n    raise SystemExit('imported')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parent.parent)
+
+
+# One function for each picture, on axes of the caller's
+
+
+def test_bands_hold_the_middle_half_of_the_draws() -> None:
+    errors = np.array([[0.4, 0.3, 0.2, 0.1, 0.0], [0.1] * 5, [0.0] * 5])
+    axes = error_bands(EPSILONS, errors, label="ours")
+    assert error_bands(EPSILONS, errors / 2, label="theirs", colour="#b3541e", axes=axes) is axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.2, 0.1, 0.0])
+    band = axes.collections[0].get_paths()[0].vertices
+    assert {0.1, 0.3} <= set(np.round(band[np.isclose(band[:, 0], 0.1), 1], 12))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ours", "theirs"]
+    assert learning_curve([100, 1000, 10000], errors).get_xlabel() == "number of records"
+    with pytest.raises(TemplateError, match="error_bands: errors must have shape"):
+        error_bands(EPSILONS, [[0.1]])
+
+
+def test_bars_are_the_shares_of_the_certificate() -> None:
+    certificate = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 500)
+    axes = spending(certificate)
+    widths = [bar.get_width() for bar in axes.patches]
+    assert widths == pytest.approx([100 * spent for spent, _ in certificate.shares()])
+    assert sum(widths) == pytest.approx(100)
+    assert axes.get_yticklabels()[0].get_text() == "the noise"
+
+
+def test_ellipses_are_where_a_gaussian_has_fallen() -> None:
+    mean, precision = np.array([1.0, -2.0, 5.0]), np.diag([4.0, 1.0, 9.0])
+    axes = gaussians([mean, [[0.0, 0.0, 0.0]]], [precision, [np.eye(3)]], labels=["a", "b"])
+    line = np.array(axes.lines[0].get_data()).T - mean[:2]
+    np.testing.assert_allclose(np.einsum("ni,ij,nj->n", line, precision[:2, :2], line), 1.0)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    flat = gaussians([mean], [np.diag([1.0, 0.0, 0.0])])
+    assert not flat.lines
+
+
+def test_an_audit_is_drawn_on_axes() -> None:
+    template = dp.load("logistic_regression", features=1)
+    found = dp.audit(
+        template, dp.Privacy(1.0, 1e-3), dp.ObjectivePerturbation("gaussian"), size=100, effort=0.1, seed=0
+    )
+    axes = audit_curve(found)
+    assert "no claim was broken" in axes.get_title()
+    assert axes.get_xlabel() == "epsilon"

@@ -6,18 +6,33 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import dpconvex as dp
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROBLEMS = (ROOT / "docs" / "problems.md").read_text(encoding="utf-8")
+PAPERS = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_run_as_printed() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def run(text: str, name: str) -> dict[str, object]:
+    """Run the examples of a page, one after the other."""
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        exec(compile(block, name, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("page", ["quickstart", "data", "certificates", "estimators", "budgets"])
+def test_the_examples_of_the_documentation_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"), page)
+
+
+def test_the_examples_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run(README, "README.md")
     certificate, release = names["certificate"], names["release"]
     assert isinstance(certificate, dp.Certificate)
     assert isinstance(release, dp.Release)
@@ -25,15 +40,11 @@ def test_the_examples_run_as_printed() -> None:
 
 
 def test_every_shipped_problem_is_in_the_table() -> None:
-    assert set(re.findall(r'^\| `"(\w+)"` \|', README, flags=re.MULTILINE)) == set(dp.problems())
-
-
-def learners() -> str:
-    return README.split("## Learners of the papers")[1].split("\n## ")[0]
+    assert set(re.findall(r'^\| `"(\w+)"` \|', PROBLEMS, flags=re.MULTILINE)) == set(dp.problems())
 
 
 def test_every_learner_of_the_papers_has_a_row() -> None:
-    rows = [line.split("|")[1:-1] for line in learners().splitlines() if line.startswith("| ")][1:]
+    rows = [line.split("|")[1:-1] for line in PAPERS.splitlines() if line.startswith("| ")][1:]
     assert all(len(row) == 5 and all(cell.strip() for cell in row) for row in rows)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])}
     assert named <= set(dp.problems())
@@ -42,7 +53,7 @@ def test_every_learner_of_the_papers_has_a_row() -> None:
 
 
 def test_what_the_table_of_learners_names_exists() -> None:
-    text = learners()
+    text = PAPERS
     files = re.findall(r"`(tests/[\w/]+\.py)`", text)
     modules = re.findall(r"python -m (benchmarks[.\w]+)", text)
     assert len(files) >= 12

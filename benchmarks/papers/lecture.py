@@ -22,7 +22,7 @@ import dpconvex as dp
 from benchmarks import RESULTS
 from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
-from dpconvex.language.datasets import breast_cancer
+from dpconvex.datasets import breast_cancer
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.excess_risk import risk_bound
 from dpconvex.release.solve import DataEngine

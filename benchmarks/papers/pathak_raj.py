@@ -25,7 +25,7 @@ import dpconvex as dp
 from benchmarks import RESULTS
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import reproduce
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 

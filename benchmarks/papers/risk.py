@@ -33,7 +33,7 @@ from benchmarks.published.risk_bounds import (
     pathak_raj_theorem_5_2,
     pathak_raj_theorem_5_3,
 )
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.noise.samplers import gamma_direction, seeded_generator
 from dpconvex.release.solve import DataEngine

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dpconvex as dp
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.datasets import breast_cancer, unit_ball
 
 __all__ = ["Study", "main", "study"]
 

@@ -36,12 +36,12 @@ Array = NDArray[np.float64]
 class PrivateClassifier(ClassifierMixin, Private):
     """What classifiers share.
 
+    Further options are those of all estimators.
+
     Parameters
     ----------
     classes : sequence
         Labels that may occur, declared: a list that is read off the data would be an answer that nobody paid for.
-    **options
-        As for all estimators.
 
     Attributes
     ----------
@@ -154,12 +154,12 @@ class OrdinalRegressor(PrivateClassifier):
 class LargeMarginGaussian(PrivateClassifier):
     """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
 
+    Further options are those of the other classifiers.
+
     Parameters
     ----------
     competitors : {"summed", "soft"} or None
         How a record's competing classes are put together; None means "soft" for more than two classes.
-    **options
-        As for the other classifiers.
     """
 
     problem = "large_margin_gaussian"
@@ -192,6 +192,8 @@ class LargeMarginGaussian(PrivateClassifier):
 class KernelSVC(PrivateClassifier):
     """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
 
+    Further options are those of the other classifiers.  Mapped records have length 1 whatever the `radius`.
+
     Parameters
     ----------
     components : int
@@ -201,8 +203,6 @@ class KernelSVC(PrivateClassifier):
         Scale of the kernel.
     feature_seed : int
         Public seed of the frequencies.
-    **options
-        As for the other classifiers.  Mapped records have length 1 whatever the `radius`.
     """
 
     problem = "kernel_svm"

@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 class LargeMarginGaussianMixture(LargeMarginGaussian):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
 
+    Further options are those of `LargeMarginGaussian`.
+
     Parameters
     ----------
     components : int
@@ -39,8 +41,6 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         Rounds of the clustering, as for `dpconvex.NoisyKMeans`.
     centers : array_like, shape (classes, K, features), or None
         For "nearest"; fixed without looking at the data.
-    **options
-        As for `LargeMarginGaussian`.
 
     Attributes
     ----------

@@ -26,12 +26,12 @@ class PrivateEstimator(Private):
 
     The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.
 
+    Further options are those of all estimators; `regularization`, `radius` and `fit_intercept` are the template's affair.
+
     Parameters
     ----------
     learner : Template
         With a function to predict with.
-    **options
-        As for all estimators; `regularization`, `radius` and `fit_intercept` are the template's affair.
 
     Examples
     --------

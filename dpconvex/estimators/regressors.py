@@ -20,14 +20,14 @@ Array = NDArray[np.float64]
 class PrivateRegressor(RegressorMixin, Private):
     """What regressors share.
 
+    Further options are those of all estimators.
+
     Parameters
     ----------
     bounds : pair of float
         Public bounds of the target, which is moved from them to -1 and 1.
     fit_intercept : bool
         As for all estimators; without it, the middle of the bounds is predicted where all features are 0.
-    **options
-        As for all estimators.
     """
 
     weights = "w"
@@ -65,12 +65,12 @@ class PrivateRegressor(RegressorMixin, Private):
 class Ridge(PrivateRegressor):
     """Least squares in a ball: `problems/ridge_regression.py`.
 
+    Further options are those of the other regressors.
+
     Parameters
     ----------
     bound : float
         Bound on the norm of the coefficients, for a target between -1 and 1.
-    **options
-        As for the other regressors.
     """
 
     problem = "ridge_regression"
@@ -83,12 +83,12 @@ class Ridge(PrivateRegressor):
 class HuberRegressor(PrivateRegressor):
     """Robust linear regression: `problems/huber_regression.py`.
 
+    Further options are those of the other regressors.
+
     Parameters
     ----------
     threshold : float
         Residual at which the loss turns linear, for a target between -1 and 1.
-    **options
-        As for the other regressors.
     """
 
     problem = "huber_regression"
@@ -101,13 +101,13 @@ class HuberRegressor(PrivateRegressor):
 class QuantileRegressor(PrivateRegressor):
     """Linear regression to a quantile: `problems/quantile_regression.py`.
 
+    Further options are those of the other regressors.
+
     Parameters
     ----------
     quantile : float
     width : float
         Of the smoothed kink, for a target between -1 and 1.
-    **options
-        As for the other regressors.
     """
 
     problem = "quantile_regression"

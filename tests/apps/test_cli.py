@@ -208,11 +208,14 @@ def test_fit_with_a_file_of_settings(run: Run, data: str, tmp_path: Path, proble
     assert np.mean([found == label for found, (_, _, label) in zip(told["predictions"], rows(300), strict=True)]) > 0.9
 
 
-def test_the_settings_of_the_readme_work(run: Run, tmp_path: Path) -> None:
-    readme = (Path(dp.__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    (settings,) = re.findall(r"^```toml\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+def test_the_settings_of_the_documentation_work(run: Run, tmp_path: Path) -> None:
+    page = (Path(dp.__file__).parent.parent / "docs" / "command_line.md").read_text(encoding="utf-8")
+    (settings,) = re.findall(r"^```toml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "fit.toml").write_text(settings, encoding="utf-8")
-    lines = ["clump thickness,cell size,diagnosis", *(f"{1 + i % 10},{10 - i % 7},benign" for i in range(50))]
+    lines = [
+        "clump thickness,cell size,ward,diagnosis",
+        *(f"{1 + i % 10},{10 - i % 7},west,benign" for i in range(50)),
+    ]
     (tmp_path / "patients.csv").write_text("\n".join(lines), encoding="utf-8")
     command = ("fit", "large_margin_gaussian", "patients.csv", "--config", "fit.toml", "--out", "model.npz")
     assert run(*command, "--ledger", "budget.jsonl", "--budget", "3").status == 0

@@ -13,7 +13,7 @@ pytest.importorskip("tqdm")
 
 import dpconvex as dp
 from dpconvex.apps import demo
-from dpconvex.language.datasets import breast_cancer
+from dpconvex.datasets import breast_cancer
 
 
 def test_it_prints_a_certificate_and_a_table_and_draws_a_picture(

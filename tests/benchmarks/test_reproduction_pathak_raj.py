@@ -21,7 +21,7 @@ from benchmarks.papers.pathak_raj import (
     ways,
 )
 from dpconvex.apps import demo
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.noise.samplers import seeded_generator
 
 

@@ -14,8 +14,8 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, strategies as st
 
+from dpconvex.datasets import unit_ball
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.datasets import unit_ball
 from dpconvex.language.schema import Schema, read_settings
 from dpconvex.language.schema_columns import Boolean, Categorical, Date, Numeric, Ordered
 

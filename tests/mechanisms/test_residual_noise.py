@@ -19,7 +19,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import dpconvex as dp
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.certificate import TAIL
 from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb, smallest_delta
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation

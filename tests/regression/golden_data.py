@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn import datasets
 
 from benchmarks import public_data as loaders
-from dpconvex.language.datasets import breast_cancer as load_breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer as load_breast_cancer, unit_ball
 
 Array = NDArray[np.float64]
 Find = Callable[[str], Path]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.datasets import breast_cancer, unit_ball
 
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 

@@ -1,0 +1,68 @@
+"""Writes docs/api/*.md from the list of public names: ``python docs/build_api.py``."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STUB = HERE.parent / "dpconvex" / "__init__.pyi"
+
+# Pages, each with what it is about and the modules whose names it shows, by the start of their path.
+PAGES = {
+    "declaring": (
+        "Declaring a learner",
+        ("core", "language.huber_hinge", "language.privacy", "language.record", "language.template"),
+    ),
+    "tables": ("Tables and columns", ("language",)),
+    "proving": (
+        "Proving and fitting",
+        ("release.verify", "release.solve", "release.baseline", "release.release", "solvers"),
+    ),
+    "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),
+    "budgets": ("Budgets", ("release.budget",)),
+    "learners": ("Problems, mixtures, choices", ("learners",)),
+    "estimators": ("Estimators", ("estimators",)),
+    "auditing": ("Auditing", ("auditing",)),
+    "errors": ("Errors", ("errors",)),
+    "further": ("Further", ("",)),
+}
+HEAD = "# {title}\n\n<!-- Written by docs/build_api.py from dpconvex/__init__.pyi. -->\n"
+
+
+def public_names() -> list[tuple[str, str]]:
+    """Return (module, name) of every public name that is defined in the package."""
+    tree = ast.parse(STUB.read_text(encoding="utf-8"))
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
+    return [(node.module or "", alias.name) for node in froms for alias in node.names]
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page that has names."""
+    left, written = public_names(), {}
+    for page, (title, starts) in PAGES.items():
+        mine = [
+            (module, name)
+            for module, name in left
+            if any(f"{module}.".startswith(f"{s}." if s else "") for s in starts)
+        ]
+        left = [pair for pair in left if pair not in mine]
+        if mine:
+            blocks = [f"\n## dp.{name}\n\n::: dpconvex.{module}.{name}\n" for module, name in mine]
+            written[page] = HEAD.format(title=title) + "".join(blocks)
+    return written
+
+
+def main() -> None:
+    """Write the pages, and remove those that have no names any more."""
+    folder = HERE / "api"
+    folder.mkdir(exist_ok=True)
+    for old in folder.glob("*.md"):
+        old.unlink()
+    for page, text in pages().items():
+        (folder / f"{page}.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
