@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks import public_data
 from dpconvex.errors import DomainError
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 
 __all__ = ["CLASSES", "REGRESSION", "Split", "find"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.language.datasets import breast_cancer, unit_ball
+from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.added_quadratic import SHARE, hinged, leaf_radius
 from dpconvex.release.verify import analyse
 
