@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import public_data
-from dpconvex.errors import DomainError
 from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.errors import DomainError
 
 __all__ = ["CLASSES", "REGRESSION", "Split", "find"]
 

@@ -3,7 +3,7 @@
 If the user's mu is small, a quadratic of modulus Delta may be added; every Delta that is chosen without the data is private.
 Where a loss follows a target, or is the logarithm of a sum of exponentials, the one with the smallest predicted excess risk is
 taken, for parameters that are as long as is usual (`minimiser_radius`); hinges bend on a narrow band of margins only, where few
-records are, and a share of epsilon is left to their curvature.
+records are: at most a share of epsilon is left to their curvature, and less where the margins that they ask for say so.
 Neither depends on the units of the loss, of the features or of the target; the numbers are measured over public data sets
 (docs/choosing.md), and prove nothing.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ __all__ = [
     "best_added",
     "check_options",
     "hinged",
+    "leaf_lengths",
     "minimiser_radius",
     "not_strongly_convex",
     "reference_radius",
@@ -35,9 +37,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-# How far minimisers move leaves where the gradients of all records together are as long as the noise: a margin, in units of the
-# constant that it is compared with, and a leaf that follows a target, in units of the target's range.  Longer with more records.
-MARGIN, FOLLOWED, GROWTH = 8.5, 0.45, 0.25
+# How far minimisers move leaves where the gradients of all records are together as long as the noise: a margin, a hinge in units of
+# the constant that it is compared with, and a leaf that follows a target in units of the target's range.  More with more records.
+MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
 # The part of epsilon that is left to the curvature of hinges.
 SHARE, LARGEST_SHARE = 0.3, 500.0
 # A set of one point has a radius, too, that can be divided by.
@@ -51,11 +53,21 @@ HOPELESS = 1e3
 UNSURE = 1e-3
 
 
+class Lengths(NamedTuple):
+    """How long parameters are that move leaves as far as is usual; 0 where there is no leaf of that kind."""
+
+    margin: float
+    hinge: float
+    target: float
+
+
 def reference_radius(analysis: Analysis, given: float | None) -> float:
     """Return a guess of the norm of a good answer from public numbers, the same for every mechanism."""
-    return (
-        given if given is not None else max(min(leaf_radius(analysis)[0], analysis.form.feasible.norm_bound), SMALLEST)
-    )
+    if given is not None:
+        return given
+    lengths = leaf_lengths(analysis)
+    usual = lengths.hinge if hinged(analysis) and lengths.hinge else max(lengths.margin, lengths.target)
+    return max(min(usual, analysis.form.feasible.norm_bound), SMALLEST)
 
 
 def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: float) -> float:
@@ -67,27 +79,25 @@ def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: 
 def hinged(analysis: Analysis) -> bool:
     """Say whether losses are hinges or the like: no target, and no logarithm of a sum of exponentials."""
     bent = any(loss.scalar.logit is None and any(p.outer for p in loss.scalar.pieces) for loss in analysis.losses)
-    return bent and not leaf_radius(analysis)[1]
+    return bent and not leaf_lengths(analysis).target
 
 
 @once
-def leaf_radius(analysis: Analysis) -> tuple[float, bool]:
-    """Return how long parameters are that move leaves by `MARGIN` or `FOLLOWED`, and whether there is a target.
-
-    Lengths in leaf space become lengths of parameters by the longest row of `A_z`, whatever the loss is multiplied with.
-    """
+def leaf_lengths(analysis: Analysis) -> Lengths:
+    """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
     rows = np.unique(np.concatenate(gram.rows), axis=0)
     longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)), strict=True))
-    margin = target = 0.0
+    margin = hinge = target = 0.0
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
         for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
             norm = longest[bytes(row)]
             if norm > 0 and high > low:
-                target = max(target, FOLLOWED * (high - low) / norm)
+                target = max(target, FOLLOWED * float(high - low) / norm)
             elif norm > 0:
-                margin = max(margin, MARGIN * max(abs(low), 1.0) / norm)
-    return max(margin, target), target > 0
+                margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)
+                hinge = max(hinge, HINGE * float(abs(low)) / norm)
+    return Lengths(margin, hinge, target)
 
 
 def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:

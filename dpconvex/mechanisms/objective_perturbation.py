@@ -30,6 +30,7 @@ from dpconvex.mechanisms.added_quadratic import (
     best_added,
     check_options,
     hinged,
+    leaf_lengths,
     minimiser_radius,
     not_strongly_convex,
     reference_radius,
@@ -191,11 +192,14 @@ class ObjectivePerturbation:
         def risk(mu: float) -> float:
             return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
 
+        least = 0.0
         if self.reference_norm is None and hinged(analysis):
-            return shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
+            least = shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
+            if not leaf_lengths(analysis).hinge:
+                return least
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
         radius = self._radius(analysis, privacy, size)
-        return best_added(risk, regular, radius, None if joint else cost, privacy.epsilon)
+        return max(least, best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
 
     def _radius(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
         """Guess the norm of the minimiser, with the noise that there is when curvature is free."""

@@ -12,7 +12,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.mechanisms.added_quadratic import SHARE, hinged, leaf_radius
+from dpconvex.mechanisms.added_quadratic import SHARE, hinged, leaf_lengths
 from dpconvex.release.verify import analyse
 
 SIZE = 2000
@@ -66,7 +66,9 @@ def test_units_change_nothing(kind: str, mechanism: Any, privacy: dp.Privacy) ->
 
 
 def test_what_follows_a_target_and_what_is_a_hinge() -> None:
-    found = {kind: (leaf_radius(analyse(declared(kind)))[1], hinged(analyse(declared(kind)))) for kind in KINDS}
+    found = {
+        kind: (leaf_lengths(analyse(declared(kind))).target > 0, hinged(analyse(declared(kind)))) for kind in KINDS
+    }
     assert found == {
         "logistic": (False, False),
         "hinge": (False, True),
@@ -77,11 +79,16 @@ def test_what_follows_a_target_and_what_is_a_hinge() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0, 300.0, 1e4])
-def test_hinges_leave_curvature_its_share(epsilon: float) -> None:
+def test_hinges_leave_curvature_at_most_its_share(epsilon: float) -> None:
     analysis, privacy = analyse(declared("hinge")), dp.Privacy(epsilon)
     certificate = dp.ObjectivePerturbation().certify(analysis, privacy, 1)
-    paid = math.log1p(analysis.hessian_bound / certificate.strong_convexity)
-    assert paid == pytest.approx(SHARE * epsilon) if certificate.added else paid <= SHARE * epsilon
+    assert math.log1p(analysis.hessian_bound / certificate.strong_convexity) <= SHARE * epsilon * (1 + 1e-9)
+    soft = analyse(dp.load("large_margin_gaussian", features=2, classes=3, trace=0.0))
+    certificate = dp.ObjectivePerturbation().certify(soft, privacy, 1)
+    paid = math.log1p(soft.hessian_bound / certificate.strong_convexity)
+    if certificate.added and certificate.jacobian_epsilon < 2 * SHARE * epsilon * (1 - 1e-6):
+        assert paid == pytest.approx(SHARE * epsilon)
+    assert paid <= SHARE * epsilon * (1 + 1e-9)
 
 
 def test_summed_hinges_leave_most_of_epsilon_to_the_noise() -> None:
