@@ -1,6 +1,6 @@
 """How near the added quadratic is to the best of a grid: ``python -m benchmarks.utility.margins [--full]``.
 
-Objective perturbation with Gaussian noise, (epsilon, 1e-5), add-remove: test error with the quadratic that is chosen without data,
+Objective perturbation, Gaussian noise, (epsilon, 1e-5), add-remove: test error with the quadratic that is chosen without data,
 over the smallest test error of a grid around it.  What `dpconvex.mechanisms.added_quadratic` assumes was set by this.
 """
 

@@ -37,10 +37,10 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
-# How far minimisers move leaves where the gradients of all records are together as long as the noise: a margin, a hinge in units of
-# the constant that it is compared with, and a leaf that follows a target in units of the target's range.  More with more records.
+# How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
+# the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.
 MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
-# The part of epsilon that is left to the curvature of hinges.
+# At most this part of epsilon is left to the largest curvature of hinges; a number whose exponential is one, too.
 SHARE, LARGEST_SHARE = 0.3, 500.0
 # A set of one point has a radius, too, that can be divided by.
 SMALLEST = 1e-100

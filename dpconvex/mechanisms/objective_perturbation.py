@@ -67,8 +67,8 @@ class ObjectivePerturbation:
         Gamma-distributed norm and uniform direction, for pure epsilon; Gaussian noise, for (epsilon, delta); or matrix-shaped
         noise, for pure epsilon where every gradient is a matrix of rank one (softmax, large-margin Gaussians).
     added : float or None
-        Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
-        risk, which uses public numbers only.
+        Modulus of a quadratic to add to the objective, in sum form; None picks one from public numbers only, by
+        the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
     tolerance : float
