@@ -6,6 +6,10 @@ The public names are listed in ``__init__.pyi``.  Each is imported from its modu
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import lazy_loader
 
 __version__ = "0.1.0"
@@ -13,13 +17,24 @@ __version__ = "0.1.0"
 _load, _, _names = lazy_loader.attach_stub(__name__, __file__)
 __all__ = sorted([*_names, "__version__"])
 
+if find_spec("sklearn") is None:  # what needs it is left out of listings, and says so when it is asked for
+    _stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    _blocks = re.findall(r"^from \.estimators\.\w+ import (\([^)]*\)|.*)$", _stub, flags=re.MULTILINE)
+    _optional = {name for block in _blocks for name in re.findall(r"(\w+) as", block)}
+    __all__ = [name for name in __all__ if name not in _optional]
+
 
 def __getattr__(name: str) -> object:
     if name not in _names:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
-    value = globals()[name] = _load(name)
+    try:
+        value = globals()[name] = _load(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "sklearn":
+            raise
+        raise ImportError(f"dpconvex.{name} needs scikit-learn: pip install 'dpconvex[estimators]'.") from error
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if not name.startswith("_")), *__all__})

@@ -36,6 +36,7 @@ from .estimators.regressors import (
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
+from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record
 from .language.schema import Schema as Schema
 from .language.schema_columns import (
@@ -47,6 +48,7 @@ from .language.schema_columns import (
 )
 from .language.template import Template as Template
 from .learners.clustering import cluster as cluster
+from .learners.coefficients import Coefficients as Coefficients, coefficients as coefficients
 from .learners.components import Components as Components
 from .learners.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from .learners.fourier_features import RandomFourierFeatures as RandomFourierFeatures
@@ -62,11 +64,16 @@ from .mechanisms.objective_perturbation import ObjectivePerturbation as Objectiv
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
 from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
+from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .release.baseline import minimize as minimize
+from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
+from .release.calibration import Shared as Shared, calibrate as calibrate
+from .release.collect import statistics as statistics
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
 from .release.solve import solve as solve
+from .release.statistics import Statistics as Statistics
 from .release.verify import is_private as is_private, verify as verify
 from .solvers.conic import Conic as Conic
 

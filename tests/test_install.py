@@ -191,3 +191,27 @@ def test_an_editable_install_sees_new_and_changed_problems(editable: Environment
         assert editable.python("dp.problems()['just_added']") == "Second."
     finally:
         file.unlink()
+
+
+def test_without_scikit_learn_only_its_estimators_are_missing() -> None:
+    code = """
+import importlib.util, pydoc, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "sklearn" else found(name, *rest)
+sys.modules["sklearn"] = None
+import dpconvex
+assert "LogisticRegression" not in dir(dpconvex)
+assert "solve" in dir(dpconvex)
+assert "NoisyGradientDescent" in pydoc.render_doc(dpconvex)
+from dpconvex import *
+print(Schema.__name__)
+try:
+    dpconvex.LogisticRegression
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "Schema",
+        "dpconvex.LogisticRegression needs scikit-learn: pip install 'dpconvex[estimators]'.",
+    ]

@@ -17,7 +17,7 @@ from dpconvex.mechanisms.noise_laws import shape_of
 from dpconvex.noise.matrix_variate import best_structure
 from dpconvex.noise.samplers import system_generator
 
-__all__ = ["attack_drawing"]
+__all__ = ["attack_drawing", "attack_vectors"]
 
 Array = NDArray[np.float64]
 
@@ -55,7 +55,11 @@ class Nothing:
 
 def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, draws: int) -> Attack:
     """Compare the noise that a mechanism draws with the law that its certificate claims."""
-    vectors = drawn(analysis, certificate, mechanism, draws)
+    return attack_vectors(analysis, certificate, drawn(analysis, certificate, mechanism, draws))
+
+
+def attack_vectors(analysis: Analysis | None, certificate: Certificate, vectors: Array) -> Attack:
+    """Compare noise vectors, shape (m, dim), with a claimed law; that of matrices needs the constants of their template."""
     p, scale, claimed = certificate.noise_dimension, certificate.noise_scale, 1 / certificate.noise_scale
     norms = np.linalg.norm(vectors, axis=1)
     count = len(vectors)
@@ -64,6 +68,7 @@ def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mech
     elif certificate.noise == "gaussian":
         found = float(np.sqrt(chi2.ppf(ALARM, count * p) / (norms**2).sum()))
     else:
+        assert analysis is not None
         structure = best_structure(analysis)
         ideal = reference(*shape_of(certificate), scale, count)
         expected = np.linalg.norm(ideal @ np.asarray(structure.map.T.todense()), axis=1)

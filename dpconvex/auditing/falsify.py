@@ -182,6 +182,8 @@ def falsify(
     >>> dp.falsify(template, certificate, starts=8, steps=20, seed=0)["gradient_bound"].ratio > 0.99
     True
     """
+    if isinstance(certificate, Certificate) and certificate.perturbed == "statistics":
+        raise TemplateError("falsify: the constants are those of statistics, not of gradients; dp.audit attacks them.")
     analysis = analyse(template)
     if certificate is not None and not isinstance(certificate, Certificate):
         raise TemplateError(f"falsify: expected a Certificate, not {type(certificate).__name__}.")

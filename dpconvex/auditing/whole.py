@@ -11,6 +11,7 @@ import numpy as np
 from dpconvex.auditing.choices import attack_clustering, attack_repetitions, attack_selection
 from dpconvex.auditing.drawn import attack_drawing
 from dpconvex.auditing.objective import Effort, attack_objective
+from dpconvex.auditing.released_statistics import attack_statistics
 from dpconvex.auditing.report import Attack, Audit
 from dpconvex.auditing.runs import attack_runs
 from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output
@@ -164,6 +165,8 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
+    if certificate.perturbed == "statistics":
+        return attack_statistics(template, certificate, DRAWS, rng)
     analysis = analyse(template)
     attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
     found = [attack[certificate.perturbed](analysis, certificate, work, rng)]

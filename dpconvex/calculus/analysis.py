@@ -98,7 +98,7 @@ class Analysis:
     Attributes
     ----------
     losses : tuple of LossBounds
-        One for each combination of discrete fields.
+        One for each combination of discrete fields that is examined (`LossForm.labels`).
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
     """
@@ -115,11 +115,11 @@ class Analysis:
         rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, rows, self.reach)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
-        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
+        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.losses)))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
-        loss = self.form.template.losses[k]
-        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
+        loss = self.form.losses[k]
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.combinations[k].items())
         entries, step = walker.walk(loss)
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:
@@ -134,7 +134,7 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        written = self.form.template.written[k]
+        written = self.form.template.written[self.form.labels[k]]
         source = "" if written is loss else "in normal form; docs/theory.md, section 2"
         whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
         return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))

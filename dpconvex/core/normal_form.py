@@ -62,10 +62,10 @@ SAME = 1e-6
 def normal_forms(losses: Sequence[Expression], variables: Sequence[Variable], record: Fields) -> tuple[Expression, ...]:
     """Return the normal form of each loss, in the variables and the fields of one record."""
     try:
-        expander = Expander(Space(variables), Bases(record))
+        reader = TermReader(Expander(Space(variables), Bases(record)))
     except TemplateError:
         return tuple(losses)
-    return tuple(normal_form(loss, expander) for loss in losses)
+    return tuple(rewritten(loss, reader) for loss in losses)
 
 
 def normal_form(loss: Expression, expander: Expander) -> Expression:
@@ -79,7 +79,11 @@ def normal_form(loss: Expression, expander: Expander) -> Expression:
     >>> print(normal_form(written, Expander(Space([W]), Bases(Record(x=Ball(2))))))
     log_sum_exp(x @ W - x @ W[:, 0])
     """
-    reader = TermReader(expander)
+    return rewritten(loss, TermReader(expander))
+
+
+def rewritten(loss: Expression, reader: TermReader) -> Expression:
+    """Do the work of `normal_form`; a reader remembers what losses share."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
             settled, changed = Normaliser(reader).settle(reader.one(loss))
@@ -125,9 +129,10 @@ class Normaliser:
     def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
         if term.atom is None:
             return Combination(((ONE, term),)), False
-        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in term.arguments]
+        inner = () if term.is_of_affine else term.arguments
+        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in inner]
         if any(changed for part in pairs for _, changed in part):
-            term = replace(term, arguments=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
+            term = replace(term, given=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
         rules = (self.smallest, self.even, self.product) if negative else (self.even, self.product)
         for rule in rules:
             found = rule(term)
@@ -151,7 +156,7 @@ class Normaliser:
             return None
         behind = list(inner.arguments[0].ravel(order="F"))
         if len(behind) == 1:
-            return Combination(((ONE, replace(term, arguments=(table(behind), *term.arguments[1:]), changed=True)),))
+            return Combination(((ONE, replace(term, given=(table(behind), *term.arguments[1:]), changed=True)),))
         square = term.atom is POWER and term.option("p") == 2
         if not square or inner.atom is not NORM or inner.option("p") != 2:
             return None
@@ -169,7 +174,7 @@ class Normaliser:
                 ((factor, curved),) = inner.curved
                 arguments = list(term.arguments)
                 arguments[place] = table([Combination(((ONE, curved),))])
-                return Combination(((factor, replace(term, arguments=tuple(arguments), changed=True)),))
+                return Combination(((factor, replace(term, given=tuple(arguments), changed=True)),))
         return None
 
     def collected(self, total: Combination) -> tuple[Combination, bool]:
@@ -217,10 +222,10 @@ class Normaliser:
         parts = [(c, e) for c, e in total.affine if e.source.variables]
         public = tuple(pair for pair in total.affine if pair not in parts)
         curved, changed = list(total.curved), False
-        if curved and parts and not self.moving(Combination((), tuple(parts))):
+        if curved and parts and not self.moves(parts):
             public, parts, changed = (*public, *self.at_zero(Combination((), tuple(parts))).affine), [], True
         for k, (factor, term) in enumerate(curved):
-            if factor <= 0 or points(term) is None:
+            if factor <= 0 or not has_points(term):
                 continue
             own = parts if len(curved) == 1 else [pair for pair in parts if self.belongs(pair, factor, term)]
             found = self.shifted(factor, term, Combination((), tuple(own)))
@@ -230,6 +235,11 @@ class Normaliser:
                 public += found.affine
                 parts = [pair for pair in parts if pair not in own]
         return Combination(tuple(curved), (*parts, *public)), changed
+
+    def moves(self, parts: Sequence[tuple[Fraction, Entry]]) -> bool:
+        """Whether affine terms depend on theta: mostly their values show it, without their coefficients."""
+        seen = len(parts) == 1 and parts[0][1].source.is_scalar and self.reader.differs(parts[0][1].source)
+        return seen or bool(self.moving(Combination((), tuple(parts))))
 
     def moving(self, combination: Combination) -> Terms:
         """Return what multiplies coordinates of theta in the affine part of a combination."""
@@ -252,6 +262,8 @@ class Normaliser:
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
         """Write a curved term with a factor, plus affine ones, as one term; None if that is what it is."""
+        if term.is_of_affine and not (term.atom is LOG_SUM_EXP and term.entry.source.args[0].size == 2):
+            return self.shifted_array(factor, term, own)
         entries = points(term)
         assert entries is not None
         two_points = term.atom is LOGISTIC or (term.atom is LOG_SUM_EXP and len(entries) == 2)
@@ -271,11 +283,20 @@ class Normaliser:
         moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
         atom = LOG_SUM_EXP if two_points else term.atom
         assert atom is not None
-        if atom in (LOG_SUM_EXP, MAX) and not two_points and not term.changed:
-            source = term.entry.source
-            shifted = source.args[0] + build(own * (1 / factor))
-            return self.reader.one(atom(shifted, **dict(source.options))) * factor
         return Combination(((factor, applied(atom, moved)),))
+
+    def shifted_array(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
+        """Add affine terms to all entries of an array at once; no entry is looked at."""
+        if not own.affine:
+            return None
+        assert term.atom is not None
+        source = term.entry.source
+        return self.reader.one(term.atom(source.args[0] + build(own * (1 / factor)), **dict(source.options))) * factor
+
+
+def has_points(term: Curved) -> bool:
+    """Whether `points` finds some."""
+    return term.atom in (LOG_SUM_EXP, MAX) if term.is_of_affine else points(term) is not None
 
 
 def points(term: Curved) -> tuple[Combination, ...] | None:

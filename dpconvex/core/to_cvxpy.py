@@ -176,6 +176,38 @@ class ConicForm:
         return theta if np.isfinite(theta).all() and "nfeasible" not in str(found.status) else None
 
 
+def least_squares_program(
+    space: Space,
+    roots: Sequence[tuple[Any, Array]],
+    slope: Array,
+    public: tuple[Expression, float],
+    constraints: Sequence[Constraint],
+) -> tuple[Array | None, str]:
+    """Minimise ``sum ||root theta[mine]||^2 / 2 - <slope, theta>`` plus a multiple of a function of the variables.
+
+    Returns coordinates, or None, and what the solver says of them, which nobody need believe.
+    """
+    theta = cp.Variable(space.dim)
+    writer, limits = Writer(), []
+    for block in space.blocks.values():
+        leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
+        writer.leaves[block.variable] = leaf
+        limits.extend(attribute_constraints(block.variable, leaf))
+    limits.extend(writer.constraint(constraint) for constraint in constraints)
+    function, factor = public
+    goal = factor * writer.expression(function) - slope @ theta
+    goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
+    program = cp.Problem(cp.Minimize(goal), limits)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program.solve(solver=cp.CLARABEL)
+    except cp.SolverError as error:
+        return None, f"not solved ({error})"
+    solved = program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None
+    return (np.asarray(theta.value) if solved else None), str(program.status)
+
+
 def attribute_constraints(variable: Variable, leaf: Any) -> list[Any]:
     """Write what the attributes of a variable ask of its values."""
     has = variable.attributes

@@ -83,7 +83,7 @@ class BlockEngine:
             else 8 * int(np.prod(column.shape[1:], dtype=np.int64))
             for column in self.batch.fields.values()
         )
-        leaves = max(len(label.combine) for label in self.form.labels)
+        leaves = max(label.combine.shape[0] for label in self.form.labels)
         rows = BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1)
         if not isinstance(self.design, LinearDesign):
             rows = min(4 * rows, BLOCK_WORK / (self.form.forms * len(self.form.monomials)))
@@ -229,7 +229,10 @@ class BlockEngine:
         for label, end in zip(kind.labels, share.ends, strict=True):
             if end > start:
                 rows = share.rows[start:end]
-                np.matmul(label.combine, forms[:, rows], out=leaves[:, start:end])
+                if sp.issparse(label.combine):
+                    leaves[:, start:end] = label.combine @ forms[:, rows]
+                else:
+                    np.matmul(label.combine, forms[:, rows], out=leaves[:, start:end])
                 if offset and label.offset.nnz:
                     constant = label.constant
                     if constant is not None:

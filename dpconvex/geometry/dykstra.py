@@ -22,6 +22,8 @@ Indices = NDArray[np.int64]
 PLANNED = 4e-14
 QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
 SAMPLES = 10
+# Corrections that are so many times as long as the set is wide take more sweeps than there are.
+FAR = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,11 @@ class Intersection(Piece):
     # The corrections of the last projection, where the next one begins: they change how fast an answer is found.
     _last: Warm = field(default_factory=Warm, repr=False)
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def parts(self) -> list[tuple[Piece, Indices]]:
         """Each piece and where its coordinates stand."""
@@ -59,6 +66,8 @@ class Intersection(Piece):
     def solve(self, x: Array) -> tuple[Array, Array]:
         """Return the projection and the corrections: by Anderson's extrapolation, and where that goes astray, by Nesterov's."""
         scale = float(np.linalg.norm(x) + np.linalg.norm(self.inner) + 1e-290)
+        if scale > FAR * self.norm_bound():
+            raise NotConverged(f"the projection on {self.text} is not searched for from {scale:.3g} away.")
         cold = np.zeros((len(self.parts), len(x)))
         warm = self._last.get("corrections", cold)
         for method, start, sweeps in (

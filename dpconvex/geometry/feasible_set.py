@@ -8,6 +8,7 @@ nothing projects on them the set says so, and names the constraints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -32,6 +33,8 @@ Array = NDArray[np.float64]
 
 # Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
 NEAREST = 1e-9
+# Where none is found at all, points on the way to 0 are projected.
+HALVINGS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +85,14 @@ class FeasibleSet:
         except DPConvexError as error:
             return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
         return None
+
+    @cached_property
+    def by_inequalities(self) -> FeasibleSet | None:
+        """The same set without its projections, where they are solvers' own and can fail; None if it cannot do without."""
+        if self.reason is not None or not any(piece.iterates for piece in self.pieces):
+            return None
+        bare = replace(self, pieces=(), reason="a projection on it was not found")
+        return bare if bare.obstacle is None else None
 
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
@@ -194,6 +205,22 @@ class FeasibleSet:
             point = np.array(theta, dtype=float)
             near = NEAREST * (1 + float(np.linalg.norm(point)))
             return minimum(SquaredDistance(point), self.linearised, point, near).point
+        try:
+            return self._by_pieces(theta)
+        except NotConverged as error:
+            return self._instead(theta, error)
+
+    def _instead(self, theta: Array, error: NotConverged) -> Array:
+        """Return a point of K where no projection was found, which happens far away from K; no certificate is for this one."""
+        if self.by_inequalities is not None:
+            with suppress(DPConvexError):
+                return self.by_inequalities.project(theta)
+        for halvings in range(1, HALVINGS):
+            with suppress(NotConverged):
+                return self._by_pieces(theta / 2.0**halvings)
+        raise error
+
+    def _by_pieces(self, theta: Array) -> Array:
         y = np.array(theta, dtype=float)
         for coordinates, shift, lower, upper in self._spectra:
             y[coordinates] = clip_spectra(y[coordinates], shift, lower, upper)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
@@ -78,8 +79,10 @@ class Certificate:
         What the proof takes for granted.
     advice : tuple of str
         What dominates the cost, and what would lower it.
-    perturbed : {"objective", "output", "gradients"}
-        What the noise is added to.
+    perturbed : {"objective", "output", "gradients", "statistics"}
+        What the noise is added to.  For statistics, `gradient_bound` is the length of those of one record, `sensitivity` how
+        far their sum moves, `noise_dimension` their number, `noise_scale` in their units, and `tolerance` bounds the rounding of
+        the sum; no objective is minimised before they are released, and the other constants are 0.
     noise : {"gamma", "gaussian", "matrix"}
         Law of the noise.
     mean_noise : float or None
@@ -92,6 +95,8 @@ class Certificate:
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
+    event : Event or None
+        What the release is for accounting, which a `Budget` keeps; None if nothing but its promise is known.
     """
 
     privacy: Privacy
@@ -117,6 +122,7 @@ class Certificate:
     settings: dict[str, float] = field(default_factory=dict)
     cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
+    event: Event | None = field(default=None, repr=False)
 
     @property
     def epsilon(self) -> float:
@@ -130,8 +136,8 @@ class Certificate:
 
     @property
     def minimises(self) -> bool:
-        """Whether the answer is a minimiser, and not what noisy gradients lead to."""
-        return self.perturbed != "gradients"
+        """Whether noise is added to a minimiser or to what is minimised, and not to gradients or statistics."""
+        return self.perturbed not in ("gradients", "statistics")
 
     @property
     def pays_for_distance(self) -> bool:
@@ -147,8 +153,10 @@ class Certificate:
     def expected_shift(self) -> float:
         """How far the noise moves the answer on average, at most: the mean of ||b||/mu, or of ||b|| on the output itself.
 
-        For noise on gradients it is the length of all steps that the noise makes.
+        For noise on gradients it is the length of all steps that the noise makes; for statistics, what these are moved by.
         """
+        if self.perturbed == "statistics":
+            return self.expected_noise
         if not self.minimises:
             return self.settings["steps"] * self.settings["step_size"] * self.expected_noise
         return self.expected_noise if self.pays_for_distance else self.expected_noise / self.strong_convexity
@@ -161,7 +169,7 @@ class Certificate:
         allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
         said = []
-        if not self.minimises:
+        if self.perturbed == "gradients":
             said.append(
                 "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
             )
@@ -177,17 +185,10 @@ class Certificate:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (constant, value, where it comes from)."""
-        root = self.derivation
-        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
-        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
-        added = f", of which {number(self.added)} were added" if self.added else ""
-        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
-        if self.perturbed == "objective":
-            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
-        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
-        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
-        where = {"objective": "", "output": " (on the parameters)", "gradients": " (at every step)"}[self.perturbed]
-        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{where}"
+        if self.perturbed == "statistics":
+            yield from self._statistics_rows()
+        else:
+            yield from self._answer_rows()
         if self.predicted_risk is not None:
             yield (
                 "predicted excess risk",
@@ -203,10 +204,32 @@ class Certificate:
             yield name.replace("_", " "), number(value), why
         if self.cover is not None:
             exponent = round(math.log2(self.cover.step))
-            yield "distance tau", number(self.cover.distance), "of the computed answer from the exact one, at most"
+            what = "statistics from the exact ones" if self.perturbed == "statistics" else "answer from the exact one"
+            yield "distance tau", number(self.cover.distance), f"of the computed {what}, at most"
             yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
         if self.clustering is not None:
             yield from clustering_rows(self.clustering)
+
+    def _statistics_rows(self) -> Iterator[tuple[str, str, str]]:
+        root = self.derivation
+        yield "statistics", f"{self.noise_dimension}", source(root, "moments")
+        yield "length of a record's", number(self.gradient_bound), source(root, "length")
+        yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
+        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
+        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)} (on the statistics)"
+
+    def _answer_rows(self) -> Iterator[tuple[str, str, str]]:
+        root = self.derivation
+        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+        added = f", of which {number(self.added)} were added" if self.added else ""
+        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+        if self.perturbed == "objective":
+            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
+        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
+        where = {"objective": "", "output": " (on the parameters)", "gradients": " (at every step)"}[self.perturbed]
+        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{where}"
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
@@ -235,8 +258,12 @@ class Certificate:
     def shares(self) -> Iterator[tuple[float, str]]:
         """Yield the shares of epsilon and what each pays for."""
         delta = "all of delta" if self.clustering is None else "its delta"
+        product = ": beta x the sensitivity" if self.perturbed == "statistics" else ": beta x G_adj"
         paid = {"gaussian": f", with {delta}", "matrix": ": beta x the sensitivity in the nuclear norm"}
-        yield self.noise_epsilon, f"the noise{paid.get(self.noise, ': beta x G_adj')}"
+        yield (
+            self.noise_epsilon,
+            f"the noise{paid.get(self.noise, product)}",
+        )
         if self.perturbed == "objective":
             yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
         if self.cover is not None:
@@ -270,6 +297,7 @@ class Certificate:
             "settings": dict(self.settings),
             "privacy": self.privacy.to_dict(),
             "derivation": self.derivation.to_dict(),
+            "event": None if self.event is None else self.event.to_dict(),
         }
         return plain | {name: None if plain[name] is None else asdict(plain[name]) for name in PARTS}
 
@@ -281,6 +309,7 @@ class Certificate:
         fields["settings"] = dict(fields["settings"])
         fields["privacy"] = Privacy.from_dict(fields["privacy"])
         fields["derivation"] = Derivation.from_dict(fields["derivation"])
+        fields["event"] = None if fields.get("event") is None else event_of(fields["event"])
         parts = {name: fields.get(name) for name in PARTS}
         return cls(**fields | {name: None if part is None else PARTS[name](**part) for name, part in parts.items()})
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.regularizer_slopes import regularizer_slope
 from dpconvex.core.arguments import is_whole
@@ -147,6 +148,7 @@ class NoisyGradientDescent:
             mean_noise=GAUSSIAN.mean(p, sigma),
             predicted_risk=risk if math.isfinite(risk) else None,
             settings={"steps": float(steps), "step_size": float(size_of_step), "radius": float(radius)},
+            event=Gaussian(math.sqrt(steps) * sensitivity / sigma * (1 + 1e-12)),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

@@ -149,6 +149,7 @@ class ObjectivePerturbation:
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
             settings=found.settings,
+            event=found.event,
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

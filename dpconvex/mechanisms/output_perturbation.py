@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.neighbour_differences import row_dimension
@@ -174,10 +175,11 @@ class OutputPerturbation:
             mean_noise=self.law.mean(p, scale),
             predicted_risk=added * radius**2 / 2 + risk(mu),
             settings=settings,
+            event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Minimise, add noise, project on K; returns coordinates, shape (dim,)."""
+        """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
         theta = engine.minimise(
             certificate.strong_convexity,
             certificate.tolerance,
@@ -189,7 +191,7 @@ class OutputPerturbation:
         if basis is not None:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
-        return engine.project(theta + noise)
+        return theta + noise
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""

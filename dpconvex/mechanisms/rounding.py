@@ -181,7 +181,7 @@ def loss_drop(analysis: Analysis) -> float:
     leaves = [leaf for group in form.leaves for leaf in group]
     rows = dict(zip(leaves, analysis.gram.rows, strict=True))
     walker = Walker(form.expander, rows, reach)
-    at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
+    at_start = [walker.walk(loss)[0][0].value.high for loss in form.losses]
     least = [loss.scalar.value.low for loss in analysis.losses]
     return max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
 

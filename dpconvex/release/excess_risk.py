@@ -145,6 +145,8 @@ def risk_bound(
     True
     """
     check(certificate, probability, comparator_norm)
+    if certificate.perturbed == "statistics":
+        raise TemplateError("risk_bound: there is no bound yet on what a fit from released statistics costs.")
     analysis = analyse(template)
     objective = "mean loss plus regularizer"
     width = certificate.settings.get("smoothing", 0.0)

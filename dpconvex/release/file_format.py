@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
+from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 
 __all__ = ["pack", "plain_value", "unpack"]
@@ -73,7 +74,7 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
         if set(members) != {member(index) for index in range(len(names))} or len(set(names)) != len(names):
             raise ValueError("names and arrays do not match")
         fields = {
-            "certificate": None if header["certificate"] is None else Certificate.from_dict(header["certificate"]),
+            "certificate": None if header["certificate"] is None else proof(header["certificate"]),
             "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
             "not_private_because": str(header["not_private_because"]),
             "source": None if header["source"] is None else tuple(header["source"]),
@@ -82,6 +83,11 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
         return fields, {name: members[member(index)] for index, name in enumerate(names)}
     except Exception as error:
         raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+
+
+def proof(fields: dict[str, Any]) -> Certificate | BoundCertificate:
+    """Rebuild a certificate; that of private bounds has a noise for each."""
+    return BoundCertificate.from_dict(fields) if "noises" in fields else Certificate.from_dict(fields)
 
 
 def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -27,6 +27,7 @@ from dpconvex.language.predictions import Predict
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
 from dpconvex.release.outputs import replaceable, write_whole
@@ -44,7 +45,7 @@ class Release(Mapping[str, Array]):
     ----------
     parameters : mapping of str to array_like
         Finite real arrays; copied, and read-only from then on.
-    certificate : Certificate, optional
+    certificate : Certificate or BoundCertificate, optional
         The proof.
     spent : Privacy, optional
         The promise that was kept; None if the release is not private.
@@ -77,7 +78,7 @@ class Release(Mapping[str, Array]):
     """
 
     parameters: Mapping[str, Array]
-    certificate: Certificate | None = None
+    certificate: Certificate | BoundCertificate | None = None
     spent: Privacy | None = None
     not_private_because: str = ""
     source: tuple[str, dict[str, Any]] | None = None

@@ -6,7 +6,6 @@ Data enter here and nowhere else, after the certificate is fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from numbers import Number
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
@@ -36,7 +34,8 @@ from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.verify import analyse, check_solvable, verify
+from dpconvex.release.statistics import release_statistics
+from dpconvex.release.verify import analyse, check_solvable, form_of, verify
 from dpconvex.solvers.problem import Problem
 
 __all__ = ["solve"]
@@ -109,7 +108,7 @@ def solve(
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
-    pay(budget, privacy, label)
+    pay(budget, privacy, label, certificate.event)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
 
@@ -132,6 +131,8 @@ def run_certified(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
+    if certificate.perturbed == "statistics":
+        return release_statistics(form_of(template), batch, certificate, source).fit()
     analysis = analyse(template)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
@@ -177,7 +178,7 @@ class DataEngine:
             gradient_bound=smooth.gradient_bound,
             hessian_bound=None if smooth.kink is not None else smooth.hessian_bound,
             lengths=form.lengths,
-            projector=projector(form),
+            projector=form.projection,
             bend=self._bend(strong_convexity, linear, added),
         )
 
@@ -218,14 +219,7 @@ class DataEngine:
         return self._plain.gradient(theta)
 
     def project(self, theta: Array) -> Array:
-        """Project on the feasible set K; no farther from the exact projection than noise was planned for."""
-        theta = np.asarray(theta, dtype=float)
-        error, planned = self.feasible.error(theta), self.feasible.largest_error(float(np.linalg.norm(theta)))
-        if not error <= planned * (1 + 1e-9):
-            raise NotConverged(
-                f"a projection on the feasible set is certified only to within {error:.3g}, and {planned:.3g} was planned for; "
-                "nothing is released. Write the constraints so that they do not meet at an edge, or drop one of them."
-            )
+        """Project a noisy point on the feasible set K: post-processing, so how exactly that is done has nothing to hide."""
         return self.feasible.project(theta)
 
 
@@ -234,24 +228,6 @@ def resolved(backend: Any) -> Any:
     from dpconvex.solvers import backend as backends
 
     return backends.resolve_backend(backend)
-
-
-@dataclass(frozen=True, eq=False)
-class Projector:
-    """Orthogonal projection on a subspace, on the last axis.
-
-    With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.
-    """
-
-    matrix: Any
-
-    def __call__(self, theta: Array) -> Array:
-        return np.asarray((self.matrix @ theta.T).T)
-
-
-def projector(form: LossForm) -> Projector | None:
-    """Return the projection on the sensitive subspace; None if that is the whole space."""
-    return None if form.projection is None else Projector(form.projection)
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

@@ -19,8 +19,9 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "is_private", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -36,11 +37,24 @@ def analyse(template: Template) -> Analysis:
 @once
 def analysed(template: Template) -> Analysis:
     """Do the work of `analyse`."""
-    form = LossForm(template)
-    obstacle = check_translation(form)
+    form, obstacle = read(template)
     found = Analysis(form)
     found.obstacle = obstacle
     return found
+
+
+@once
+def read(template: Template) -> tuple[LossForm, DPConvexError | None]:
+    """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
+    form = LossForm(template)
+    return form, check_translation(form)
+
+
+def form_of(template: Template) -> LossForm:
+    """Return the parts of a template, of which nothing is bounded yet."""
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    return read(template)[0]
 
 
 def verify(
@@ -56,7 +70,8 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one whose foreseen excess risk is smallest.
+        By default, among those that can be proved private, the one whose foreseen excess risk is smallest; where no gradient is
+        bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
 
@@ -86,7 +101,18 @@ def verify(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    analysis = analyse(template)
+    if isinstance(chosen, SufficientStatistics):
+        return verify_statistics(template, privacy, int(size), chosen, cover)
+    try:
+        analysis = analyse(template)
+    except NotPrivate:
+        if not isinstance(chosen, Automatic):
+            raise
+        try:  # of a quadratic loss, gradients need not be bounded
+            return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
+        except DPConvexError:
+            pass  # the first reason is the one to know
+        raise
     try:
         with computable(privacy):
             certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
@@ -96,6 +122,14 @@ def verify(
             raise
         raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def verify_statistics(
+    template: Template, privacy: Privacy, size: int, mechanism: SufficientStatistics, cover: Cover | None
+) -> Certificate:
+    """Prove that statistics of a quadratic loss are private; nothing bounds its gradients."""
+    with computable(privacy):
+        return mechanism.certify_covered(cover or Cover(), form_of(template), privacy, size)
 
 
 def outlook(analysis: Analysis) -> tuple[str, ...]:
@@ -108,7 +142,7 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 def check_solvable(template: Template) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = analyse(template).obstacle
+    obstacle = read(template)[1]
     if obstacle is not None:
         raise obstacle
 

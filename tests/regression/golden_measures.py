@@ -15,7 +15,6 @@ from randomgen import ChaCha
 
 import dpconvex as dp
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.release.solve import projector
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.conic import perturbed_program
@@ -65,6 +64,12 @@ APPROXIMATE_MECHANISMS: tuple[Any, ...] = (
     dp.OutputPerturbation("gaussian", added=ADDED),
     dp.NoisyGradientDescent(),
 )
+# Problems that only this mechanism takes, and its variants for promises with and without delta.
+STATISTICS = {"least_squares_classifier", "linear_regression"}
+STATISTICS_MECHANISMS = {
+    noise: (None, dp.SufficientStatistics(noise), dp.SufficientStatistics(noise, weight=0.5, residuals=True))
+    for noise in ("gamma", "gaussian")
+}
 
 
 def constants(certificate: dp.Certificate, given: bool = False) -> Numbers:
@@ -97,6 +102,8 @@ def certificates(name: str) -> Numbers:
     for adjacency in ("replace-one", "add-remove"):
         for delta, mechanisms in ((0.0, PURE_MECHANISMS), (1e-6, APPROXIMATE_MECHANISMS)):
             privacy = dp.Privacy(GALLERY_EPSILON, delta, adjacency)
+            if problem in STATISTICS:
+                mechanisms = STATISTICS_MECHANISMS["gaussian" if delta else "gamma"]
             for mechanism in mechanisms:
                 given = getattr(mechanism, "added", None) is not None
                 try:
@@ -105,7 +112,10 @@ def certificates(name: str) -> Numbers:
                     numbers = {"mechanism": "refused"}
                 # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
                 short = {name: numbers[name] for name in CHOICE if name in numbers}
-                found[Fit(privacy, mechanism).name] = short if mechanism is None else numbers
+                name = Fit(privacy, mechanism).name + (
+                    ", with residuals" if getattr(mechanism, "residuals", False) else ""
+                )
+                found[name] = short if mechanism is None else numbers
     return found
 
 
@@ -144,7 +154,7 @@ class Measured:
             size=self.size,
             strong_convexity=self.size * analysis.modulus,
             gradient_bound=analysis.gradient_bound,
-            projector=projector(form),
+            projector=form.projection,
         )
         self.kinked = analysis.kink is not None
         self.theta: Array | None = None

@@ -1,0 +1,329 @@
+"""Quadratic losses as linear functions of moments of the record, and the moments that are worth a noise of their own.
+
+The loss of a template as ``theta' Q theta / 2 - <q, theta> + c``: the entries of Q, q and c are polynomials of the record, one
+for each combination of its discrete fields.  Many coincide or vanish (C classes share one matrix x x'), so what is summed over
+the records are not the entries but the distinct *moments*: a monomial of the record's scalars times a pattern over the
+combinations.  Every entry is a linear function of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.evaluate import substituted
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Expression, Field
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.core.record_scalars import Bases
+from dpconvex.core.remembered import once
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.template import Template
+
+__all__ = ["Kind", "Moments", "QuadraticLoss", "quadratic_loss"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# Directions of patterns below this fraction of the largest are rounding.
+RANK = 1e-10
+# Patterns that agree to this fraction are the same.
+SAME = 1e-9
+# Squares of leaves with more terms than this fill the memory.
+LARGEST = 3 * 10**7
+REMEDY = "write the loss as squares of affine expressions, or use another mechanism, such as dp.ObjectivePerturbation"
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields.
+
+    Attributes
+    ----------
+    bases : tuple of int
+        Which fields the factors come from, with repetitions, in order; empty for a count.
+    monomials : ndarray of int, shape (m, degree)
+        Record scalars, sorted.
+    patterns : ndarray of float, shape (combinations, r)
+        A record counts in moment (monomial, k) with the k-th number of its combination; rows are not longer than 1.
+    scale : float
+        By which moments are multiplied: 1 over the largest norm of all of the kind together, times a weight.
+    """
+
+    bases: tuple[int, ...]
+    monomials: Index
+    patterns: Array
+    scale: float
+
+    @property
+    def count(self) -> int:
+        """Number of moments."""
+        return len(self.monomials) * self.patterns.shape[1]
+
+    @cached_property
+    def factors(self) -> Array:
+        """What each monomial is multiplied by, shape (m,): `scale`, and sqrt(2) for x_i x_j, which stands for x_j x_i too."""
+        return self.scale * np.sqrt([orderings(row, self.bases) for row in self.monomials.tolist()])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What is summed over the records: all moments of some kinds, one kind after another.
+
+    Attributes
+    ----------
+    kinds : tuple of Kind
+    """
+
+    kinds: tuple[Kind, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of moments."""
+        return sum(kind.count for kind in self.kinds)
+
+    @cached_property
+    def places(self) -> dict[tuple[int, ...], tuple[int, Kind]]:
+        """For each monomial, where its first moment is, and its kind."""
+        found, start = {}, 0
+        for kind in self.kinds:
+            for k, row in enumerate(kind.monomials.tolist()):
+                found[tuple(row)] = start + k * kind.patterns.shape[1], kind
+            start += kind.count
+        return found
+
+
+def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
+    """Count the equal entries of the product of a record's fields that a monomial stands for.
+
+    >>> orderings([0, 1], (0, 0)), orderings([0, 0], (0, 0)), orderings([0, 5], (0, 1))
+    (2.0, 1.0, 1.0)
+    """
+    result = math.prod(math.factorial(bases.count(b)) for b in set(bases))
+    return result / math.prod(math.factorial(row.count(scalar)) for scalar in set(row))
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticLoss:
+    """A quadratic loss, as coefficients ``coefficient[j, y]`` of (target, monomial) pairs j for each combination y.
+
+    Attributes
+    ----------
+    dim : int
+        Of theta.
+    bases : Bases
+        The record's scalars.
+    targets : ndarray of int, shape (targets, 2)
+        (a, b) for the product of two coordinates of theta, a <= b; (-1, a) for a coordinate, (-1, -1) for a constant.
+    monomials : list of tuple of int
+    target, monomial : ndarray of int, shape (pairs,)
+    coefficient : csr_array, shape (pairs, combinations)
+    """
+
+    dim: int
+    bases: Bases
+    targets: Index
+    monomials: list[tuple[int, ...]]
+    target: Index
+    monomial: Index
+    coefficient: sp.csr_array
+
+    def owners(self, monomial: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which fields the factors of a monomial come from."""
+        return tuple(sorted(int(self.bases.owner[scalar]) for scalar in monomial))
+
+    @once
+    def moments(self, weight: float, residuals: bool, counted: bool) -> Moments:
+        """Return the moments that make up the loss.
+
+        Those that occur beside no square of theta get a weight.  The constant of the loss is left out unless `residuals` asks for
+        it, and the plain number of records where it is public (`counted`).
+        """
+        kinds = []
+        owner = [self.owners(monomial) for monomial in self.monomials]
+        constant = (self.targets[self.target] < 0).all(axis=1)
+        used = np.ones(len(self.target), dtype=bool) if residuals else ~constant
+        bent = (self.targets[self.target] >= 0).all(axis=1)
+        for bases in sorted({owner[k] for k in self.monomial[used]}, key=lambda b: (-len(b), b)):
+            mine = np.array([own == bases for own in owner])[self.monomial]
+            patterns = pattern_basis(self.coefficient[mine & used])
+            if counted and not bases and patterns.shape[1] == 1 and np.ptp(patterns) == 0:
+                continue
+            rows = np.unique(self.monomial[mine & used])
+            table = np.array([self.monomials[k] for k in rows], dtype=np.int64).reshape(len(rows), len(bases))
+            size = math.prod(self.radius(b) for b in bases)
+            if not 1e-150 < size < 1e150:
+                raise NotPrivate(
+                    "products of the record's scalars have no floating-point numbers",
+                    self.bases.bases[bases[0]].name if bases else "the record",
+                    "use other units, in which the fields are of size 1",
+                )
+            kinds.append(Kind(bases, table, patterns, (1.0 if (mine & bent).any() else weight) / size))
+        return Moments(tuple(kinds))
+
+    def radius(self, base: int) -> float:
+        """Bound the Euclidean norm of a field, rounded up."""
+        return math.nextafter(math.sqrt(self.bases.bases[base].squared[1]), math.inf)
+
+    @once
+    def onto(self, moments: Moments) -> sp.csr_array:
+        """Return the linear map from moments, and the number of records after them, to the targets.
+
+        Raises `TemplateError` if a coefficient is not among them; constants that are not are left out.
+        """
+        place = [moments.places.get(monomial, (moments.count, None)) for monomial in self.monomials]
+        known = np.array([start for start, _ in place])[self.monomial]
+        numbers = {id(kind): k for k, kind in enumerate(moments.kinds)}
+        kind_of = np.array([numbers.get(id(kind), -1) for _, kind in place])[self.monomial]
+        row, column, value = [], [], []
+        for number in np.unique(kind_of):
+            pairs = np.flatnonzero(kind_of == number)
+            wanted = self.coefficient[pairs].toarray()
+            everybody = np.ones((wanted.shape[1], 1))
+            patterns = everybody if number < 0 else moments.kinds[number].patterns
+            found = wanted @ np.linalg.pinv(patterns).T
+            missed = np.abs(found @ patterns.T - wanted).max(axis=1)
+            if number < 0:  # the number of records stands for 1, and for nothing else
+                missed[[bool(self.monomials[m]) for m in self.monomial[pairs]]] = np.inf
+                factors = np.ones(len(pairs))
+            else:
+                kind = moments.kinds[number]
+                first = moments.places[tuple(kind.monomials[0].tolist())][0]
+                factors = kind.factors[(known[pairs] - first) // patterns.shape[1]]
+            kept = missed <= SAME * np.abs(wanted).max(axis=1)
+            needed = ~kept & (self.targets[self.target[pairs]] >= 0).any(axis=1)
+            if needed.any():
+                monomial = self.monomials[self.monomial[pairs[needed][0]]]
+                raise TemplateError(
+                    f"the statistics do not hold what this loss needs: the sum over the records of {self.written(monomial)}. "
+                    "Release statistics for this template, or fit one with the same loss."
+                )
+            width = patterns.shape[1]
+            row.append(np.repeat(self.target[pairs[kept]], width))
+            column.append((known[pairs[kept], None] + np.arange(width)).ravel())
+            value.append((found[kept] / factors[kept, None]).ravel())
+        shape = (len(self.targets), moments.count + 1)
+        return sp.csr_array(
+            sp.coo_array((np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=shape)
+        )
+
+    def written(self, monomial: tuple[int, ...]) -> str:
+        """Write a monomial in the names of the record's fields."""
+        names = [self.bases.bases[int(self.bases.owner[s])] for s in monomial]
+        return " ".join(f"{b.name}[{s - b.start}]" for b, s in zip(names, monomial, strict=True)) or "1"
+
+
+def pattern_basis(coefficient: sp.csr_array) -> Array:
+    """Return a basis of the span of some rows, as columns; orthonormal but for a factor that makes the longest row 1."""
+    table = coefficient.toarray()
+    lengths = np.linalg.norm(table, axis=1)
+    table = table[lengths > 0] / lengths[lengths > 0, None]
+    values, vectors = np.linalg.eigh(table.T @ table)
+    basis = vectors[:, values > RANK * values.max()]
+    if basis.shape[1] == len(basis):
+        return np.eye(len(basis))
+    if basis.shape[1] == 1:
+        column = basis[:, 0] / basis[np.argmax(np.abs(basis[:, 0])), 0]
+        return np.asarray((np.rint(column) if np.abs(column - np.rint(column)).max() < RANK else column)[:, None])
+    return np.asarray(basis / np.linalg.norm(basis, axis=1).max())
+
+
+@once
+def quadratic_loss(form: LossForm) -> QuadraticLoss:
+    """Read the losses of a template as quadratic functions of the parameters, or refuse and say which part is none."""
+    check_size(form)
+    return read_losses(form.template, form.space)
+
+
+def read_losses(template: Template, space: Space) -> QuadraticLoss:
+    """Expand the losses, with the coordinates of theta as further scalars of the record."""
+    bases = Bases(template.record)
+    first = bases.count
+    stand_ins: dict[Expression, Expression] = {}
+    for block in space.blocks.values():
+        name = block.name
+        while name in bases.polynomials:
+            name += "'"
+        endless = np.full(block.dim, np.inf)
+        scalars = bases.add(name, (block.dim,), -endless, endless, np.inf)
+        bases.polynomials[name] = scalars.linear(block.lift, block.variable.shape)
+        stand_ins[block.variable] = Field.of(block.variable.shape, name, key="stands for a variable")
+    expander = SquareExpander(space, bases, frozenset(stand_ins.values()))
+    tables = []
+    for y, loss in enumerate(template.losses):
+        expanded = expander.expand(substituted(loss, stand_ins))
+        tables.append(split_terms(expanded, first, y))
+    combination, coefficient, targets, monomials = (np.concatenate(parts) for parts in align(tables))
+    used, target = numbered_rows(targets)
+    rows, monomial = numbered_rows(monomials)
+    pairs, pair = numbered_rows(np.stack([target, monomial], axis=1))
+    table = sp.coo_array((coefficient, (pair, combination)), shape=(len(pairs), len(template.losses)))
+    names = [tuple(k for k in row if k >= 0) for row in rows.tolist()]
+    return QuadraticLoss(space.dim, bases, used, names, pairs[:, 0], pairs[:, 1], sp.csr_array(table))
+
+
+def align(tables: Sequence[tuple[Index, Array, Index, Index]]) -> list[list[Any]]:
+    """Pad the monomials of several tables in front to one degree; return the columns of the tables."""
+    degree = max(table[3].shape[1] for table in tables)
+    padded = [np.pad(t[3], ((0, 0), (degree - t[3].shape[1], 0)), constant_values=-1) for t in tables]
+    return [*([table[k] for table in tables] for k in range(3)), padded]
+
+
+def split_terms(polynomial: Polynomial, first: int, combination: int) -> tuple[Index, Array, Index, Index]:
+    """Return the terms of a loss: their combination, coefficient, target (coordinates of theta), and the record's monomial."""
+    count = len(polynomial.coefficient)
+    table = np.pad(polynomial.monomial, ((0, 0), (2, 0)), constant_values=-1)
+    theta = table >= first  # the last columns of a row: it is sorted
+    targets = np.where(theta[:, -2:], table[:, -2:] - first, -1)
+    record = np.sort(np.where(theta, -1, table), axis=1)
+    while record.shape[1] and (record[:, 0] < 0).all():
+        record = record[:, 1:]
+    return np.full(count, combination), polynomial.coefficient, targets, record
+
+
+class SquareExpander(Expander):
+    """Expands losses in which fields stand for the variables, and refuses what is no square of them."""
+
+    def __init__(self, space: Space, bases: Bases, stand_ins: frozenset[Expression]) -> None:
+        super().__init__(space, bases)
+        self.stand_ins = stand_ins
+        self.first = bases.count - space.dim
+
+    def polynomial(self, expression: Expression) -> Polynomial | None:
+        """Expand as usual, and refuse what is of a higher degree than two in the parameters."""
+        found = super().polynomial(expression)
+        if found is not None and found.monomial.shape[1] > 2 and ((found.monomial >= self.first).sum(axis=1) > 2).any():
+            raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
+        return found
+
+    def _function(self, expression: Expression) -> Polynomial:
+        if expression.fields & self.stand_ins:
+            raise NotPrivate("the loss is not a quadratic function of the parameters", expression, REMEDY)
+        raise NotPrivate(
+            "a coefficient of the loss is not a polynomial of the record",
+            expression,
+            "compute it beforehand and declare it as a field with its own bounds",
+        )
+
+
+def check_size(form: LossForm) -> None:
+    """Refuse losses whose squares have too many terms to be written down."""
+    terms = 0.0
+    for group in form.leaves:
+        for leaf in group:
+            terms += float((np.bincount(form.polynomial(leaf).entry).astype(float) ** 2).sum())
+    if terms > LARGEST:
+        raise NotPrivate(
+            f"the squares of the loss have some {terms:.2g} terms, which are too many to be written down",
+            form.template.losses[0],
+            "use fewer features, or another mechanism, whose passes over the records never write squares",
+        )

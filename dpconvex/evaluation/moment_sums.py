@@ -1,0 +1,86 @@
+"""Sums of the moments of records, block by block: two tables of monomials and one matrix product for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.moments import Kind, Moments
+from dpconvex.core.polynomial import numbered_rows
+from dpconvex.language.columns import blocks, dense, flattened
+from dpconvex.language.record import Batch
+
+__all__ = ["moment_sums", "record_moments"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# Records that are added up at once, which `dpconvex.mechanisms.sufficient_statistics.summation_error` counts on.
+BLOCK = 4096
+
+
+def moment_sums(moments: Moments, batch: Batch) -> Array:
+    """Return the sums over all records, shape (moments,)."""
+    adders = [Adder(kind) for kind in moments.kinds]
+    totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
+    for scalars, group in scalar_blocks(batch):
+        for adder, total in zip(adders, totals, strict=True):
+            total += adder.sums(scalars, group)
+    scaled = [(total * kind.factors[:, None]).ravel() for total, kind in zip(totals, moments.kinds, strict=True)]
+    return np.concatenate([np.zeros(0), *scaled])
+
+
+def record_moments(moments: Moments, batch: Batch) -> Array:
+    """Return the moments of every record, shape (records, moments); for attacks, which sum nothing up."""
+    parts = []
+    for scalars, group in scalar_blocks(batch):
+        tables = [
+            (products(scalars, kind.monomials) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
+            for kind in moments.kinds
+        ]
+        parts.append(np.concatenate([table.reshape(len(group), -1) for table in tables], axis=1))
+    return np.concatenate([np.zeros((0, moments.count)), *parts])
+
+
+def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
+    """Yield the scalars of some records, with a last column of ones, and their combinations."""
+    columns = [blocks(column, BLOCK) for column in batch.fields.values()]
+    for start in range(0, batch.size, BLOCK):
+        group = batch.group[start : start + BLOCK]
+        parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in columns]
+        yield np.concatenate([*parts, np.ones((len(group), 1))], axis=1), group
+
+
+class Adder:
+    """Adds up the moments of a kind: each monomial as the product of one from a first and one from a second table."""
+
+    def __init__(self, kind: Kind) -> None:
+        half = kind.monomials.shape[1] // 2
+        self.patterns = kind.patterns
+        self.first, self.row = numbered_rows(kind.monomials[:, :half])
+        self.second, self.column = numbered_rows(kind.monomials[:, half:])
+
+    def sums(self, scalars: Array, group: Index) -> Array:
+        """Return the sums over a block, shape (monomials, patterns)."""
+        first, second = products(scalars, self.first), products(scalars, self.second)
+        if self.patterns.shape[1] == 1:
+            weights = self.patterns[group]
+            weighted = second if (weights == 1).all() else second * weights
+            return np.asarray((first.T @ weighted)[self.row, self.column][:, None])
+        result = np.zeros((len(self.row), self.patterns.shape[1]))
+        for y in np.unique(group):
+            rows = group == y
+            result += (first[rows].T @ second[rows])[self.row, self.column][:, None] * self.patterns[y]
+        return result
+
+
+def products(scalars: Array, monomials: Index) -> Array:
+    """Return monomials of all records, shape (records, monomials)."""
+    if monomials.shape[1] == 0:
+        return scalars[:, -1:]
+    result = scalars[:, monomials[:, 0]]
+    for column in monomials.T[1:]:
+        result = result * scalars[:, column]
+    return np.asarray(result)

@@ -1,0 +1,182 @@
+"""Coefficients of a linear regression from released statistics, with standard errors that count the noise.
+
+Least squares solve Q theta = q.  With noise N on Q and m on q the solution moves by ``Q^-1 (m - N theta)``, but for terms of
+second order, so its covariance is
+
+    Q^-1 (s^2 Q + V) Q^-1,    s^2 the variance of the residuals,    V the covariance of m - N theta,
+
+where V is known: the law of the noise is public.  The mean of the second order, ``-Q^-1 E[N Q^-1 (m - N theta)]``, is taken
+off, and so is what noise takes off the sum of squared residuals (docs/theory.md, section 18).
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from dpconvex.core.arguments import is_real
+from dpconvex.core.parameter_space import Space
+from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.language.template import Template
+from dpconvex.release.statistics import Statistics
+
+__all__ = ["Coefficients", "coefficients"]
+
+Array = NDArray[np.float64]
+
+# Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
+CLEAR = 2.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Coefficients:
+    """Estimates of a linear regression, and how far they can be from the truth.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as ``w[0]``.
+    estimates, standard_errors : ndarray, shape (coefficients,)
+    noise_errors : ndarray, shape (coefficients,)
+        The part of the standard errors that the noise for privacy makes.
+    lower, upper : ndarray, shape (coefficients,)
+        Ends of the confidence intervals.
+    confidence : float
+    residual_deviation : float
+        Estimated standard deviation of the residuals.
+    """
+
+    names: tuple[str, ...]
+    estimates: Array
+    standard_errors: Array
+    noise_errors: Array
+    confidence: float
+    residual_deviation: float
+
+    @property
+    def lower(self) -> Array:
+        """Lower ends of the intervals."""
+        return self.estimates - self._reach
+
+    @property
+    def upper(self) -> Array:
+        """Upper ends of the intervals."""
+        return self.estimates + self._reach
+
+    @property
+    def _reach(self) -> Array:
+        return self.standard_errors * float(norm.isf((1 - self.confidence) / 2))
+
+    def rows(self) -> list[tuple[str, float, float, float, float, float]]:
+        """Return (name, estimate, standard error, of which noise, lower, upper) of every coefficient."""
+        parts = (self.estimates, self.standard_errors, self.noise_errors, self.lower, self.upper)
+        return list(zip(self.names, *(part.tolist() for part in parts), strict=True))
+
+    def __repr__(self) -> str:
+        return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
+
+    def __str__(self) -> str:
+        wide = max(len(name) for name in (*self.names, "coefficient"))
+        head = f"{'coefficient':<{wide}}{'estimate':>12}{'std. error':>12}{'of noise':>12}{'lower':>12}{'upper':>12}"
+        lines = [f"{name:<{wide}}" + "".join(f"{v:>12.4g}" for v in values) for name, *values in self.rows()]
+        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+        return "\n".join([head, *lines, foot])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:
+    """Estimate a linear regression from released statistics, with standard errors; it costs nothing.
+
+    Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
+    model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Released with ``SufficientStatistics(residuals=True)``.
+    template : Template, optional
+        By default, the one that they were released for.  Its loss is the squared residual of one response, times a number.
+    confidence : float
+        Of each interval by itself.
+
+    Returns
+    -------
+    Coefficients
+
+    Raises
+    ------
+    TemplateError
+        If the statistics leave the residuals out, or there are several responses.
+    NotConverged
+        If the noise is too large for standard errors to mean anything.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(-0.5, 0.5, size=(20000, 2))
+    >>> y = x @ [0.5, -0.5] + 0.1 + 0.1 * rng.uniform(-1, 1, size=20000)
+    >>> learner = dp.load("linear_regression", features=2)
+    >>> found = dp.statistics(learner, {"x": x, "y": y}, dp.Privacy(1.0, 1e-6), dp.SufficientStatistics(residuals=True))
+    >>> table = dp.coefficients(found)
+    >>> table.names, bool((table.noise_errors < table.standard_errors).all())
+    (('w[0]', 'w[1]', 'b'), True)
+    """
+    if not (is_real(confidence) and 0 < confidence < 1):
+        raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
+    noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
+    known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
+    if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
+        raise TemplateError(
+            "coefficients: the statistics leave out the square of the response, and so the size of the residuals; release them "
+            "with SufficientStatistics(residuals=True)."
+        )
+    if len(noisy.parts) > 1:
+        raise TemplateError("coefficients: the loss is not that of one linear regression; it falls into several.")
+    q = noisy.hessian.toarray()
+    values, vectors = np.linalg.eigh(q)
+    edge = noisy.edge(np.arange(len(q)))
+    if not values[0] > CLEAR * edge:
+        raise NotConverged(
+            f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
+            "standard errors hold. More records, a larger epsilon or fewer features help; `fit` works, with its ridge."
+        )
+    inverse = (vectors / values) @ vectors.T
+    theta = inverse @ noisy.slope
+    moved = noisy.gradient_map(theta).toarray() * noisy.deviation
+    covariance = moved @ moved.T
+    bias = noisy.deviation * noisy.curvature_products(inverse @ moved)
+    count = noisy.count
+    freedom = max((statistics.certificate.size if count is None else count) - len(q), 1.0)
+    squares = 2 * (noisy.constant - noisy.slope @ theta / 2) + float(np.sum(inverse * covariance))
+    # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
+    least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
+    variance = max(squares, least) / freedom
+    of_noise = inverse @ covariance @ inverse
+    return Coefficients(
+        names=tuple(names(space)),
+        estimates=theta - inverse @ bias,
+        standard_errors=np.sqrt(np.diag(of_noise + variance * inverse)),
+        noise_errors=np.sqrt(np.diag(of_noise)),
+        confidence=float(confidence),
+        residual_deviation=float(np.sqrt(variance)),
+    )
+
+
+def names(space: Space) -> list[str]:
+    """Name the coordinates of the parameters."""
+    found: list[str] = []
+    for name, block in space.blocks.items():
+        shape = block.variable.shape
+        if block.symmetric:
+            raise TemplateError(f"coefficients: the variable {name!r} is a symmetric matrix; declare plain variables.")
+        places = [np.unravel_index(k, shape, order="F") for k in range(block.dim)] if shape else [()]
+        found.extend(name + (f"[{', '.join(str(int(i)) for i in place)}]" if place else "") for place in places)
+    return found

@@ -1,0 +1,266 @@
+"""Sufficient statistics: all that a quadratic loss takes from the data, released once.
+
+The sum of the losses ``theta' Q_z theta / 2 - <q_z, theta>`` is known when the sums of Q_z and q_z are.  They are linear in the
+distinct moments of the record (`dpconvex.calculus.moments`), whose sums are released with noise, once; every regularizer, set
+and strength of regularization is post-processing.  The noise is calibrated to how far the moments of one record are apart from
+those of another (or from nothing), which `dpconvex.calculus.moment_sensitivity` bounds.  Nothing need be bounded in the
+parameters, and nothing strongly convex (docs/theory.md, section 18).
+
+The sums are computed in floating point; their distance from the exact ones, and what drawing noise in floating point adds, is
+bounded for all data and covered by integer noise of its own, as for every other mechanism (docs/release.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
+from dpconvex.calculus.moments import Moments, quadratic_loss
+from dpconvex.core.arguments import is_real
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.language.privacy import Privacy, left
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.proof_steps import check_delta
+from dpconvex.mechanisms.residual_noise import (
+    SOURCE as COVERED,
+    Cover,
+    assumptions,
+    calibrate_residual_noise,
+    noise_cap,
+    residual_steps,
+    tail_cost,
+)
+from dpconvex.mechanisms.rounding import COUNTED, covered_count
+from dpconvex.noise.spherical import SPHERICAL, Spherical
+
+__all__ = ["SufficientStatistics"]
+
+Array = NDArray[np.float64]
+
+SOURCE = "docs/theory.md, section 18"
+# More numbers than this are not released: each has noise of its own that is drawn exactly.
+LARGEST = 10**7
+# Settings of a certificate.
+WEIGHT, RESIDUALS = "weight_of_linear_statistics", "statistics_of_residuals"
+# Records that are added up at once, as in `dpconvex.evaluation.moment_sums`.
+BLOCK = 4096
+ASSUMED = (
+    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+    "Nobody observes how long a fit takes, nor whether a fit failed.",
+)
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """Release what a quadratic loss takes from the data, once; every fit is post-processing.
+
+    The loss must be a quadratic function of the parameters with coefficients that are polynomials of the record's continuous
+    fields; regularizer and constraints may be anything convex, and need not make the objective strongly convex.
+
+    Parameters
+    ----------
+    noise : {"gaussian", "gamma"}
+        Independent normal noise on every statistic, for (epsilon, delta), or noise with density proportional to
+        ``exp(-beta ||b||)``, for pure epsilon.
+    weight : float
+        Statistics that occur beside no square of the parameters (such as x y in least squares) are multiplied by this before
+        noise is added.  In units in which both groups of one record are at most 1 long.
+    residuals : bool
+        Release the part of the loss that no parameter enters, too (such as y^2): what the variance of residuals needs.
+
+    Raises
+    ------
+    TemplateError
+        If an option is out of range.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("ridge_regression", features=3)
+    >>> certificate = dp.verify(template, dp.Privacy(1.0, 1e-6), 1000, dp.SufficientStatistics())
+    >>> certificate.noise_dimension, round(certificate.sensitivity, 3)  # x x' and x y; the square root of 8
+    (9, 2.828)
+    """
+
+    noise: str = "gaussian"
+    weight: float = 2**0.5
+    residuals: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, str) or self.noise not in SPHERICAL:
+            raise TemplateError(f"SufficientStatistics: noise must be 'gaussian' or 'gamma', not {self.noise!r}.")
+        if not (is_real(self.weight) and 1e-3 <= self.weight <= 1e3):
+            raise TemplateError(f"SufficientStatistics: weight must be from 0.001 to 1000, not {self.weight!r}.")
+        if not isinstance(self.residuals, bool):
+            raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> SufficientStatistics:
+        """Return the mechanism that a certificate is for."""
+        return cls(certificate.noise, certificate.settings[WEIGHT], RESIDUALS in certificate.settings)
+
+    @classmethod
+    def usual(cls, privacy: Privacy) -> SufficientStatistics:
+        """Return the mechanism for a promise, with and without delta."""
+        return cls("gamma" if privacy.pure else "gaussian")
+
+    @property
+    def name(self) -> str:
+        """What certificates call the mechanism."""
+        return f"sufficient statistics with {self.law.name} noise"
+
+    @property
+    def law(self) -> Spherical:
+        """Law of the noise."""
+        return SPHERICAL[self.noise]
+
+    def moments(self, form: LossForm, adjacency: str) -> Moments:
+        """Return what is released."""
+        return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
+
+    def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+        """Bound the sensitivity of the statistics and calibrate the noise.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        NotPrivate
+            If the loss is not quadratic, or Gaussian noise is to keep a promise without delta.
+        """
+        return self.certified(analysis.form, privacy, size)
+
+    def certified(self, form: LossForm, privacy: Privacy, size: int) -> Certificate:
+        """Do as `certify`, from the parts of a template alone: its loss need have no bounded gradients."""
+        if self.noise == "gaussian":
+            check_delta(privacy, "Gaussian noise on statistics", "use noise='gamma'")
+        moments, bases = self.moments(form, privacy.adjacency), quadratic_loss(form).bases
+        if not 0 < moments.count <= LARGEST:
+            raise NotPrivate(
+                f"the loss takes {moments.count:,} numbers from the data, and 1 to {LARGEST:,} can be released",
+                form.template.losses[0],
+                "use fewer features, or another mechanism",
+            )
+        length = length_bound(moments, bases)
+        apart = difference_bound(moments, bases) if privacy.adjacency == "replace-one" else length
+        scale = self.law.calibrate(privacy.epsilon, privacy.delta, apart)
+        how = "largest distance of the statistics of two records" if apart is not length else "one record's statistics"
+        steps = (
+            Derivation("distinct moments", "", {"number": float(moments.count)}, "the loss is linear in their sums"),
+            Derivation("length", "", {"of one record's statistics": length}, "products of the norms of the fields"),
+            Derivation("sensitivity", "", {"S": apart}, how),
+        )
+        return Certificate(
+            privacy=privacy,
+            mechanism=self.name,
+            size=size,
+            gradient_bound=length,
+            sensitivity=apart,
+            strong_convexity=0.0,
+            added=0.0,
+            hessian_bound=0.0,
+            jacobian_epsilon=0.0,
+            noise_epsilon=privacy.epsilon,
+            noise_dimension=moments.count,
+            noise_scale=scale,
+            tolerance=summation_error(moments, length, size),
+            derivation=Derivation("sufficient statistics", "", privacy.claims, SOURCE, steps),
+            assumptions=ASSUMED,
+            perturbed="statistics",
+            noise=self.noise,
+            mean_noise=self.law.mean(moments.count, scale),
+            settings={WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {}),
+        )
+
+    def certify_covered(self, cover: Cover, form: LossForm, privacy: Privacy, size: int) -> Certificate:
+        """Prove the statistics private on what a cover leaves of a promise, and calibrate the cover's noise on them."""
+        if cover.tolerance is not None:
+            raise TemplateError(
+                "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
+            )
+        rest, spent = cover.split(privacy)
+        counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
+        bare = self.certified(form, rest, size)
+        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
+        return self._covered(form, bare, privacy, own, covered_count(privacy, size, counting), counting)
+
+    def for_count(self, form: LossForm, certificate: Certificate, records: float) -> Certificate:
+        """Return the certificate for at most so many records; the same one if it is made for as many."""
+        cover = certificate.cover
+        assert cover is not None
+        if records <= cover.records:
+            return certificate
+        own = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
+        bare = replace(certificate, derivation=certificate.derivation.children[0], assumptions=ASSUMED)
+        return self._covered(form, bare, certificate.privacy, own, records, cover.counting)
+
+    def _covered(
+        self,
+        form: LossForm,
+        bare: Certificate,
+        privacy: Privacy,
+        spent: Privacy,
+        records: float,
+        counting: float,
+    ) -> Certificate:
+        moments, cap = self.moments(form, privacy.adjacency), noise_cap(self, bare)
+        summed = summation_error(moments, bare.gradient_bound, records)
+        # Drawing moves the noise by so much, and adding it to the sums rounds once.
+        drawn = (moments.count + 16) * UNIT * cap + UNIT * (records * bare.gradient_bound + cap)
+        tail = tail_cost(privacy)
+        noise = calibrate_residual_noise(spent, summed + drawn, moments.count, cap, tail)
+        noise = replace(noise, records=records, counting=counting)
+        return replace(
+            bare,
+            privacy=privacy,
+            tolerance=summed,
+            cover=noise,
+            derivation=Derivation(
+                "covered release", "", privacy.claims, COVERED, (bare.derivation, *residual_steps(noise))
+            ),
+            assumptions=bare.assumptions + assumptions(bare, noise, tail),
+        )
+
+    def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:
+        """Add noise to statistics, shape (statistics,)."""
+        return sums + self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Refuse: statistics are released as they are, and fitted afterwards; `solve` does both."""
+        raise TemplateError(
+            "SufficientStatistics: use dp.solve or dp.statistics; there is no answer without the statistics."
+        )
+
+    def noise_bound(self, certificate: Certificate, probability: float) -> float:
+        """Return a bound on the norm of the noise that fails with at most the given probability."""
+        return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
+
+
+def summation_error(moments: Moments, length: float, records: float) -> float:
+    """Bound the Euclidean distance of computed sums over so many records from the exact ones.
+
+    A product of k factors errs by k roundings of itself, a sum of n terms, in any order, by n roundings of the sum of their
+    absolute values (Higham, "Accuracy and stability of numerical algorithms", section 4.2); the absolute values of one record's
+    moments are as long as the moments.
+    """
+    combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
+    degree = max((kind.monomials.shape[1] for kind in moments.kinds), default=0)
+    roundings = BLOCK + combinations + records / BLOCK + degree + 16
+    return 2 * roundings * UNIT * max(records, 1.0) * length

@@ -1,0 +1,268 @@
+"""Released statistics of a quadratic loss, and the fits that follow from them free of charge."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
+from dpconvex.core.arguments import is_real
+from dpconvex.core.read_only import frozen
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
+from dpconvex.evaluation.moment_sums import moment_sums
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Batch
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import perturb
+from dpconvex.mechanisms.noisy_count import bound_on_count
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.release.file_format import plain_value, read
+from dpconvex.release.outputs import replaceable, write_whole
+from dpconvex.release.release import Release
+from dpconvex.release.verify import form_of
+from dpconvex.solvers.noisy_quadratic import NoisyQuadratic, least_point
+
+__all__ = ["Statistics", "release_statistics"]
+
+Array = NDArray[np.float64]
+
+FORMAT, VERSION = "dpconvex statistics", 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """Noisy sums of all that a quadratic loss takes from a record; any template with that loss is fitted from them for free.
+
+    `dp.statistics` makes them.  They are what was paid for: fits, however many, are post-processing.
+
+    Attributes
+    ----------
+    values : ndarray, shape (statistics,)
+        Noisy sums over the records, on a fixed grid.
+    moments : Moments
+        What was summed up.
+    fields : str
+        The declared fields of the record, which a template must share.
+    certificate : Certificate
+        The proof.
+    spent : Privacy or None
+        The promise that was kept; None if the release is not private.
+    not_private_because : str
+        Why there is none.
+    template : Template or None
+        The template that the statistics were released for.
+    """
+
+    values: Array
+    moments: Moments
+    fields: str
+    certificate: Certificate
+    spent: Privacy | None
+    not_private_because: str = ""
+    template: Template | None = None
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values, dtype=float)
+        if values.shape != (self.moments.count,) or not np.isfinite(values).all():
+            raise TemplateError(f"Statistics: expected {self.moments.count} finite numbers, not shape {values.shape}.")
+        if (self.spent is None) == (not self.not_private_because):
+            raise TemplateError("Statistics: say either what privacy was spent or why they are not private, not both.")
+        object.__setattr__(self, "values", frozen(values.copy()))
+
+    @property
+    def private(self) -> bool:
+        """Whether a promise was kept; if not, `not_private_because` says why."""
+        return self.spent is not None
+
+    @property
+    def status(self) -> str:
+        """The promise, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.private else f"NOT PRIVATE: {self.not_private_because}"
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of all noise on each statistic."""
+        certificate = self.certificate
+        own = SPHERICAL[certificate.noise].square(certificate.noise_dimension, certificate.noise_scale)
+        assert certificate.cover is not None
+        return float(np.sqrt((own + certificate.cover.size**2) / certificate.noise_dimension))
+
+    def __repr__(self) -> str:
+        return f"Statistics({self.moments.count} sums; {self.status})"
+
+    def _repr_html_(self) -> str:
+        return f"<p><b>Statistics</b>, {self.moments.count} sums, {html.escape(self.status)}</p>"
+
+    def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
+        """Fit a template from the statistics; it costs nothing.
+
+        The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is 0.7 times as large as the
+        largest eigenvalue of the noise on it.  Both are functions of what was released and of public numbers.
+
+        Parameters
+        ----------
+        template : Template, optional
+            By default, the one that the statistics were released for.  It must be for the same record, with a loss whose Q and q
+            are linear in the same moments; regularizer and constraints are free.
+        ridge : float, optional
+            What to add to Q, in sum form, instead.
+
+        Returns
+        -------
+        Release
+            With the promise that the statistics kept.
+
+        Raises
+        ------
+        TemplateError
+            If the template needs other statistics.
+        NotConverged
+            If there is no single minimiser.
+        """
+        chosen = self.matching(template)
+        if ridge is not None and not (is_real(ridge) and 0 <= ridge < np.inf):
+            raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
+        form = form_of(chosen)
+        noisy = self.quadratic(chosen)
+        theta = least_point(form, noisy.convex(ridge), noisy.slope, self.certificate.size)
+        return Release(
+            parameters=form.space.unpack(theta),
+            certificate=self.certificate,
+            spent=self.spent,
+            not_private_because=self.not_private_because,
+            source=chosen.source,
+            predictor=chosen.predict,
+        )
+
+    def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
+        """Return the noisy sum of the losses of a template as a quadratic function of its parameters."""
+        loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
+        return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
+
+    def matching(self, template: Template | None) -> Template:
+        """Return the template that a fit is for, or raise `TemplateError` if it is for other records."""
+        chosen = self.template if template is None else template
+        if not isinstance(chosen, Template):
+            raise TemplateError(
+                "fit: say which template to fit; saved statistics do not hold the one they were released for."
+            )
+        if fields_of(chosen) != self.fields:
+            raise TemplateError(
+                f"fit: the statistics are sums over records with the fields {self.fields}, and the template declares "
+                f"{fields_of(chosen)}."
+            )
+        return chosen
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics to an NPZ file, whole or not at all; an existing file is replaced.
+
+        Parameters
+        ----------
+        path : str or path
+
+        Raises
+        ------
+        TemplateError
+            If that is no path, or something else than a regular file is there.
+        """
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fields": self.fields,
+            "kinds": [{"bases": list(kind.bases), "scale": kind.scale} for kind in self.moments.kinds],
+            "certificate": self.certificate.to_dict(),
+            "spent": None if self.spent is None else self.spent.to_dict(),
+            "not_private_because": self.not_private_because,
+        }
+        arrays: dict[str, Any] = {"values": self.values}
+        for k, kind in enumerate(self.moments.kinds):
+            arrays |= {f"monomials_{k}": kind.monomials, f"patterns_{k}": kind.patterns}
+        buffer = BytesIO()
+        np.savez(buffer, header=np.array(json.dumps(header, default=plain_value)), **arrays)
+        write_whole(replaceable(path), buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
+        """Read saved statistics; no code in the file is run.
+
+        Parameters
+        ----------
+        path : str or path
+        template : Template, optional
+            What `fit` fits unless it is told otherwise.
+
+        Raises
+        ------
+        DPConvexError
+            If the file is damaged or holds something else.
+        FileNotFoundError
+            If there is none.
+        """
+        content = Path(path).read_bytes()
+        try:
+            members = dict(read(content))
+            header = json.loads(str(members["header"]))
+            if (header["format"], header["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"its format is {header['format']!r}, version {header['version']!r}")
+            kinds = tuple(
+                Kind(tuple(part["bases"]), members[f"monomials_{k}"], members[f"patterns_{k}"], float(part["scale"]))
+                for k, part in enumerate(header["kinds"])
+            )
+            found = cls(
+                values=members["values"],
+                moments=Moments(kinds),
+                fields=str(header["fields"]),
+                certificate=Certificate.from_dict(header["certificate"]),
+                spent=None if header["spent"] is None else Privacy.from_dict(header["spent"]),
+                not_private_because=str(header["not_private_because"]),
+                template=template,
+            )
+        # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+        except Exception as error:
+            raise DPConvexError(
+                f"{path}: the file is damaged, or holds no saved statistics ({type(error).__name__}: {error})."
+            ) from error
+        if template is not None:
+            found.matching(template)
+        return found
+
+
+def release_statistics(form: LossForm, batch: Batch, certificate: Certificate, source: NoiseSource) -> Statistics:
+    """Sum up, add the noise and its cover, as a certificate says; the promise must have been paid for."""
+    assert certificate.cover is not None
+    mechanism = SufficientStatistics.of(certificate)
+    if certificate.cover.counting:
+        bound = bound_on_count(certificate.cover, batch.size, source.apart())
+        certificate = mechanism.for_count(form, certificate, bound)
+    assert certificate.cover is not None
+    moments = mechanism.moments(form, certificate.privacy.adjacency)
+    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
+    if not np.isfinite(sums).all():
+        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
+    return Statistics(
+        values=perturb(sums, certificate.cover, source.seeded),
+        moments=moments,
+        fields=fields_of(form.template),
+        certificate=certificate,
+        **source.spending(certificate.privacy),
+        template=form.template,
+    )
+
+
+def fields_of(template: Template) -> str:
+    """Return the names and shapes of the fields, and the values of discrete ones."""
+    record = template.record
+    continuous = [f"{name}: {domain.shape}" for name, domain in record.continuous.items()]
+    return "; ".join([*continuous, *(f"{name}: {domain.values}" for name, domain in record.discrete.items())])

@@ -1,0 +1,206 @@
+"""Quadratic losses that carry noise, minimised: made convex first, then solved exactly or handed to a conic solver.
+
+All of this is post-processing of statistics that were released: nothing here reads data, and no accuracy need be certified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.moments import Moments, QuadraticLoss
+from dpconvex.core.to_cvxpy import least_squares_program
+from dpconvex.errors import NotConverged
+from dpconvex.geometry.quadratics import quadratic
+
+__all__ = ["NoisyQuadratic", "least_point"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# The usual ridge, next to the largest eigenvalue of the noise: half of it is best in regression, all of it with many classes.
+RIDGE = 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyQuadratic:
+    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss.
+
+    Attributes
+    ----------
+    loss : QuadraticLoss
+    moments : Moments
+    values : ndarray, shape (moments + 1,)
+        Their noisy sums, and the number of records.
+    deviation : float
+        Of the noise on each sum.
+    """
+
+    loss: QuadraticLoss
+    moments: Moments
+    values: Array
+    deviation: float
+
+    @cached_property
+    def coefficients(self) -> Array:
+        """Coefficients of the targets of the loss, shape (targets,)."""
+        return np.asarray(self.loss.onto(self.moments) @ self.values)
+
+    @cached_property
+    def pairs(self) -> tuple[Index, Index, Index]:
+        """Targets with two coordinates: their numbers, and both coordinates."""
+        squared = np.flatnonzero((self.loss.targets >= 0).all(axis=1))
+        return squared, self.loss.targets[squared, 0], self.loss.targets[squared, 1]
+
+    @cached_property
+    def hessian(self) -> sp.csr_array:
+        """Q, shape (dim, dim)."""
+        squared, a, b = self.pairs
+        half = sp.coo_array((self.coefficients[squared], (a, b)), shape=(self.loss.dim, self.loss.dim))
+        return sp.csr_array(half + half.T)
+
+    @cached_property
+    def slope(self) -> Array:
+        """q, shape (dim,)."""
+        return -self._linear @ self.coefficients
+
+    @property
+    def constant(self) -> float:
+        """c, or what of it is known: 0 if the statistics leave it out."""
+        return float(self.coefficients[(self.loss.targets < 0).all(axis=1)].sum())
+
+    @cached_property
+    def _linear(self) -> sp.csr_array:
+        place = np.flatnonzero((self.loss.targets[:, 0] < 0) & (self.loss.targets[:, 1] >= 0))
+        coordinate = self.loss.targets[place, 1]
+        shape = (self.loss.dim, len(self.loss.targets))
+        return sp.csr_array(sp.coo_array((np.ones(len(place)), (coordinate, place)), shape=shape))
+
+    def gradient_map(self, theta: Array) -> sp.csr_array:
+        """Return the linear map from moments to the gradient at a point, shape (dim, moments): what noise on them does to it."""
+        squared, a, b = self.pairs
+        rows, columns = np.concatenate([a, b]), np.concatenate([squared, squared])
+        weights = np.concatenate([theta[b], theta[a]])
+        bent = sp.coo_array((weights, (rows, columns)), shape=(self.loss.dim, len(self.loss.targets)))
+        found = (sp.csr_array(bent) + self._linear) @ self.loss.onto(self.moments)
+        return sp.csr_array(found[:, : self.moments.count])
+
+    def value_map(self, theta: Array) -> Array:
+        """Return the linear map from moments to the value of the loss at a point, shape (moments,)."""
+        factors = np.where(self.loss.targets >= 0, theta[self.loss.targets], 1.0).prod(axis=1)
+        return np.asarray(factors @ self.loss.onto(self.moments))[: self.moments.count]
+
+    def curvature_products(self, columns: Array) -> Array:
+        """Return the sum over moments k of (what noise on k adds to Q) times a column k, shape (dim,)."""
+        squared, a, b = self.pairs
+        entries = sp.coo_array(self.loss.onto(self.moments)[squared])
+        pair, moment = entries.coords
+        kept = moment < self.moments.count
+        pair, moment, value = pair[kept], moment[kept], entries.data[kept]
+        # A square's coefficient is half of the entry of Q, and is added for both of its coordinates.
+        result = np.zeros(self.loss.dim)
+        np.add.at(result, a[pair], value * columns[b[pair], moment])
+        np.add.at(result, b[pair], value * columns[a[pair], moment])
+        return result
+
+    @property
+    def count(self) -> float | None:
+        """The number of records: exact where it is public, else the noisy one among the moments; None if there is none."""
+        place = self.moments.places.get(())
+        if place is None:
+            return None
+        start, kind = place
+        everybody = np.linalg.pinv(kind.patterns) @ np.ones(len(kind.patterns))
+        if not np.allclose(kind.patterns @ everybody, 1.0):
+            return None
+        return float(self.values[start : start + len(everybody)] @ everybody / kind.factors[0])
+
+    @cached_property
+    def parts(self) -> list[tuple[Index, Array]]:
+        """The blocks of Q that no entry connects: coordinates and entries."""
+        count, owner = connected_components(self._pattern, directed=False)
+        order = np.argsort(owner, kind="stable")
+        members = np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1])
+        return [(mine, self.hessian[mine][:, mine].toarray()) for mine in members]
+
+    @cached_property
+    def _pattern(self) -> sp.csr_array:
+        _, a, b = self.pairs
+        return sp.csr_array(sp.coo_array((np.ones(len(a)), (a, b)), shape=(self.loss.dim, self.loss.dim)))
+
+    def edge(self, mine: Index) -> float:
+        """Return about how large the largest eigenvalue is of the noise on a block: twice the root of a row's variance.
+
+        For noise of deviation s on the svec of a d x d matrix that is s sqrt(2 (d + 1)) (Wigner's semicircle).
+        """
+        squared, a, b = self.pairs
+        entries = self.loss.onto(self.moments)[squared]
+        variance = np.asarray(entries[:, : self.moments.count].power(2).sum(axis=1)) * self.deviation**2
+        rows = np.bincount(a, weights=np.where(a == b, 4.0, 1.0) * variance, minlength=self.loss.dim)
+        rows += np.bincount(b, weights=np.where(a == b, 0.0, variance), minlength=self.loss.dim)
+        return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
+
+    def convex(self, ridge: float | None) -> sp.csr_array:
+        """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
+        found: dict[bytes, Array] = {}
+        blocks = []
+        for mine, block in self.parts:
+            key = block.tobytes()
+            if key not in found:
+                values, vectors = np.linalg.eigh(block)
+                found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
+            more = RIDGE * self.edge(mine) if ridge is None else ridge
+            blocks.append(found[key] + more * np.eye(len(mine)))
+        order = np.concatenate([mine for mine, _ in self.parts])
+        back = np.argsort(order)
+        return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]
+
+
+def least_point(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
+    """Return where ``theta' hessian theta / 2 - <slope, theta>`` plus size times the regularizer is least on K, shape (dim,)."""
+    public = quadratic(form.template.regularizer, form.space)
+    if public is None or not form.feasible.is_space:
+        return by_cone(form, hessian, slope, size)
+    total, pull = sp.csr_array(hessian + size * public.hessian), slope - size * public.slope
+    count, owner = connected_components(total, directed=False)
+    order = np.argsort(owner, kind="stable")
+    theta = np.empty(form.space.dim)
+    factors: dict[bytes, Array] = {}
+    for mine in np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1]):
+        block = total[mine][:, mine].toarray()
+        key = block.tobytes()
+        try:
+            if key not in factors:
+                factors[key] = np.linalg.cholesky(block)
+        except np.linalg.LinAlgError as error:
+            raise NotConverged(
+                "the noisy loss with this regularizer has no single minimiser; regularize more, or leave `ridge` out."
+            ) from error
+        theta[mine] = scipy.linalg.cho_solve((factors[key], True), pull[mine])
+    return theta
+
+
+def by_cone(form: LossForm, hessian: sp.csr_array, slope: Array, size: float) -> Array:
+    """Return the same by a conic solver."""
+    scale = max(float(abs(hessian).max()), float(np.abs(slope).max()), 1e-300)
+    roots = []
+    count, owner = connected_components(hessian, directed=False)
+    order = np.argsort(owner, kind="stable")
+    for mine in np.split(order, np.cumsum(np.bincount(owner, minlength=count))[:-1]):
+        values, vectors = np.linalg.eigh(hessian[mine][:, mine].toarray() / scale)
+        roots.append((mine, (vectors * np.sqrt(np.maximum(values, 0.0))).T))
+    public = form.template.regularizer, size / scale
+    theta, said = least_squares_program(form.space, roots, slope / scale, public, form.constraints)
+    if theta is None:
+        raise NotConverged(
+            f"the noisy loss with this regularizer and these constraints is {said}, says the conic solver; regularize more, or "
+            "check that the constraints can be met."
+        )
+    return theta

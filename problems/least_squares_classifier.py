@@ -1,0 +1,41 @@
+"""Least-squares classifier of many classes: one linear score per class, squares for a loss, made for sufficient statistics."""
+
+import cvxpy as cp
+import numpy as np
+
+import dpconvex as dp
+
+
+def template(*, features: int, classes: int = 2, regularization: float = 1e-4, radius: float = 1.0) -> dp.Template:
+    """Return the template.
+
+    Scores are regressed on the class of a record, 1 or 0 (Duda & Hart, "Pattern Classification and Scene Analysis", 1973,
+    section 5.8).  All classes share the matrix of second moments, so statistics of d(d+1)/2 + Cd numbers hold all of it.
+    Quadratic or random features (`RandomFourierFeatures`) make curved boundaries.  Nothing bounds the slopes of squares:
+    `dp.SufficientStatistics` is the mechanism that needs no bound.
+
+    Parameters
+    ----------
+    features : int
+        Number of features; append a constant one for an offset.
+    classes : int
+        Number of classes; labels are 0, 1, ..., classes - 1.
+    regularization : float
+        Lambda: the regularizer is ``Lambda/2 ||W||^2``.
+    radius : float
+        Public bound on the Euclidean norm of a record's features.
+    """
+    W = cp.Variable((features, classes), name="W")
+
+    def loss(x, y):
+        return sum(cp.square(x @ W[:, c]) for c in range(classes)) / 2 - x @ W[:, y]
+
+    def predict(parameters, x):
+        return np.argmax(x @ parameters["W"], axis=1)
+
+    return dp.Template(
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(range(classes))),
+        loss=loss,
+        regularizer=regularization / 2 * cp.sum_squares(W),
+        predict=predict,
+    )
