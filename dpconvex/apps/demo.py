@@ -35,8 +35,8 @@ TEST_SIZE = 100
 ABOUT = f"""\
 Breast Cancer Wisconsin (Original): {{size}} records for training, {TEST_SIZE} for testing, 9 gradings from 1 to 10.
 Features are scaled by these public bounds: (x - 1)/9, centred, then into the unit ball.
-Large-margin Gaussians with the problem's own regularization, too small to matter.  What privacy needs beyond that, the mechanism
-adds by itself, from public numbers.
+Large-margin Gaussians with the problem's own regularization, fixed without the data and too small to matter.  What privacy needs
+beyond that, the mechanism adds by itself, from public numbers.
 """
 
 FOOTNOTE = """\
