@@ -83,7 +83,7 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one with the smallest predicted excess risk; where no gradient is
+        By default, among those that can be proved private, the one whose foreseen excess risk is smallest; where no gradient is
         bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
