@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
