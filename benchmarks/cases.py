@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
+from benchmarks.projections import closed_forms, solvers
 from benchmarks.timing import Row, accelerator, compare, seconds
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
@@ -354,6 +355,8 @@ CASES: dict[str, Case] = {
     "letters": letters,
     "mapped": memory_mapped,
     "sweep": demo_sweep,
+    "projections": closed_forms,
+    "warm-projections": solvers,
 }
 
 # Growth of one evaluation: what varies, its values, and the problem for each.

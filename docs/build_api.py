@@ -13,18 +13,25 @@ STUB = HERE.parent / "dpconvex" / "__init__.pyi"
 PAGES = {
     "declaring": (
         "Declaring a learner",
-        ("core", "language.huber_hinge", "language.privacy", "language.record", "language.template"),
+        (
+            "core",
+            "language.huber_hinge",
+            "language.privacy",
+            "language.record",
+            "language.private_bound",
+            "language.template",
+        ),
     ),
     "tables": ("Tables and columns", ("language",)),
     "proving": (
         "Proving and fitting",
         (
-            *("release.verify", "release.solve", "release.baseline", "release.release"),
+            *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
             *("release.collect", "release.statistics", "solvers"),
         ),
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),
-    "budgets": ("Budgets", ("release.budget",)),
+    "budgets": ("Budgets", ("release.budget", "release.calibration")),
     "learners": ("Problems, mixtures, choices", ("learners",)),
     "estimators": ("Estimators", ("estimators",)),
     "auditing": ("Auditing", ("auditing",)),

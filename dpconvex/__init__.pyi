@@ -36,6 +36,7 @@ from .estimators.regressors import (
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.privacy import Privacy as Privacy
+from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record
 from .language.schema import Schema as Schema
 from .language.schema_columns import (
@@ -61,11 +62,14 @@ from .mechanisms.gradient_descent import NoisyGradientDescent as NoisyGradientDe
 from .mechanisms.noisy_kmeans import NoisyKMeans as NoisyKMeans
 from .mechanisms.objective_perturbation import ObjectivePerturbation as ObjectivePerturbation
 from .mechanisms.output_perturbation import OutputPerturbation as OutputPerturbation
+from .mechanisms.private_whitening import PrivateWhitening as PrivateWhitening
 from .mechanisms.random_repetition import Repetitions as Repetitions
 from .mechanisms.residual_noise import Cover as Cover
 from .mechanisms.sufficient_statistics import SufficientStatistics as SufficientStatistics
 from .release.baseline import minimize as minimize
+from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
+from .release.calibration import Shared as Shared, calibrate as calibrate
 from .release.collect import statistics as statistics
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release

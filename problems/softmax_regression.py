@@ -1,7 +1,6 @@
 """Softmax (multinomial logistic) regression with any number of classes."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 
@@ -16,8 +15,8 @@ def template(
 ) -> dp.Template:
     """Return the template (Boehning 1992, "Multinomial logistic regression algorithm").
 
-    The loss of class y is the logarithm of ``sum_c exp(<x, w_c - w_y>)``.  It is written in differences of scores, because
-    they are all that the data can see: noise is then drawn in ``(classes - 1) * features`` dimensions.
+    The loss of class y is the logarithm of ``sum_c exp(<x, w_c - w_y>)``.  Differences of scores are all that the data can
+    see, so noise is drawn in ``(classes - 1) * features`` dimensions.
 
     Parameters
     ----------
@@ -38,9 +37,7 @@ def template(
     W = cp.Variable((features, classes), name="W")
 
     def loss(x, y):
-        against = np.eye(classes)
-        against[names.index(y)] -= 1  # W @ against has the columns w_c - w_y
-        return cp.log_sum_exp(x @ (W @ against))
+        return cp.log_sum_exp(x @ W) - x @ W[:, names.index(y)]
 
     def decision(parameters, x):
         return x @ parameters["W"]

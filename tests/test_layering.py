@@ -28,6 +28,7 @@ WINGS = [
     "datasets",
     "calculus",
     "noise",
+    "accounting",
     "mechanisms",
     "evaluation",
     "solvers",
@@ -280,6 +281,8 @@ SPEAK_CVXPY = {
     "dpconvex.solvers.conic",
     "dpconvex.solvers.duality_gap",
     "dpconvex.language.batch_program",
+    "dpconvex.language.bounded_program",
+    "dpconvex.language.private_bound",
 }
 # Of these, only the reader and the bridge may look at atoms; the others make variables, parameters, and functions of them.
 LOOK_AT_ATOMS = {"dpconvex.core.from_cvxpy", "dpconvex.core.to_cvxpy"}

@@ -64,6 +64,27 @@ REGULARIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "nuclear norm": ((D, 2), lambda W: 0.05 * cp.normNuc(W)),
     "huber": (D, lambda w: 0.05 * cp.sum(cp.huber(w, 0.1))),
     "linear": (D, lambda w: 0.2 * cp.sum(w)),
+    "differences": (D, lambda w: 0.05 * cp.norm1(w[1:] - w[:-1])),
+    "differences and l1": (D, lambda w: 0.05 * cp.norm1(cp.diff(w)) + 0.02 * cp.norm1(w)),
+    "total variation": ((D, D), lambda W: 0.05 * cp.tv(W)),
+    "overlapping groups": (D, lambda w: 0.05 * (cp.norm(w[:2]) + cp.norm(w[1:]))),
+    "hinges and the largest size": (D, lambda w: 0.03 * cp.sum(cp.pos(w[1:] - w[:-1] - 0.1)) + 0.05 * cp.norm_inf(w)),
+    "largest sizes": (D, lambda w: 0.05 * cp.sum_largest(cp.abs(w), 2)),
+}
+# Regularizers with kinks or logarithms whose proximal map is not that of the set.
+TOGETHER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[Any]]]] = {
+    "entropy on a simplex": (lambda w: -0.05 * cp.sum(cp.entr(w)), lambda w: [w >= 0, cp.sum(w) == 1]),
+    "divergence on a simplex": (
+        lambda w: 0.05 * cp.sum(cp.kl_div(w, np.full(D, 1 / D))),
+        lambda w: [w >= 0, cp.sum(w) == 1],
+    ),
+    "logarithms under an equation": (lambda w: -0.01 * cp.sum(cp.log(w)), lambda w: [cp.sum(w) == 1, w <= 1]),
+    "absolute values on a simplex": (lambda w: 0.05 * cp.norm1(w - 0.2), lambda w: [w >= 0, cp.sum(w) == 1]),
+    "differences in an exponential cone": (
+        lambda w: 0.05 * cp.norm1(cp.diff(w)),
+        lambda w: [cp.exp(w[0]) + w[1] <= 1],
+    ),
+    "norm in a ball and a half-space": (lambda w: 0.05 * cp.norm(w), lambda w: [cp.norm(w) <= 0.4, cp.sum(w) >= 0.2]),
 }
 
 
@@ -96,11 +117,13 @@ def regularized_learner(shape: Any, regularizer: Callable[[Any], Any]) -> dp.Tem
     )
 
 
-def entropic() -> dp.Template:
+def learner_of_both(regularizer: Callable[[Any], Any], constraints: Callable[[Any], list[Any]]) -> dp.Template:
     w = cp.Variable(D, name="w")
-    regularizer = 0.1 * cp.sum_squares(w) - 0.05 * cp.sum(cp.entr(w))
     return dp.Template(
-        dp.Record(x=dp.Ball(D)), lambda x: cp.square(x @ w - 1) / 2, regularizer, [w >= 0, cp.sum(w) == 1]
+        dp.Record(x=dp.Ball(D), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        0.1 * cp.sum_squares(w) + regularizer(w),
+        constraints(w),
     )
 
 
@@ -131,6 +154,7 @@ LEARNERS: dict[str, Callable[[], dp.Template]] = {
     **{f"K: {name}": (lambda build=build: vector_learner(build)) for name, build in VECTOR_SETS.items()},
     **{f"K: {name}": (lambda parts=parts: matrix_learner(*parts)) for name, parts in MATRIX_SETS.items()},
     **{f"regularizer: {n}": (lambda parts=parts: regularized_learner(*parts)) for n, parts in REGULARIZERS.items()},
+    **{f"both: {name}": (lambda parts=parts: learner_of_both(*parts)) for name, parts in TOGETHER.items()},
     "regularizer: log-det": log_det,
     "Gaussians with three more constraints": gaussians,
 }
@@ -163,12 +187,22 @@ def violation(template: dp.Template, values: dict[str, Array]) -> float:
 
 
 def test_there_are_many() -> None:
-    assert len(LEARNERS) >= 38
+    assert len(LEARNERS) >= 50
 
 
-@pytest.mark.parametrize("name", ["differences", "entropy on a simplex"])
+def test_intersections_are_certified_as_exactly_as_other_sets() -> None:
+    template = gaussians()
+    certificate = dp.verify(template, PROMISE, size=SIZE)
+    assert certificate.tolerance <= 1e-4
+    assert any("multipliers" in line for line in certificate.advice)
+
+
+@pytest.mark.parametrize("name", ["square of a kink", "nuclear norm and rows"])
 def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name: str) -> None:
-    template = entropic() if name.startswith("entropy") else regularized_learner(D, lambda w: cp.norm1(w[1:] - w[:-1]))
+    if name == "square of a kink":
+        template = regularized_learner(D, lambda w: 0.05 * cp.square(cp.norm1(w)))
+    else:
+        template = regularized_learner((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))))
     budget = dp.Budget(PROMISE)
     with pytest.raises(dp.NotPrivate, match="nothing bounds the curvature of the regularizer"):
         dp.solve(template, drawn(template), PROMISE, budget=budget)

@@ -30,6 +30,7 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.spectra import Spectrum
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.release import Release
 from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
@@ -152,7 +153,7 @@ def stationarity(
     size, added = batch.size, 0.0
     if mechanism is not None:
         span = mechanism.span(space)
-    elif release.certificate is not None and release.certificate.perturbed == "objective":
+    elif isinstance(release.certificate, Certificate) and release.certificate.perturbed == "objective":
         size, added, span = release.certificate.size, release.certificate.added, form.basis
     else:
         raise TemplateError(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dpconvex as dp
+from dpconvex.accounting.rules import RULES
 from dpconvex.apps.settings import words
 from dpconvex.language.privacy import ADJACENCIES
 
@@ -85,6 +86,7 @@ def add_ledger(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--ledger", metavar="FILE", help="budget that the cost is recorded in before the data are used")
     sub.add_argument("--budget", type=float, metavar="E", help="total epsilon of a ledger that is to be made")
     sub.add_argument("--budget-delta", type=float, default=0.0, metavar="D", help="total delta of that ledger")
+    sub.add_argument("--accounting", choices=sorted(RULES), help="how that ledger adds up spends; by default basic")
     sub.add_argument("--seed", type=int, help="for tests: the result is then not private, and says so")
 
 

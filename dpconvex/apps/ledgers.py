@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import dpconvex as dp
 from dpconvex.apps.arguments import Commands
@@ -39,8 +40,16 @@ def budget(chosen: argparse.Namespace) -> None:
     ledger = dp.Budget.open(chosen.ledger)
     entries = ledger.entries
     if chosen.json:
-        spends = [{"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta} for e in entries]
-        told = {"total": ledger.privacy.to_dict(), "spent": ledger.spent._asdict()}
+        spends = [
+            {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+            for e in entries
+        ]
+        told: dict[str, Any] = {
+            "total": ledger.privacy.to_dict(),
+            "accounting": ledger.accounting,
+            "spent": ledger.spent._asdict(),
+        }
+        told["fixed_beforehand"] = [vars(item) for item in ledger.totals()]
         print(json.dumps({**told, "remaining": ledger.remaining._asdict(), "spends": spends}))
         return
     if chosen.what == "verify":
@@ -49,7 +58,10 @@ def budget(chosen: argparse.Namespace) -> None:
     wide = max((len(entry.label) for entry in entries), default=0)
     print(f"total      {ledger.privacy}")
     for entry in entries:
-        print(f"  {entry.label:<{wide}}  {entry.privacy}")
+        print(f"  {entry.label:<{wide}}  {entry.privacy}" + (f"; {entry.event}" if entry.event is not None else ""))
+    print(f"accounting {ledger.accounting}: {ledger.rule}")
+    for item in ledger.totals()[:1]:
+        print(f"           had all been fixed beforehand: {item}")
     print(f"spent      epsilon = {ledger.spent.epsilon:g}, delta = {ledger.spent.delta:g}")
     print(f"remaining  epsilon = {ledger.remaining.epsilon:g}, delta = {ledger.remaining.delta:g}")
 

@@ -165,5 +165,8 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
             raise TemplateError("--budget is the total of a ledger: name its file with --ledger.")
         return None
     if chosen.budget is None:
+        if chosen.accounting is not None:
+            raise TemplateError("--accounting is of a ledger that is to be made: state its total with --budget.")
         return dp.Budget.open(chosen.ledger)
-    return dp.Budget(dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency), chosen.ledger)
+    total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
+    return dp.Budget(total, chosen.ledger, chosen.accounting)

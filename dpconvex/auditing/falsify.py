@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from dpconvex.auditing.ascent import Adversary
 from dpconvex.auditing.feasible_region import Region
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.evaluation.compiled import double_precision, lower
 from dpconvex.language.template import Template
@@ -193,10 +192,17 @@ def falsify(
     rng = np.random.default_rng(seed)
     form = analysis.form
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
-    moduli = diagonal(analysis, size, added)
+    proof = analysis if certificate is None else analysis.under(certificate.privacy.adjacency)
+    moduli = diagonal(proof, size, added)
     adversary = Adversary(form, np.where(moduli > 0, moduli, 1.0), int(starts), int(steps), rng)
-    goals = constants(analysis, certificate)
+    goals, priced = constants(analysis, certificate), {} if certificate is None else costs(proof, certificate)
+    if proof is analysis:
+        goals, priced = goals | priced, {}
     found = adversary.search([weights for _, weights in goals.values()])
+    if priced:  # what curvature costs is that of the losses without what they share
+        apart = Adversary(proof.form, adversary.moduli, int(starts), int(steps), rng)
+        found = [*found, *apart.search([weights for _, weights in priced.values()])]
+        goals |= priced
     if any(value == -np.inf for value, _ in found):
         raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter that was tried.")
     findings = {
@@ -207,7 +213,7 @@ def falsify(
     findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(adversary)), float(claimed))
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
-        observed, parameters = observed_modulus(form, size, added, moduli / moduli.min(), rng)
+        observed, parameters = observed_modulus(proof, size, added, moduli / moduli.min(), rng)
         findings["strong_convexity"] = Finding("strong_convexity", observed, modulus, True, parameters=parameters)
     for finding in findings.values():
         if not finding.holds:
@@ -226,12 +232,22 @@ def constants(analysis: Analysis, certificate: Certificate | None) -> dict[str, 
         move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
         bound, sensitivity = certificate.gradient_bound, certificate.sensitivity
         eigenvalue = certificate.hessian_bound
+        if "clip" in certificate.settings:  # holds by itself; what can be wrong is what it is compared with
+            bound = analysis.gradient_bound
+            sensitivity = analysis.replacement_bound if move == "difference" else bound
     goals["gradient_bound"] = bound, {"gradient": 1.0}
     goals["sensitivity"] = sensitivity, {move: 1.0}
     if curved:
         goals["hessian_bound"] = eigenvalue, {"eigenvalue": 1.0}
         goals["hessian_trace"] = max(loss.curvature.trace for loss in analysis.losses), {"trace": 1.0}
-    if certificate is not None and certificate.perturbed == "objective" and curved:
+    return goals
+
+
+def costs(analysis: Analysis, certificate: Certificate) -> dict[str, tuple[float, dict[str, float]]]:
+    """Return the same of what objective perturbation pays."""
+    goals: dict[str, tuple[float, dict[str, float]]] = {}
+    if certificate.perturbed == "objective" and analysis.kink is None:
+        move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
         moduli = analysis.moduli(certificate.size, certificate.added)
         goals["log_det"] = analysis.log_det(moduli)[0], {"log_det": 1.0}
         if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
@@ -274,16 +290,20 @@ def observed_dimension(adversary: Adversary) -> int:
 
 
 def observed_modulus(
-    form: LossForm, size: int, added: float, shape: Array, rng: np.random.Generator
+    analysis: Analysis, size: int, added: float, shape: Array, rng: np.random.Generator
 ) -> tuple[float, dict[str, Array]]:
     """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines and in Hessians over K.
+
+    Curvature that all losses share counts as the regularizer's.
 
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
     attacked too.  Returns the curvature, and the parameters where it was found.
     """
     import jax
 
+    form = analysis.form
     count, dim = 64, form.space.dim
+    shared = np.zeros((dim, dim)) if analysis.public is None else size * analysis.public.toarray()
     region = Region(form, rng)
     function = lower(form.template.regularizer, form.space)
     blocks = np.zeros((len(form.space.blocks), dim))
@@ -300,12 +320,12 @@ def observed_modulus(
         change, gap = np.asarray(slope(here)) - np.asarray(slope(there)), here - there
         moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)
+            quotients = added * np.sum(gap**2, axis=1) + np.sum((change + gap @ shared) * gap, axis=1)
             quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
         if dim <= LARGEST_HESSIAN:
             some = here[: count // 8]
             bend = np.asarray(jax.jit(jax.vmap(jax.hessian(lambda theta: size * function(theta, {}))))(some))
-            scaled = (bend + added * np.eye(dim)) / np.sqrt(shape[:, None] * shape)
+            scaled = (bend + shared + added * np.eye(dim)) / np.sqrt(shape[:, None] * shape)
             finite = np.isfinite(scaled).all(axis=(1, 2))
             least = np.linalg.eigvalsh(np.where(finite.reshape(-1, 1, 1), scaled, np.eye(dim)))[:, 0]
             here, quotients = np.concatenate([here, some]), np.append(quotients, np.where(finite, least, np.inf))

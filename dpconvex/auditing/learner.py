@@ -141,9 +141,11 @@ class Learner:
         self.matrix: Array | None = None
         self.linear = np.zeros(self.frame.shape[1])
         self.exact = True
+        self.shared = analysis.public  # of the losses, which are taken without it
         known = quadratic(form.template.regularizer, form.space)
         if known is not None and (self.everything or form.feasible.is_space):
-            self._reduce(size * known.hessian.toarray() + added * np.eye(form.space.dim), size * known.slope)
+            hessian = known.hessian if self.shared is None else known.hessian + self.shared
+            self._reduce(size * hessian.toarray() + added * np.eye(form.space.dim), size * known.slope)
         elif not self.everything:
             self.exact = False
             self.matrix = analysis.moduli(size, added).least * np.eye(self.frame.shape[1])
@@ -186,6 +188,8 @@ class Learner:
             return points @ self.matrix + self.linear, np.broadcast_to(self.matrix, (len(points), *self.matrix.shape))
         with double_precision():
             gradient, hessian = (np.asarray(part) for part in self._compiled(points))
+        if self.shared is not None:
+            gradient, hessian = gradient + points @ self.shared, hessian + self.shared.toarray()
         return self.size * gradient + self.added * points, self.size * hessian + self.added * np.eye(self.dimension)
 
     def inside(self, points: Array) -> NDArray[np.bool_]:

@@ -81,23 +81,31 @@ class Effort:
 
 def attack_objective(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
     """Attack the exact answer of objective perturbation."""
-    learner = Learner(analysis, certificate.size, certificate.added, rng)
-    attack = Objective(learner, certificate, effort, rng)
+    proof = analysis.under(certificate.privacy.adjacency)
+    learner = Learner(proof, certificate.size, certificate.added, rng)
+    attack = Objective(learner, analysis, certificate, effort, rng)
     found = [attack.on(first, second) for first, second in kind_pairs(learner, certificate.privacy.adjacency)]
     return max(found, key=lambda one: (one.strength, one.found_epsilon))
 
 
 def left_delta(certificate: Certificate) -> float:
     """Return the delta that is claimed of the mechanism by itself."""
-    paid = sum(part.delta for part in (certificate.cover, certificate.clustering) if part is not None)
-    return max(certificate.delta - paid, 0.0)
+    return certificate.noise_delta
 
 
 class Objective:
     """An attack on one certified learner."""
 
-    def __init__(self, learner: Learner, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> None:
-        self.learner, self.certificate, self.effort, self.rng = learner, certificate, effort, rng
+    def __init__(
+        self, learner: Learner, analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator
+    ) -> None:
+        self.learner, self.analysis, self.certificate, self.effort, self.rng = (
+            learner,
+            analysis,
+            certificate,
+            effort,
+            rng,
+        )
         self.noise, self.scale = certificate.noise, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
         self.delta = left_delta(certificate) if self.noise == "gaussian" else 0.0
@@ -106,7 +114,7 @@ class Objective:
     def log_noise(self, dimension: int) -> LogNoise:
         """Return the log density of the noise in some of its coordinates; for Gamma noise, where the others are 0."""
         if self.noise == "matrix":
-            return matrix_density(self.learner.analysis, self.certificate)
+            return matrix_density(self.analysis, self.certificate)
         return (gamma_density if self.noise == "gamma" else gaussian_density)(dimension, self.scale)
 
     def on(self, first: Any, second: Any) -> Attack:

@@ -107,7 +107,7 @@ class Kind:
 def kinds_of(form: LossForm) -> list[Kind]:
     """Sort the combinations of discrete fields by the programs of their losses."""
     found: dict[Any, list[tuple[int, Lowered, Lowered | None]]] = {}
-    for k, (loss, leaves) in enumerate(zip(form.template.losses, form.leaves, strict=True)):
+    for k, loss, leaves in zip(form.labels, form.losses, form.leaves, strict=True):
         lowered, probe = Lowered.build(loss, form.space), None
         sizes = tuple(leaf.size for leaf in leaves)
         if sizes:

@@ -19,9 +19,11 @@ from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.joint_supremum import Joint, joint_form
-from dpconvex.calculus.leaf_ranges import leaf_ranges
+from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
+from dpconvex.calculus.margin_width import largest_margin_difference
+from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Kink, Scalar
@@ -98,28 +100,35 @@ class Analysis:
     Attributes
     ----------
     losses : tuple of LossBounds
-        One for each combination of discrete fields.
+        One for each combination of discrete fields that is examined (`LossForm.labels`).
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
+    public : sparse array, shape (dim, dim), or None
+        A Hessian that is the regularizer's besides its own (mean form).
+    unbounded : DPConvexError or None
+        Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
     """
 
     obstacle: DPConvexError | None = None
 
-    def __init__(self, form: LossForm) -> None:
-        self.form = form
+    def __init__(
+        self, form: LossForm, public: sp.csr_array | None = None, unbounded: DPConvexError | None = None
+    ) -> None:
+        self.form, self.public, self.unbounded = form, public, unbounded
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
         self.gram = Gram(polynomials, form.space, form.bases)
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
-        rows = dict(zip(everything, self.gram.rows, strict=True))
-        walker = Walker(form.expander, rows, self.reach)
+        self.rows = dict(zip(everything, self.gram.rows, strict=True))
+        walker = Walker(form.expander, self.rows, self.reach, self.length)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
-        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.template.losses)))
+        count = 0 if unbounded is not None else len(form.losses)
+        self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
-        loss = self.form.template.losses[k]
-        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.template.record.combinations[k].items())
+        loss = self.form.losses[k]
+        values = ", ".join(f"{name} = {v!r}" for name, v in self.form.combinations[k].items())
         entries, step = walker.walk(loss)
         (scalar,) = entries
         if scalar.sign < 0 and not scalar.is_affine:
@@ -134,7 +143,7 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        written = self.form.template.written[k]
+        written = self.form.template.written[self.form.labels[k]]
         source = "" if written is loss else "in normal form; docs/theory.md, section 2"
         whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
         return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
@@ -146,6 +155,28 @@ class Analysis:
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges.values[id(polynomial)]
+
+    def under(self, adjacency: str) -> Analysis:
+        """Return what the proofs for neighbours of a kind speak of.
+
+        Where one record takes another's place, curvature that all losses have in common is the regularizer's.
+        """
+        return self._replaced if adjacency == "replace-one" else self
+
+    @cached_property
+    def _replaced(self) -> Analysis:
+        shared = None if self.public is not None else shared_curvature(self.form)
+        if shared is None:
+            return self
+        found = Analysis(shared.form, shared.hessian)
+        # The differences are the same ones, and each reading bounds them.
+        found.__dict__["replacement_bound"] = min(found.replacement_bound, self.replacement_bound)
+        return found
+
+    def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
+        """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
+        part = polynomial.gathered(np.array(places))
+        return leaf_length(part, rows[places], self.gram, self.form.feasible, self.form.bases)
 
     @cached_property
     def gradient_bound(self) -> float:
@@ -187,7 +218,7 @@ class Analysis:
                 self.form.template.losses[0],
                 "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
             )
-        return min(bound, 2 * self.gradient_bound)
+        return min(bound, 2 * self.gradient_bound, largest_margin_difference(self))
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -269,7 +300,15 @@ class Analysis:
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:
         """Constant curvature M of the regularizer (mean form), and its derivation."""
-        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+        matrix, derivation = curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
+        if self.public is None:
+            return matrix, derivation
+        own = Derivation(
+            "curvature of every record", "", {"modulus": smallest_eigenvalue(self.public)}, "counted once for each"
+        )
+        total = sp.csr_array(matrix + self.public)
+        claims = {"modulus": smallest_eigenvalue(total)}
+        return total, Derivation(derivation.rule, derivation.expression, claims, derivation.source, (derivation, own))
 
     @cached_property
     def block_moduli(self) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.calculus.few_entries import times
 from dpconvex.calculus.gradient_norms import Gradients, gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed, log_dets
@@ -268,8 +269,8 @@ def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
     starts = np.cumsum([0, *(len(rows) for rows in points[:-1])])
     matrix = np.zeros((len(pieces), len(pieces)))
     for i, left in enumerate(points):
-        image = left @ gram.upper
-        matrix[i] = np.maximum.reduceat(np.abs(image @ everything.T).max(axis=0), starts)
+        image = times(left, gram.upper)
+        matrix[i] = np.maximum.reduceat(np.abs(times(everything, image.T)).max(axis=1), starts)
         matrix[i, i] = float(np.sum(image * left, axis=1).max())
     matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T + error)
     return swollen(float(np.linalg.eigvalsh(matrix)[-1]) * (1 + ROUNDING * len(pieces)), pieces, gram)

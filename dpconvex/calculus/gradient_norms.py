@@ -156,9 +156,7 @@ def term_norm(term: Term, gram: Gram) -> float:
     """Bound the norm of every gradient of one term."""
     if not term.ball:
         return float((np.sqrt(gram.squared_norms(term.rows)) + gram.slack(term.masses)).max())
-    inner, error = gram.inner(term.rows)
-    largest = np.linalg.eigvalsh(inner)[-1] + len(inner) * error
-    return float(np.sqrt(max(largest, 0.0))) + gram.term_slack([term])
+    return gram.steepest(term.rows) + gram.term_slack([term])
 
 
 def combinations(points: Sequence[Array], wanted: bool) -> Array | None:

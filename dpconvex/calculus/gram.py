@@ -4,10 +4,6 @@ The rows of all leaves of a loss are written in a few *generators*: one variable
 A gradient is then a short vector of numbers, and inner products of gradients, of one record or of two, are sums of bilinear
 forms with known ranges.  For a classifier with C matrices there are C generators, whatever the number of leaves.
 
-If all rows are ``a (x) H(z)`` in a variable, one weight for each of its columns (or rows, or entries) times one and the same H,
-a generator is H in one column: C generators for a matrix with one column for each of C classes, and not one for each of the
-C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
-
 Sums that cancel are bounded outward: an error is relative to what was added up, never to what is left of it.
 """
 
@@ -22,6 +18,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
+from dpconvex.calculus.few_entries import bilinear, squares, used
+from dpconvex.calculus.generators import MERGED_BITS, Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.intervals import Interval
 from dpconvex.core.parameter_space import Space
@@ -40,8 +38,6 @@ LARGEST_NUMBER_OF_PRODUCTS = 2**24
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
 # Vertices whose norm is also bounded through the one form that belongs to them (slower, sharper).
 LARGEST_EXACT_SET = 64
-# Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
-MERGED_BITS = 40
 # Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
 ROUNDING = 2.0**-44
 EPSILON = 2.0**-52
@@ -119,7 +115,7 @@ class Gram:
         self.errors = ROUNDING * lengths + excess
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
         self.rounding = self._outer + self._magnitude(self.forms)
-        self.upper = self._upper(len(generators))
+        self.upper = upper_of(self.forms, len(generators))
 
     def _magnitude(self, forms: list[Form]) -> Array:
         """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
@@ -191,19 +187,14 @@ class Gram:
             self._ranges[key] = form_range(matrix, self.monomial, self.bases, same)
         return self._ranges[key]
 
-    def _upper(self, count: int) -> Array:
-        upper = np.zeros((count, count))
-        # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
-        squares = sum((np.diag(form.weight) * form.same.high for form in self.forms), np.zeros(count))
-        length = np.sqrt(np.where(squares > 0, squares, 1.0))
-        for form in self.forms:
-            values, vectors = np.linalg.eigh((form.weight + form.weight.T) / 2 / length / length[:, None])
-            positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
-            # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
-            upper += form.same.high * positive - form.same.low * negative
-            upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
-        return np.asarray(upper * length * length[:, None])
+    def steepest(self, rows: Array) -> float:
+        """Bound the largest singular value of some rows together, at any record."""
+        place, part = used(rows)
+        forms = [replace(form, weight=form.weight[place]) for form in self.forms if form.weight[place].any()]
+        upper = upper_of(forms, part.shape[1])
+        inner, size = part @ upper @ part.T, np.abs(part) @ np.abs(upper) @ np.abs(part).T
+        largest = float(np.linalg.eigvalsh(inner)[-1]) + ROUNDING * float(np.trace(size))
+        return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
     def reweighted(self, weights: Array) -> Gram:
         """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""
@@ -230,16 +221,16 @@ class Gram:
         place, rows = used(rows)
         upper = self.upper[place]
         size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return rows @ upper @ rows.T, ROUNDING * size**2
+        return bilinear(rows, upper, rows), ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
 
         `cross` says whether u belongs to one record and v to another.
         """
-        total = np.abs(left) @ self.rounding @ np.abs(right).T
+        total = bilinear(np.abs(left), self.rounding, np.abs(right))
         for form in self.forms:
-            value = sign * (left @ form.weight @ right.T)
+            value = sign * bilinear(left, form.weight, right)
             interval = form.cross if cross else form.same
             highest = value * interval.high
             np.multiply(value, interval.low, out=value)
@@ -269,9 +260,9 @@ class Gram:
         """Bound the squared norm of each row form by form."""
         place, vectors = used(vectors)
         size = np.abs(vectors)
-        total = ((size @ self.rounding[place]) * size).sum(axis=1)
+        total = squares(size, self.rounding[place])
         for form in self.forms:
-            value = ((vectors @ form.weight[place]) * vectors).sum(axis=1)
+            value = squares(vectors, form.weight[place])
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
@@ -279,12 +270,11 @@ class Gram:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
         size, upper = np.abs(part), self.upper[place]
-        result = ((part @ upper) * part).sum(axis=1)
-        result += ROUNDING * ((size @ np.abs(upper)) * size).sum(axis=1)
+        result = squares(part, upper) + ROUNDING * squares(size, np.abs(upper))
         result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = ((size @ self.rounding[place]) * size).sum(axis=1) > CANCELLED * result
+            cancelled = squares(size, self.rounding[place]) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
                 result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
@@ -311,10 +301,27 @@ class Gram:
         return self._squares[known]
 
 
-def used(vectors: Array) -> tuple[tuple[Index, Index], Array]:
-    """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
-    place = np.flatnonzero((vectors != 0).any(axis=0))
-    return (place[:, None], place[None, :]), vectors[:, place]
+def upper_of(forms: Sequence[Form], count: int) -> Array:
+    """Return a positive semidefinite matrix above the sum of the forms, at every record."""
+    upper = np.zeros((count, count))
+    # In units of the generators' lengths, a form between a long and a short one is charged to both in proportion.
+    squares = sum((np.diag(form.weight) * form.same.high for form in forms), np.zeros(count))
+    length = np.sqrt(np.where(squares > 0, squares, 1.0))
+    for form in forms:
+        weight = (form.weight + form.weight.T) / 2 / length / length[:, None]
+        if np.count_nonzero(weight) == np.count_nonzero(np.diag(weight)):
+            diagonal = np.diag(weight)
+            highest = np.maximum(form.same.high * diagonal, form.same.low * diagonal)
+            highest = highest + 2 * EPSILON * count * form.same.size * np.abs(diagonal).max(initial=0.0)
+            upper[np.diag_indices(count)] += highest
+            continue
+        values, vectors = np.linalg.eigh(weight)
+        positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        negative = (vectors * np.maximum(-values, 0.0)) @ vectors.T
+        # With k in [low, high], k (W+ - W-) is below high W+ - low W- in the Loewner order.
+        upper += form.same.high * positive - form.same.low * negative
+        upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
+    return np.asarray(upper * length * length[:, None])
 
 
 def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:
@@ -322,93 +329,6 @@ def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:
     ordered = sorted(terms)
     sign = 1.0 if ordered[0][1] > 0 else -1.0
     return tuple((key, sign * factor_) for key, factor_ in ordered)
-
-
-@dataclass(frozen=True, eq=False)
-class Generator:
-    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
-
-    Attributes
-    ----------
-    block, cell : int
-        Number of the variable, and of the cell within it.
-    key : bytes
-        What generators with equal coefficients in different cells share.
-    place : ndarray of int
-        The cell's coordinates of theta.
-    coordinate, monomial : ndarray of int, shape (terms,)
-        Of each term; coordinates are counted within the cell.
-    coefficient : ndarray, shape (terms,)
-    """
-
-    block: int
-    cell: int
-    key: bytes
-    place: Index
-    coordinate: Index
-    monomial: Index
-    coefficient: Array
-
-    def matrix(self, monomials: int) -> sp.csr_array:
-        """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
-        return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
-
-
-def factor(
-    terms: Polynomial, mono: Index, largest: Array, space: Space, rows: int
-) -> tuple[Array, list[Generator], Array]:
-    """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
-
-    `largest` bounds the absolute values of the monomials.
-    """
-    blocks = list(space.blocks.values())
-    starts = np.array([block.start for block in blocks])
-    owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
-    generators: list[Generator] = []
-    table_parts: list[tuple[Index, Index, Array]] = []
-    excess: list[Array] = []
-    for number, block in enumerate(blocks):
-        own = order[(ends[number - 1] if number else 0) : ends[number]]
-        if len(own) == 0:
-            continue
-        place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
-        best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
-        if best.count > 1 and not block.symmetric:
-            for cells in layouts(block.variable.shape):
-                split = Runs(cells, *place, terms.coefficient[own])
-                if split.alike and split.count <= best.count:
-                    best = split
-        table_parts.append((best.entry[best.begins], best.number + len(generators), best.lead))
-        generators.extend(best.generators(number, block.start))
-        excess.append(best.excess(terms.error[own], largest))
-    table = np.zeros((rows, len(generators)))
-    for row, column, lead in table_parts:
-        table[row, column] = lead
-    return table, generators, np.concatenate(excess) if excess else np.zeros(0)
-
-
-def layouts(shape: tuple[int, ...]) -> list[Index]:
-    """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
-    numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
-    found = [numbers[:, None]]
-    if len(shape) == 2:
-        columns = numbers.reshape(shape[::-1])
-        found += [columns, columns.T]
-    return found
-
-
-def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
-    """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
-    lengths = [len(generator.coefficient) for generator in generators]
-    empty = np.zeros(0, dtype=np.int64)
-    return (
-        np.repeat(np.arange(len(generators)), lengths),
-        np.concatenate([empty, *(g.place[g.coordinate] for g in generators)]),
-        np.concatenate([empty, *(g.monomial for g in generators)]),
-        np.concatenate([np.zeros(0), *(g.coefficient for g in generators)]),
-    )
 
 
 def products(
@@ -438,85 +358,3 @@ def products(
     exact = np.zeros(len(place))
     exact[np.searchsorted(place, places[0])] = value.data
     return place, exact, size
-
-
-class Runs:
-    """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
-
-    Attributes
-    ----------
-    begins, number : ndarray of int, shape (runs,)
-        Where each run begins, and the generator that it is a multiple of.
-    lead : ndarray, shape (runs,)
-        The factor.
-    count : int
-        Number of generators.
-    alike : bool
-        Whether they differ in their cells only.
-    """
-
-    def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:
-        cell, position = np.empty((2, cells.size), dtype=np.int64)
-        cell[cells], position[cells] = np.indices(cells.shape)
-        cell, position = cell[coordinate], position[coordinate]
-        self.cells, self.order = cells, np.lexsort([mono, position, cell, entry])
-        self.entry, self.position, self.mono = entry[self.order], position[self.order], mono[self.order]
-        cell = cell[self.order]
-        self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
-        self.lengths = np.diff(np.append(self.begins, len(cell)))
-        self.lead = coefficient[self.order][self.begins]
-        self.pattern = coefficient[self.order] / np.repeat(self.lead, self.lengths)
-        self.merged = significant(self.pattern, MERGED_BITS)
-        values = np.unique(self.merged, return_inverse=True)[1]
-        token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
-        shape = numbered_runs(token, self.begins, self.lengths)
-        # Generators are numbered as they come.
-        owner = cell[self.begins]
-        _, first, number = np.unique(shape * len(cells) + owner, return_index=True, return_inverse=True)
-        self.first = np.sort(first)
-        self.number = np.argsort(np.argsort(first))[number.ravel()]
-        self.shape, self.owner = shape[self.first], owner[self.first]
-        self.count, self.alike = len(first), bool((shape == shape[0]).all())
-
-    def generators(self, block: int, start: int) -> list[Generator]:
-        """Return the generators of a variable with this number, whose coordinates start here."""
-        keys: dict[int, bytes] = {}
-        found = []
-        for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
-            own = slice(self.begins[run], self.begins[run] + self.lengths[run])
-            parts = self.position[own], self.mono[own], self.merged[own]
-            key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
-            found.append(Generator(block, cell, key, start + self.cells[cell], *parts[:2], self.pattern[own]))
-        return found
-
-    def excess(self, error: Array, largest: Array) -> Array:
-        """Bound the distance of a row from factor times generator, for each unit of the factor, shape (generators,).
-
-        `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
-        """
-        run = np.repeat(np.arange(len(self.begins)), self.lengths)
-        source = self.begins[self.first[self.number]][run] + np.arange(len(run)) - self.begins[run]
-        lead = np.abs(self.lead)[run]
-        apart = np.abs(self.pattern - self.pattern[source]) + 4 * EPSILON * np.abs(self.pattern)
-        apart += error[self.order] / lead
-        begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
-        lines = np.add.reduceat(apart * largest[self.mono], np.flatnonzero(begins)) ** 2
-        lengths = np.sqrt(np.bincount(run[begins], weights=lines, minlength=len(self.begins)))
-        result = np.zeros(self.count)
-        np.maximum.at(result, self.number, lengths)
-        return result
-
-
-def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
-    """Number runs of tokens so that equal runs have equal numbers.
-
-    >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()
-    [1, 0, 1]
-    """
-    result, count = np.empty(len(begins), dtype=np.int64), 0
-    for length in np.unique(lengths):
-        own = np.flatnonzero(lengths == length)
-        number = numbered_rows(token[begins[own][:, None] + np.arange(length)])[1]
-        result[own] = number + count
-        count += int(number.max()) + 1
-    return result

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Scalar, Term
+from dpconvex.core.abstract_values import Scalar, Term, Together
 from dpconvex.core.atom import Atom
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander
@@ -71,11 +71,15 @@ class Walker:
     """Applies the rules to losses; what is known of a subexpression is found once."""
 
     def __init__(
-        self, expander: Expander, leaves: Mapping[Expression, Array], reach: Callable[..., list[Interval]]
+        self,
+        expander: Expander,
+        leaves: Mapping[Expression, Array],
+        reach: Callable[..., list[Interval]],
+        length: Callable[..., float] | None = None,
     ) -> None:
         self.expander = expander
         self.leaves = leaves
-        self.reach = reach
+        self.reach, self.length = reach, length
         self._known: dict[Expression, tuple[Entries, Step]] = {}
 
     def walk(self, expression: Expression) -> tuple[Entries, Step]:
@@ -134,7 +138,12 @@ class Walker:
         rows = self.leaves[expression]
         values = self.reach(polynomial, rows)
         check_finite(values, expression)
-        entries = [Scalar(value, (Term(row[None, :]),)) for value, row in zip(values, rows, strict=True)]
+        found = None if self.length is None or len(rows) == 1 else partial(self.length, polynomial, rows)
+        array = None if found is None else Together(found)
+        entries = [
+            Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))
+            for k, (value, row) in enumerate(zip(values, rows, strict=True))
+        ]
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
         return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
 

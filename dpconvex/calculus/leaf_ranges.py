@@ -20,7 +20,7 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
-__all__ = ["LeafRanges", "leaf_ranges"]
+__all__ = ["LeafRanges", "leaf_length", "leaf_ranges"]
 
 Array = NDArray[np.float64]
 Pair = tuple[Array, Array]
@@ -97,20 +97,38 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     return result
 
 
+def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet, bases: Bases) -> float:
+    """Bound the Euclidean norm of all entries of a leaf together, possibly infinite."""
+    touched = np.unique(leaf.coordinate[leaf.coordinate >= 0])
+    if not feasible.limited[touched].all():
+        return float(np.inf)
+    steepest, best = gram.steepest(rows), float(np.inf)
+    for center in (np.zeros(feasible.space.dim), *feasible.centers):
+        offset, room = at_center(center, leaf, bases)
+        reach = feasible.reach_on(touched, center) if center.any() else feasible.norm_on(touched)
+        best = min(best, bases.norm(offset) + float(np.linalg.norm(room)) + steepest * reach)
+    return best * (1 + SLACK)
+
+
 def split_at(center: Array, terms: Polynomial, bases: Bases) -> Pair:
-    """Bound ``A_z c + c_z``, with room for the rounding of its coefficients: they may be small differences of large numbers."""
+    """Bound ``A_z c + c_z`` entry by entry."""
+    offset, room = at_center(center, terms, bases)
+    low, high = bases.range(offset)
+    return low - room, high + room
+
+
+def at_center(center: Array, terms: Polynomial, bases: Bases) -> tuple[Polynomial, Array]:
+    """Return ``A_z c + c_z``, with room for the rounding of its coefficients: they may be small differences of large numbers."""
     fixed = np.append(center, 1.0)[terms.coordinate]
     coefficient = terms.coefficient * fixed
     nowhere, error = np.full_like(terms.coordinate, -1), terms.error * np.abs(fixed) * (1 + SLACK)
-    at_center = replace(terms, coordinate=nowhere, coefficient=coefficient, error=error).collected()
-    low, high = bases.range(at_center)
+    offset = replace(terms, coordinate=nowhere, coefficient=coefficient, error=error).collected()
     monomial, number = numbered_rows(terms.monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)[number]
     magnitude = np.bincount(terms.entry, weights=np.abs(coefficient) * largest, minlength=terms.size)
     count = np.bincount(terms.entry, minlength=terms.size)
     # The center itself, and how far K reaches from it, are rounded too.
-    room = (count + 8) * UNIT * magnitude
-    return low - room, high + room
+    return offset, np.asarray((count + 8) * UNIT * magnitude)
 
 
 def factors_of(part: Polynomial, monomial: Pair) -> Pair:

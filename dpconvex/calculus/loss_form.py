@@ -7,12 +7,14 @@ What cannot be split this way, or depends on data where it must not, is refused 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.calculus.sensitive_subspace import sensitive_basis
+from dpconvex.calculus.label_symmetry import Exchange, exchange_of
+from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
 from dpconvex.core.atoms.arrangement import BROADCAST
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, obstacle
@@ -46,26 +48,35 @@ class LossForm:
         Both.
     bases : Bases
         The record's scalars and their bounds.
+    labels : tuple of int
+        The combinations of discrete fields whose losses are examined: all, or those that stand for all (`label_symmetry`).
+    exchange : Exchange or None
+        Why they do.
     leaves : tuple of list
-        For each combination of discrete fields, the affine leaves of its loss.
+        For each of these, the affine leaves of its loss.
     """
 
-    def __init__(self, template: Template) -> None:
+    exchange: Exchange | None = None
+
+    def __init__(self, template: Template, convex: bool = True) -> None:
         self.template = template
         check_public(template)
-        check_loss(template)
+        check_loss(template, convex)
         self.space = Space(template.variables)
         self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
         self.bases = Bases(template.record)
         self.expander = Expander(self.space, self.bases)
-        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in template.losses)
         domains = implicit_constraints(template.regularizer, self.expander, self.feasible)
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = feasible_set(self.space, self.constraints)
-        for group in self.leaves:
-            for leaf in group:
-                self.expander.expand_leaf(leaf)
+        exchange = exchange_of(template.losses) if self.feasible.is_space else None
+        if exchange is not None:
+            self._examine(exchange.representatives)
+            if is_invariant(self._parts, exchange.generators(self.space)):
+                self.exchange = exchange
+        if self.exchange is None:
+            self._examine(tuple(range(len(template.losses))))
         if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
             raise NotPrivate(
                 "the loss does not change with any variable: what multiplies them is zero",
@@ -73,14 +84,29 @@ class LossForm:
                 "write the loss in the CVXPY variables that the learner estimates",
             )
 
+    def _examine(self, labels: tuple[int, ...]) -> None:
+        """Let the losses of some labels stand for all."""
+        self.__dict__.pop("_parts", None)
+        self.labels = labels
+        self.losses: tuple[Expression, ...] = tuple(self.template.losses[k] for k in labels)
+        self.combinations: tuple[dict[str, Hashable], ...] = tuple(self.template.record.combinations[k] for k in labels)
+        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
+        for group in self.leaves:
+            for leaf in group:
+                self.expander.expand_leaf(leaf)
+
     def polynomial(self, leaf: Expression) -> Polynomial:
         """Return a leaf as a polynomial in the record."""
         return self.expander.expand(leaf)
 
     @cached_property
+    def _parts(self) -> list[Part]:
+        return sensitive_parts([self.polynomial(leaf) for group in self.leaves for leaf in group], self.space.dim)
+
+    @cached_property
     def basis(self) -> sp.csc_array:
         """Orthonormal basis of the sensitive subspace U, shape (dim, p) (theory: noise is needed only in U)."""
-        return sensitive_basis([self.polynomial(leaf) for group in self.leaves for leaf in group], self.space.dim)
+        return joined(self._parts, self.space.dim)
 
     @property
     def noise_dimension(self) -> int:
@@ -88,17 +114,14 @@ class LossForm:
         return int(self.basis.shape[1])
 
     @cached_property
-    def projection(self) -> sp.csr_array | None:
-        """Orthogonal projection on the sensitive subspace, shape (dim, dim); None if that is the whole space."""
-        return None if self.noise_dimension == self.space.dim else sp.csr_array(self.basis @ self.basis.T)
+    def projection(self) -> Projection | None:
+        """Orthogonal projection on the sensitive subspace; None if that is the whole space."""
+        return None if self.noise_dimension == self.space.dim else Projection(self._parts, self.space.dim)
 
     @cached_property
     def lengths(self) -> Lengths:
         """How long the sums are that make a gradient of the objective."""
-        projected = 0.0
-        if self.projection is not None:
-            rows = np.diff(self.projection.indptr) * abs(self.projection).sum(axis=1)
-            projected = float(rows.max(initial=0.0))
+        projected = 0.0 if self.projection is None else self.projection.reach
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
@@ -154,10 +177,10 @@ def check_public(template: Template) -> None:
             )
 
 
-def check_loss(template: Template) -> None:
-    """Refuse a loss that is not convex, or does not depend on a variable."""
+def check_loss(template: Template, convex: bool = True) -> None:
+    """Refuse a loss that is not convex, where it has to be, or does not depend on a variable."""
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
-        if not is_convex(loss):
+        if convex and not is_convex(loss):
             where = f" for {values}" if values else ""
             place = obstacle(loss)
             why, remedy = why_not_convex(place)

@@ -19,12 +19,13 @@ from dpconvex.calculus.curvature import piece_bounds
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
+from dpconvex.calculus.margin_width import single_row
 from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.ranks import numerical_rank
 
-__all__ = ["Difference", "Hull", "Ray", "differences", "row_dimension"]
+__all__ = ["Difference", "Hull", "OneMargin", "Ray", "differences", "row_dimension"]
 
 Array = NDArray[np.float64]
 
@@ -49,6 +50,17 @@ class Ray:
     high: float
 
 
+@dataclass(frozen=True)
+class OneMargin:
+    """The gradients of a record that sees theta through one row: between `low` and `high` times a vector of length 1 at most.
+
+    Along the noise on the row they fall, and the record's curvature is how fast.
+    """
+
+    low: float
+    high: float
+
+
 @dataclass(frozen=True, eq=False)
 class Hull:
     """A polytope that holds the differences of two given records, and what is known along it.
@@ -63,6 +75,8 @@ class Hull:
         If the first record's gradient and curvature are known to be opposed along it.
     ray : Ray or None
         The first record's own gradients, if they are to be treated apart: they are not among the `lengths` then.
+    margin : OneMargin or None
+        The same of a record that appears and has one margin; another way to bound all differences.
     """
 
     length: float
@@ -70,6 +84,7 @@ class Hull:
     counts: Array | None
     opposed: Opposed | None
     ray: Ray | None = None
+    margin: OneMargin | None = None
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
@@ -77,7 +92,8 @@ class Hull:
         vertices = None
         if self.lengths is not None and self.counts is not None:
             vertices = (self.lengths.tobytes(), self.counts.tobytes())
-        return f"{self.length:.9e}", vertices, None if self.opposed is None else self.opposed.signature, self.ray
+        opposed = None if self.opposed is None else self.opposed.signature
+        return f"{self.length:.9e}", vertices, opposed, self.ray, self.margin
 
     def merged(self, other: Hull) -> Hull:
         """Return what holds for this and for another of the same signature."""
@@ -161,7 +177,7 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
         facts = [Facts(number, loss, gram, analysis.symmetry) for number, loss in enumerate(analysis.losses)]
         found: dict[Hashable, Difference] = {}
         if adjacency == "add-remove":
-            items = [alone(fact, p) for fact in facts]
+            items = [alone(fact, p, margin_of(analysis, fact.number)) for fact in facts]
         else:
             tallies = Tallies(analysis.symmetry)
             items = [pair(first, second, p, tallies) for first in facts for second in facts]
@@ -173,7 +189,25 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     return known[adjacency]
 
 
-def alone(fact: Facts, p: int) -> Difference:
+def margin_of(analysis: Analysis, number: int) -> OneMargin | None:
+    """Return the gradients of a loss of one margin."""
+    row = single_row(analysis, number)
+    if row is None:
+        return None
+    column, low, high = int(np.argmax(np.abs(row))), 0.0, 0.0
+    for term in analysis.losses[number].scalar.terms:
+        factors = term.rows[:, column] / row[column]
+        size = float(np.linalg.norm(factors))
+        ends = (-size, size) if term.ball else (float(factors.min()), float(factors.max()))
+        low, high = low + ends[0], high + ends[1]
+    # In one sign for all labels, and with the digits that do not depend on how a loss is written.
+    if high < -low:
+        low, high = -high, -low
+    radius = float(np.sqrt(analysis.gram.squared_norms(row[None, :])[0]) + analysis.gram.slack(np.abs(row)[None, :])[0])
+    return OneMargin(*(float(f"{radius * end:.12g}") for end in (low, high)))
+
+
+def alone(fact: Facts, p: int, margin: OneMargin | None) -> Difference:
     """One record appears.  In the other order, where it disappears, its curvature helps, and lengths are the same."""
     hulls = []
     if fact.ray is not None:
@@ -182,6 +216,7 @@ def alone(fact: Facts, p: int) -> Difference:
         squares = fact.gradients.squares
         lengths, counts = (None, None) if squares is None else tally(squares)
         hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed))
+    hulls[0] = replace(hulls[0], margin=margin)
     return Difference(min(fact.dimension, p), tuple(hulls), (fact.number,))
 
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.sensitive_subspace import settled
+from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.core.remembered import once
 
 __all__ = ["RankOne", "degrees_of_freedom", "rank_one_structures"]
 
@@ -42,8 +42,6 @@ CANCELLED = 1e-10
 # Features with more positions than this are not examined for a quadratic form.
 LARGEST_SIDE = 200
 
-_KNOWN: WeakKeyDictionary[Analysis, tuple[RankOne, ...]] = WeakKeyDictionary()
-
 
 @dataclass(frozen=True, eq=False)
 class RankOne:
@@ -61,6 +59,8 @@ class RankOne:
         Mean square of the image's norm over that of a matrix whose law has no preferred directions.
     map : sparse array, shape (dim, rows * columns)
         Takes a matrix, flattened row by row, to coordinates; it is a partial isometry.
+    missing : sparse array, shape (dim, few), or None
+        Orthonormal vectors that span all that is orthogonal to its image, where these are few.
     """
 
     name: str
@@ -68,6 +68,7 @@ class RankOne:
     columns: int
     share: float
     map: sp.csr_array
+    missing: sp.csr_array | None = None
 
     @property
     def square(self) -> float:
@@ -78,7 +79,8 @@ class RankOne:
 
     def covers(self, basis: sp.csc_array) -> bool:
         """Say whether the images of matrices span all columns of an orthonormal basis."""
-        missed = basis - self.map @ (self.map.T @ basis)
+        lost = None if self.missing is None else self.missing.T @ basis
+        missed = basis - self.map @ (self.map.T @ basis) if lost is None else lost
         return not missed.nnz or float(abs(missed).max()) <= COVERED
 
 
@@ -91,23 +93,23 @@ def degrees_of_freedom(rows: int, columns: int) -> int:
     return rows + 1 + -(-3 * (rows + columns + 1) // 2)
 
 
+@once
 def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     """Return the ways to see every gradient of a template as a rank-one matrix; none if there is no way."""
-    if analysis not in _KNOWN:
-        form = analysis.form
-        # Where large terms cancel, what is left need not have the pattern of its terms.
-        if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
-            _KNOWN[analysis] = ()
-            return ()
-        leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
-        found = tuple(structures(leaves, form.space)) if leaves else ()
-        _KNOWN[analysis] = tuple(structure for structure in found if structure.covers(form.basis))
-    return _KNOWN[analysis]
+    form = analysis.form
+    # Where large terms cancel, what is left need not have the pattern of its terms.
+    if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
+        return ()
+    leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
+    # Of interchangeable labels, others have the same features and other weights, if classes are what is exchanged.
+    count = None if form.exchange is None else form.exchange.count
+    found = structures(leaves, form.space, count) if leaves else ()
+    return tuple(structure for structure in found if structure.covers(form.basis))
 
 
-def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
-    """Try every layout of the parameters as a table."""
-    for name, classes, positions in layouts(space):
+def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None = None) -> Iterator[RankOne]:
+    """Try every layout of the parameters as a table, or the one whose classes are exchanged."""
+    for name, classes, positions in layouts(space, exchanged):
         found = factor(leaves, classes, positions)
         if found is None:
             continue
@@ -123,15 +125,33 @@ def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
             right.shape[1],
             1.0,
             sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
+            left_out(left, right, table),
         )
         root = affine_root(features, monomials) if name == "one symmetric matrix for each class" else None
         if root is not None:
             yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
 
 
-def layouts(space: Space) -> Iterator[tuple[str, Index, Index]]:
+def left_out(left: Array, right: Array, table: sp.csr_array) -> sp.csr_array | None:
+    """Return what weights times features leave out, if that is one direction of the weights, with any features."""
+    if right.shape[0] != right.shape[1] or left.shape[0] != left.shape[1] + 1:
+        return None
+    ones = np.ones(len(left)) / np.sqrt(len(left))
+    rest = ones - left @ (left.T @ ones)
+    length = float(np.linalg.norm(rest))
+    if length < 0.5:  # of another direction
+        return None
+    return sp.csr_array(table @ sp.kron(sp.csr_array(rest[:, None] / length), sp.eye_array(len(right))))
+
+
+def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
     """Yield layouts: a name, and for each coordinate its class and its position."""
     blocks = list(space.blocks.values())
+    if exchanged is not None:
+        found = aligned(space, exchanged, True)
+        if found is not None:
+            yield f"{exchanged} classes", *found
+        return
     if len({(block.dim, block.symmetric) for block in blocks}) == 1:
         kind = "symmetric matrix" if blocks[0].symmetric else "variable"
         classes = np.repeat(np.arange(len(blocks)), blocks[0].dim)
@@ -212,7 +232,11 @@ def row_space(matrix: Array) -> Array:
         if len(members) == 1:  # of unit length
             bases.append((columns, np.ones(1), rows[np.ix_(members, columns)]))
             continue
-        _, values, vectors = np.linalg.svd(rows[np.ix_(members, columns)], full_matrices=False)
+        own = rows[np.ix_(members, columns)]
+        if len(columns) > LARGE and not own.sum(axis=1).any() and (np.count_nonzero(own, axis=1) == 2).all():
+            bases.append((columns, np.ones(len(columns) - 1), differences(len(columns)).toarray().T))
+            continue
+        _, values, vectors = np.linalg.svd(own, full_matrices=False)
         bases.append((columns, values, vectors))
     largest = max(float(values[0]) for _, values, _ in bases)
     kept = [(columns, vectors[values > RANK_TOLERANCE * largest]) for columns, values, vectors in bases]
@@ -221,7 +245,7 @@ def row_space(matrix: Array) -> Array:
         return np.eye(rank)
     basis, place = np.zeros((matrix.shape[1], rank)), 0
     for columns, vectors in kept:
-        basis[columns, place : place + len(vectors)] = settled(vectors.T)
+        basis[columns, place : place + len(vectors)] = vectors.T if len(columns) > LARGE else settled(vectors.T)
         place += len(vectors)
     return basis
 

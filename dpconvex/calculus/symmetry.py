@@ -82,12 +82,16 @@ class Symmetry:
     def _weights(self) -> Index:
         """A number for each pair of generators: the same for pairs with the same weights in all forms."""
         count = len(self._gram.generators)
-        result = np.zeros((count, count), dtype=np.int64)
+        result = np.zeros(count**2, dtype=np.int64)
         for form in self._gram.forms:
-            distinct, number = np.unique(form.weight, return_inverse=True)
-            result = np.unique(result * len(distinct) + number.reshape(count, count), return_inverse=True)[1]
-            result = result.reshape(count, count)
-        return result
+            weight = form.weight.ravel()
+            place = np.flatnonzero((weight != 0) | (result != 0))  # mostly few
+            distinct, number = np.unique(np.append(weight[place], 0.0), return_inverse=True)
+            codes = np.append(result[place], 0) * len(distinct) + number
+            own = np.unique(codes, return_inverse=True)[1].ravel()
+            # What is 0 in all forms keeps the number 0.
+            result[place] = np.where(own[:-1] == own[-1], 0, own[:-1] + 1)
+        return result.reshape(count, count)
 
     @cached_property
     def _kinds(self) -> Index:

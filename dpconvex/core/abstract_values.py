@@ -6,7 +6,7 @@ are sets in generator coordinates (see `gram`), so that sums of terms that share
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
-__all__ = ["Kink", "Piece", "Scalar", "Term", "hull_of"]
+__all__ = ["Kink", "Piece", "Scalar", "Term", "Together", "hull_of"]
 
 Array = NDArray[np.float64]
 
@@ -93,6 +93,21 @@ class Kink:
 
 
 @dataclass(frozen=True, eq=False)
+class Together:
+    """The entries of one affine array, and how the Euclidean norm of some of them is bounded if that is asked for."""
+
+    find: Callable[[list[int]], float]
+    known: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def norm(self, places: Sequence[int]) -> float:
+        """Bound the Euclidean norm of the entries at some places."""
+        key = tuple(places)
+        if key not in self.known:
+            self.known[key] = self.find(list(places))
+        return self.known[key]
+
+
+@dataclass(frozen=True, eq=False)
 class Scalar:
     """A scalar subexpression.
 
@@ -116,6 +131,8 @@ class Scalar:
         bound on the multiple.
     behind : Scalar or None
         The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
+    together : (Together, int) or None
+        The array that this is an entry of, if that is affine, and its place there.
     """
 
     value: Interval
@@ -131,6 +148,7 @@ class Scalar:
         object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
 
     behind: Scalar | None = None
+    together: tuple[Together, int] | None = None
 
     @property
     def is_affine(self) -> bool:

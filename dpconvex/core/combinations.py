@@ -7,7 +7,7 @@ function are recognised, and two functions are never taken for one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,15 +22,17 @@ from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
 from dpconvex.core.atoms.exponentials import ENTR, EXP, LOG, LOG_SUM_EXP, LOGISTIC, XEXP
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.groups import lines
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, HUBER, POWER
 from dpconvex.core.atoms.products import MATMUL, MULTIPLY
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.atoms.sums import add
+from dpconvex.core.evaluate import over_records
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Expression, constant
+from dpconvex.core.expression import Expression, Variable, constant
 
-__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number"]
+__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number", "square_of"]
 
 Entries = NDArray[np.object_]
 # Coefficients of monomials in the record, times a coordinate of theta or (at -1) times nothing.
@@ -42,6 +44,8 @@ OF_ENTRIES = (LOGISTIC, HUBER, ABS, EXP, XEXP, LOG, ENTR, MAXIMUM, MINIMUM, POWE
 SYMMETRIC = (LOG_SUM_EXP, MAX, MIN, NORM, QUAD_OVER_LIN, SUM_LARGEST)
 # Of these the arguments may change places.
 EXTREMES = (MAXIMUM, MINIMUM)
+# Values that differ by this fraction of the largest number in computing them are not equal but for rounding.
+CLEAR = 1e-6
 # Functions that do not change with the sign of an entry; so are the powers that are defined on the whole line.
 EVEN = (ABS, HUBER, NORM, QUAD_OVER_LIN)
 
@@ -74,16 +78,26 @@ class Curved:
         Where it was written.
     atom : Atom or None
         What it is; None for atoms that are not taken apart.
-    arguments : tuple of array of Combination
-        What it is applied to.
+    given : tuple of array of Combination, or a function that returns it
+        What it is applied to; see `arguments`.
     changed : bool
         Whether the arguments are not those that were written.
     """
 
     entry: Entry
     atom: Atom | None = None
-    arguments: tuple[Entries, ...] = ()
+    given: tuple[Entries, ...] | Callable[[], tuple[Entries, ...]] = ()
     changed: bool = False
+
+    @cached_property
+    def arguments(self) -> tuple[Entries, ...]:
+        """What it is applied to: with many labels, entries of which most are never looked at."""
+        return self.given() if callable(self.given) else self.given
+
+    @property
+    def is_of_affine(self) -> bool:
+        """Whether it is a function of all entries of affine expressions, as it was written."""
+        return callable(self.given) and all(argument.is_affine for argument in self.entry.source.args)
 
     @cached_property
     def key(self) -> Hashable:
@@ -187,6 +201,7 @@ class TermReader:
         self._memory: dict[Expression, Entries] = {}
         self._terms: dict[Expression, list[Terms]] = {}
         self._probes: dict[Expression, list[float]] = {}
+        self._points: dict[Expression, NDArray[np.float64]] = {}
 
     def read(self, expression: Expression) -> Entries:
         """Return the entries of an expression as combinations, in an array of its shape."""
@@ -234,7 +249,10 @@ class TermReader:
         """Return the entries of an atom, with their arguments."""
         atom, entries = expression.atom, entries_of(expression)
         if atom in SYMMETRIC and expression.is_scalar and over_everything(expression):
-            return [Curved(entries[0], atom, tuple(self.read(a) for a in expression.args))]
+            return [Curved(entries[0], atom, lambda: tuple(self.read(a) for a in expression.args))]
+        if atom is QUAD_OVER_LIN:
+            inner, divisor = self.read(expression.args[0]).ravel(order="F"), self.read(expression.args[1])
+            return [Curved(e, atom, (inner[line], divisor)) for e, line in zip(entries, lines(expression), strict=True)]
         product = atom is MATMUL and any(a.is_scalar for a in expression.args)
         if atom in OF_ENTRIES or product:
             flat = [np.resize(self.read(a).ravel(order="F"), len(entries)) for a in expression.args]
@@ -271,6 +289,13 @@ class TermReader:
                 total[key] = total.get(key, Fraction(0)) + factor * coefficient
         return {key: coefficient for key, coefficient in total.items() if coefficient}
 
+    def public_row(self, entry: Combination) -> dict[int, Fraction] | None:
+        """Return the coefficients of theta in an affine entry; None if it is not affine, or they depend on the record."""
+        if entry.curved:
+            return None
+        terms = {key: value for key, value in self.affine_terms(entry).items() if key[0] >= 0}
+        return {key[0]: value for key, value in terms.items()} if all(len(key) == 1 for key in terms) else None
+
     def probe(self, combination: Combination) -> float:
         """Return a number that two combinations share, but for rounding, if they are the same function: quicker than a key."""
         total = sum(float(factor) * self._probed(entry) for factor, entry in combination.affine)
@@ -281,6 +306,17 @@ class TermReader:
         if term.atom is None:
             return float(hash(term.entry) % 2**32)
         return sum(self.probe(one) ** 2 for argument in term.arguments for one in argument.ravel())
+
+    def differs(self, expression: Expression) -> bool:
+        """Whether an affine expression clearly has other values at another theta, for one record of no pattern."""
+        for leaf in expression.variables | expression.fields:
+            if leaf not in self._points:
+                steps = (1, 2) if isinstance(leaf, Variable) else (3, 3)
+                both = [np.sin(t + np.arange(leaf.size) ** 2.0).reshape(leaf.shape) for t in steps]
+                self._points[leaf] = np.stack(both, axis=-1)
+        values = over_records([expression], self._points)
+        largest = max(float(np.abs(value).max(initial=0.0)) for value in values.values())
+        return bool(np.ptp(values[expression]) > CLEAR * largest)
 
     def _probed(self, entry: Entry) -> float:
         """Evaluate an affine entry at a fixed record and a fixed theta of no pattern."""
@@ -321,6 +357,16 @@ class TermReader:
 def is_even(term: Curved) -> bool:
     """Whether an atom does not change with the sign of an entry."""
     return term.atom in EVEN or (term.atom is POWER and POWER.domain(term.entry.source) == (None,))
+
+
+def square_of(term: Curved) -> Fraction | None:
+    """Return the number that a sum of squares is divided by; None if a term is no such sum."""
+    if term.atom is POWER and term.option("p") == 2:
+        return Fraction(1)
+    if term.atom is not QUAD_OVER_LIN:
+        return None
+    divisor = build(term.arguments[1].ravel()[0])
+    return Fraction(float(divisor.number)) if divisor.is_constant else None
 
 
 def over_everything(expression: Expression) -> bool:

@@ -8,6 +8,7 @@ by identities that are exact in real arithmetic:
     lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a
     logistic(m) - m = logistic(-m)
     c logistic(m) + a = c lse(a/c, m + a/c)                        where a is neither 0 nor -c m
+    c m_1^2 + c m_2^2 = c ||m||^2                                  squares of public rows of one length
     -min(a, b) = max(-a, -b),  f(|m|) = f(m) and |m|^2 = m^2       for even f; also for Euclidean norms
 
 What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
@@ -42,6 +43,7 @@ from dpconvex.core.combinations import (
     Unreadable,
     build,
     is_even,
+    square_of,
 )
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.evaluate import substituted
@@ -62,10 +64,10 @@ SAME = 1e-6
 def normal_forms(losses: Sequence[Expression], variables: Sequence[Variable], record: Fields) -> tuple[Expression, ...]:
     """Return the normal form of each loss, in the variables and the fields of one record."""
     try:
-        expander = Expander(Space(variables), Bases(record))
+        reader = TermReader(Expander(Space(variables), Bases(record)))
     except TemplateError:
         return tuple(losses)
-    return tuple(normal_form(loss, expander) for loss in losses)
+    return tuple(rewritten(loss, reader) for loss in losses)
 
 
 def normal_form(loss: Expression, expander: Expander) -> Expression:
@@ -79,7 +81,11 @@ def normal_form(loss: Expression, expander: Expander) -> Expression:
     >>> print(normal_form(written, Expander(Space([W]), Bases(Record(x=Ball(2))))))
     log_sum_exp(x @ W - x @ W[:, 0])
     """
-    reader = TermReader(expander)
+    return rewritten(loss, TermReader(expander))
+
+
+def rewritten(loss: Expression, reader: TermReader) -> Expression:
+    """Do the work of `normal_form`; a reader remembers what losses share."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
             settled, changed = Normaliser(reader).settle(reader.one(loss))
@@ -109,7 +115,7 @@ class Normaliser:
             found, other = self.term(term, factor < 0)
             total, changed = total + found * factor, changed or other
         total = replace(total, turned=False)
-        steps = (self.collected, self.logistics, self.placed, self.collected)
+        steps = (self.collected, self.logistics, self.placed, self.collected, self.squares)
         for step in steps:
             found, other = step(total)
             total, changed = (found, True) if other else (total, changed)
@@ -125,9 +131,10 @@ class Normaliser:
     def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
         if term.atom is None:
             return Combination(((ONE, term),)), False
-        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in term.arguments]
+        inner = () if term.is_of_affine else term.arguments
+        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in inner]
         if any(changed for part in pairs for _, changed in part):
-            term = replace(term, arguments=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
+            term = replace(term, given=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
         rules = (self.smallest, self.even, self.product) if negative else (self.even, self.product)
         for rule in rules:
             found = rule(term)
@@ -151,7 +158,7 @@ class Normaliser:
             return None
         behind = list(inner.arguments[0].ravel(order="F"))
         if len(behind) == 1:
-            return Combination(((ONE, replace(term, arguments=(table(behind), *term.arguments[1:]), changed=True)),))
+            return Combination(((ONE, replace(term, given=(table(behind), *term.arguments[1:]), changed=True)),))
         square = term.atom is POWER and term.option("p") == 2
         if not square or inner.atom is not NORM or inner.option("p") != 2:
             return None
@@ -169,7 +176,7 @@ class Normaliser:
                 ((factor, curved),) = inner.curved
                 arguments = list(term.arguments)
                 arguments[place] = table([Combination(((ONE, curved),))])
-                return Combination(((factor, replace(term, arguments=tuple(arguments), changed=True)),))
+                return Combination(((factor, replace(term, given=tuple(arguments), changed=True)),))
         return None
 
     def collected(self, total: Combination) -> tuple[Combination, bool]:
@@ -185,6 +192,27 @@ class Normaliser:
             return total, False
         curved = tuple((factor, term) for factor, term in found.values() if factor != 0)
         return replace(total, curved=curved), True
+
+    def squares(self, total: Combination) -> tuple[Combination, bool]:
+        """Put squares of public linear forms of one length together: ``c m_1^2 + c m_2^2 = c ||m||^2``."""
+        groups: dict[tuple[Fraction, Fraction], list[int]] = {}
+        squared = [k for k, (_, term) in enumerate(total.curved) if square_of(term) == 1]
+        for k in squared if len(squared) > 1 else ():
+            factor, term = total.curved[k]
+            rows = [self.reader.public_row(entry) for entry in term.arguments[0].ravel()]
+            lengths = {None if row is None else sum(c * c for c in row.values()) for row in rows}
+            if len(lengths) == 1 and None not in lengths:
+                groups.setdefault((factor, *lengths), []).append(k)  # type: ignore[arg-type]
+        groups = {key: places for key, places in groups.items() if len(places) > 1}
+        if not groups:
+            return total, False
+        gathered = {k for places in groups.values() for k in places}
+        curved = [pair for k, pair in enumerate(total.curved) if k not in gathered]
+        for (factor, _), places in groups.items():
+            terms = [total.curved[k][1] for k in places]
+            ((_, term),) = self.reader.one(sum_squares(entries_together(terms))).curved
+            curved.append((factor, term))
+        return replace(total, curved=tuple(curved)), True
 
     def alike(self, terms: Sequence[Curved]) -> list[bool]:
         """Say of each term whether it may be the same function as another one."""
@@ -217,10 +245,10 @@ class Normaliser:
         parts = [(c, e) for c, e in total.affine if e.source.variables]
         public = tuple(pair for pair in total.affine if pair not in parts)
         curved, changed = list(total.curved), False
-        if curved and parts and not self.moving(Combination((), tuple(parts))):
+        if curved and parts and not self.moves(parts):
             public, parts, changed = (*public, *self.at_zero(Combination((), tuple(parts))).affine), [], True
         for k, (factor, term) in enumerate(curved):
-            if factor <= 0 or points(term) is None:
+            if factor <= 0 or not has_points(term):
                 continue
             own = parts if len(curved) == 1 else [pair for pair in parts if self.belongs(pair, factor, term)]
             found = self.shifted(factor, term, Combination((), tuple(own)))
@@ -230,6 +258,11 @@ class Normaliser:
                 public += found.affine
                 parts = [pair for pair in parts if pair not in own]
         return Combination(tuple(curved), (*parts, *public)), changed
+
+    def moves(self, parts: Sequence[tuple[Fraction, Entry]]) -> bool:
+        """Whether affine terms depend on theta: mostly their values show it, without their coefficients."""
+        seen = len(parts) == 1 and parts[0][1].source.is_scalar and self.reader.differs(parts[0][1].source)
+        return seen or bool(self.moving(Combination((), tuple(parts))))
 
     def moving(self, combination: Combination) -> Terms:
         """Return what multiplies coordinates of theta in the affine part of a combination."""
@@ -252,6 +285,8 @@ class Normaliser:
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
         """Write a curved term with a factor, plus affine ones, as one term; None if that is what it is."""
+        if term.is_of_affine and not (term.atom is LOG_SUM_EXP and term.entry.source.args[0].size == 2):
+            return self.shifted_array(factor, term, own)
         entries = points(term)
         assert entries is not None
         two_points = term.atom is LOGISTIC or (term.atom is LOG_SUM_EXP and len(entries) == 2)
@@ -271,11 +306,20 @@ class Normaliser:
         moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
         atom = LOG_SUM_EXP if two_points else term.atom
         assert atom is not None
-        if atom in (LOG_SUM_EXP, MAX) and not two_points and not term.changed:
-            source = term.entry.source
-            shifted = source.args[0] + build(own * (1 / factor))
-            return self.reader.one(atom(shifted, **dict(source.options))) * factor
         return Combination(((factor, applied(atom, moved)),))
+
+    def shifted_array(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
+        """Add affine terms to all entries of an array at once; no entry is looked at."""
+        if not own.affine:
+            return None
+        assert term.atom is not None
+        source = term.entry.source
+        return self.reader.one(term.atom(source.args[0] + build(own * (1 / factor)), **dict(source.options))) * factor
+
+
+def has_points(term: Curved) -> bool:
+    """Whether `points` finds some."""
+    return term.atom in (LOG_SUM_EXP, MAX) if term.is_of_affine else points(term) is not None
 
 
 def points(term: Curved) -> tuple[Combination, ...] | None:
@@ -303,3 +347,12 @@ def table(found: Sequence[Combination]) -> Entries:
     result = np.empty(len(found), dtype=object)
     result[:] = found
     return result
+
+
+def entries_together(terms: Sequence[Curved]) -> Expression:
+    """Return what some terms are the squares of as one array: the array that their user squared, if they are all of it."""
+    source = terms[0].entry.source
+    whole = [Entry(source, k) for k in range(source.size)]
+    if source.atom is POWER and [term.entry for term in terms] == whole and not any(term.changed for term in terms):
+        return source.args[0]
+    return hstack(*(build(one) for term in terms for one in term.arguments[0].ravel(order="F")))

@@ -16,6 +16,8 @@ Array = NDArray[np.float64]
 EPSILON = float(np.finfo(float).eps)
 # Rounds of scaling; each takes the root of what is left of the spread of the logarithms.
 ROUNDS = 8
+# Larger matrices are taken apart before they are decomposed.
+LARGE = 64
 
 
 def rank_tolerance(shape: tuple[int, ...]) -> float:
@@ -31,11 +33,19 @@ def numerical_rank(matrix: Array) -> int:
     >>> numerical_rank(np.array([[0.1, 0.3], [0.2, 0.6]]))
     1
     """
+    rank = 0
+    while min(matrix.shape) > LARGE:
+        # A row with a column of its own is independent of all others.
+        occupied = matrix != 0
+        alone = occupied[:, occupied.sum(axis=0) == 1].any(axis=1)
+        if not alone.any():
+            break
+        rank, matrix = rank + int(alone.sum()), matrix[~alone]
     matrix = balanced(matrix)
     if not matrix.size:
-        return 0
+        return rank
     values = np.linalg.svd(matrix, compute_uv=False)
-    return int((values > rank_tolerance(matrix.shape) * values[0]).sum())
+    return rank + int((values > rank_tolerance(matrix.shape) * values[0]).sum())
 
 
 def balanced(matrix: Array) -> Array:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
+from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
@@ -35,6 +36,8 @@ Array = NDArray[np.float64]
 # Records times coordinates from which whole losses are compiled: a hundred passes pay for it.  And numbers in the records from
 # which an accelerator is looked for.
 PAYS, LARGE = 1e6, 2**17
+# Matrices of second derivatives of so many coefficients of forms are made at once.
+LARGEST_HESSIAN = 2000
 
 
 class BatchedLoss:
@@ -88,9 +91,27 @@ class BatchedLoss:
         """Gradient of the sum of the losses, shape (dim,)."""
         return self.value_and_gradient(theta)[1]
 
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        theta = np.asarray(theta, dtype=float)
+        if isinstance(self._engine, BlockEngine) and self._norms is not None:
+            return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
+        return self._whole.clipped_gradient(theta, clip, chosen)
+
+    @cached_property
+    def _norms(self) -> GradientNorms | None:
+        return gradient_norms(self._engine.form) if isinstance(self._engine, BlockEngine) else None
+
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
         return self._engine.hessian_product(np.asarray(theta, dtype=float), np.asarray(direction, dtype=float))
+
+    def hessian(self, theta: Array) -> Array | None:
+        """Hessian of the sum of the losses, shape (dim, dim); None if products with directions are all there is."""
+        engine = self._engine
+        if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
+            return None
+        return engine.hessian(np.asarray(theta, dtype=float))
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.dual_evaluation import applied, pulled, together
 from dpconvex.core.dual_numbers import Dual, plain, tangent
 from dpconvex.core.expression import Expression
-from dpconvex.errors import MissingRule
 from dpconvex.evaluation.programs import Lowered, Program
 
 __all__ = ["affine_rows", "gradient", "hessian_product", "is_scalar", "value_and_slope", "values"]
@@ -28,47 +28,6 @@ def computed(program: Program, leaves: Mapping[Expression, Any]) -> dict[Express
         if node not in found:
             found[node] = applied(node, [found[argument] for argument in node.args])
     return found
-
-
-def applied(node: Expression, arguments: list[Any]) -> Any:
-    """Evaluate an atom, on dual arrays too."""
-    assert node.atom is not None
-    value = node.atom.value
-    if not any(isinstance(argument, Dual) for argument in arguments) or node.atom.affine in ("curved", "quotient"):
-        return value(np, node, *arguments)
-    still, moving = plain(arguments), tangent(arguments)
-    if node.atom.affine == "linear":
-        return Dual(value(np, node, *still), value(np, node, *moving))
-    parts = [
-        value(np, node, *still[:k], moving[k], *still[k + 1 :])
-        for k, argument in enumerate(arguments)
-        if isinstance(argument, Dual)
-    ]
-    return Dual(value(np, node, *still), sum(parts[1:], parts[0]))
-
-
-def pulled(node: Expression, value: Any, slope: Any, arguments: list[Any]) -> Sequence[Any]:
-    """Return an atom's slopes by its arguments, on dual arrays too."""
-    assert node.atom is not None
-    pull = node.atom.pull
-    if pull is None:
-        raise MissingRule(f"{node.atom.name} has no derivative that can be computed", node, "write it with other atoms")
-    varying = [isinstance(part, Dual) for part in (slope, *arguments)]
-    if not any(varying) or node.atom.affine in ("curved", "quotient"):
-        return pull(node, value, slope, *arguments)
-    still = pull(node, plain(value), plain(slope), *plain(arguments))
-    moving = pull(node, plain(value), tangent(slope), *plain(arguments)) if varying[0] else None
-    if node.atom.affine == "bilinear" and any(varying[1:]):
-        others = pull(node, plain(value), plain(slope), *tangent(arguments))
-        moving = others if moving is None else [together(a, b) for a, b in zip(moving, others, strict=True)]
-    if moving is None:
-        return still
-    return [None if a is None else Dual(a, b) for a, b in zip(still, moving, strict=True)]
-
-
-def together(a: Any, b: Any) -> Any:
-    """Add up slopes, of which None is none."""
-    return b if a is None else a if b is None else a + b
 
 
 def slopes(program: Program, found: Mapping[Expression, Any], start: Array | None = None) -> list[Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,11 +24,12 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.expansion import Expander
-from dpconvex.core.expression import Variable
+from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.evaluation.leaf_parts import added_parts, distinct_rows, table_of
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.template import Template
 
@@ -49,6 +51,8 @@ WELL_CONDITIONED = 0.4
 LARGEST_DENSE = 2**24
 # Directions that find the rank of the leaves; with more forms than this none are shared.
 LARGEST_BASIS = 600
+# The leaves of more labels than this are taken apart first.
+FEW = 64
 # So many random combinations are tried first.
 FIRST_WIDTH = 64
 
@@ -61,14 +65,14 @@ class Label:
     ----------
     lowered : Lowered
         The loss as a function of its leaves, which are slots of the kind "affine".
-    combine : ndarray, shape (entries of all leaves, forms)
+    combine : ndarray or csr_array, shape (entries of all leaves, forms)
         The part of the leaves that depends on theta, from the forms.
     offset : csr_array, shape (entries of all leaves, monomials)
         The part that does not.
     """
 
     lowered: Lowered
-    combine: Array
+    combine: Any
     offset: sp.csr_array
 
     @cached_property
@@ -126,6 +130,10 @@ def split(template: Template, space: Space) -> LeafForm | None:
     scalars = bases.count
     expander = Expander(space, bases)
     leaves = [affine_leaves(loss) for loss in template.losses]
+    if len(leaves) > FEW:
+        shared = split_by_parts(template, expander, leaves, fields)
+        if shared is not None:
+            return shared
     try:
         polynomials = [[expander.expand_leaf(leaf) for leaf in group] for group in leaves]
     except (MissingRule, NotPrivate):
@@ -152,14 +160,54 @@ def split(template: Template, space: Space) -> LeafForm | None:
     for loss, group in zip(template.losses, leaves, strict=True):
         size = sum(leaf.size for leaf in group)
         offset = sp.csr_array(offsets[row : row + size])
-        lowered = Lowered.build(loss, space, {leaf: k for k, leaf in enumerate(group)})
-        # In order of the slots of the outer function.
-        ends = np.cumsum([0, *(leaf.size for leaf in group)])
-        slots = [np.arange(ends[k], ends[k + 1]) for k in lowered.given]
-        order = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
-        labels.append(Label(lowered, combine[row : row + size][order], sp.csr_array(offset[order])))
+        labels.append(label_of(loss, space, group, combine[row : row + size], offset))
         row += size
     return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
+
+
+def label_of(loss: Expression, space: Space, group: list[Expression], combine: Any, offset: sp.csr_array) -> Label:
+    """Return a label whose leaves have these parts, with entries in the order of the slots of the outer function."""
+    lowered = Lowered.build(loss, space, {leaf: k for k, leaf in enumerate(group)})
+    ends = np.cumsum([0, *(leaf.size for leaf in group)])
+    slots = [np.arange(ends[k], ends[k + 1]) for k in lowered.given]
+    order = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
+    return Label(lowered, combine[order], sp.csr_array(offset[order]))
+
+
+def split_by_parts(
+    template: Template, expander: Expander, leaves: list[list[Expression]], fields: dict[str, slice]
+) -> LeafForm | None:
+    """Split the losses of very many labels, whose leaves are sums of parts that they share; None if they share too little."""
+    scalars, space = expander.bases.count, expander.space
+    parts = list(dict.fromkeys(part.expression for group in leaves for leaf in group for part in added_parts(leaf)))
+    try:
+        polynomials = [expander.expand_leaf(part) for part in parts]
+    except (MissingRule, NotPrivate):
+        return None
+    if expander.bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in polynomials):
+        return None
+    starts = np.cumsum([0, *(part.size for part in parts)])
+    terms = concatenate(
+        polynomials, (int(starts[-1]),), [p.entry + first for p, first in zip(polynomials, starts, strict=False)]
+    )
+    monomials, place = numbered(terms.monomial)
+    count, moving = len(monomials), terms.coordinate >= 0
+    found = distinct_rows(entries_matrix(terms, place * space.dim + terms.coordinate, moving, count * space.dim))
+    if found is None:
+        return None
+    forms, combine = found
+    offsets = entries_matrix(terms, place, ~moving, count)
+    start = dict(zip(parts, starts.tolist(), strict=False))
+    labels = []
+    for loss, group in zip(template.losses, leaves, strict=True):
+        if not group:
+            return None
+        table = table_of(group, start, int(starts[-1]))
+        own, offset = sp.csr_array(table @ combine), sp.csr_array(table @ offsets)
+        own.eliminate_zeros()
+        offset.eliminate_zeros()
+        labels.append(label_of(loss, space, group, own, offset))
+    return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, space.dim))), fields)
 
 
 def numbered(table: Indices) -> tuple[Indices, Indices]:

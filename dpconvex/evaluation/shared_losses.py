@@ -84,12 +84,18 @@ def kind_of(labels: list[Label], members: Indices) -> Kind:
     """Return the kind of labels with equal outer functions."""
     shifts = [label.constant for label in labels]
     entries, forms = labels[0].combine.shape
-    diagonal = entries == forms and all((label.combine == np.diag(np.diag(label.combine))).all() for label in labels)
+    diagonal = entries == forms and all(is_diagonal(label.combine) for label in labels)
     scale = shift = None
     if diagonal and all(s is not None for s in shifts):
-        scale = np.stack([np.diag(label.combine) for label in labels], axis=1)
+        scale = np.stack([label.combine.diagonal() for label in labels], axis=1)
         shift = np.stack([s for s in shifts if s is not None], axis=1)
     return Kind(members, tuple(labels), scale, shift)
+
+
+def is_diagonal(table: Any) -> bool:
+    """Whether all entries off the diagonal are 0."""
+    row, column = table.nonzero()
+    return bool((row == column).all())
 
 
 @dataclass(frozen=True, eq=False)

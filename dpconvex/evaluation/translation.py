@@ -33,8 +33,8 @@ MARGIN = 1e-7
 def check_translation(form: LossForm) -> DPConvexError | None:
     """Evaluate every loss, the regularizer and every constraint both ways."""
     rng = np.random.default_rng(0)  # public points: any will do, and the same ones make an error repeatable
-    names = [f"the loss for {values}" if values else "the loss" for values in form.template.record.combinations]
-    roots = [*form.template.losses, form.template.regularizer]
+    names = [f"the loss for {values}" if values else "the loss" for values in form.combinations]
+    roots = [*form.losses, form.template.regularizer]
     for scale in SCALES:
         Point(form, rng, scale).compare([*names, "the regularizer"], roots)
     for constraint in form.template.constraints:
@@ -48,7 +48,7 @@ class Point:
     def __init__(self, form: LossForm, rng: np.random.Generator, scale: float) -> None:
         self.form = form
         theta = scale * rng.normal(size=form.space.dim)
-        self.theta = form.feasible.project(theta) if form.feasible.has_projection else theta
+        self.theta = form.feasible.some_point(theta) if form.feasible.has_projection else theta
         values = form.space.unpack(self.theta)
         self.variables: dict[Expression, Array] = {b.variable: values[name] for name, b in form.space.blocks.items()}
         batch = form.template.record.sample(1, rng)

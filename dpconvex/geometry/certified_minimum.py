@@ -12,7 +12,7 @@ solver minimises over K, then models over cuts, which reach what rounding allows
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,8 @@ __all__ = ["Certified", "Smooth", "SquaredDistance", "certified_distance", "mini
 Array = NDArray[Any]
 
 NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 100, 10
+# Models bend at least by this fraction of the modulus along heights, which cost what they cost.
+FLAT = 1e-5
 # A Newton step of this size, relative to the point, is followed by polishing.
 NEAR = 1e-5
 # Inequalities so near to equality, relative to the point, are in the models that polishing minimises.
@@ -40,7 +42,12 @@ class Smooth(Protocol):
 
     @property
     def modulus(self) -> float:
-        """Of strong convexity."""
+        """Of strong convexity, in all coordinates but the last `costs`."""
+        ...
+
+    @property
+    def costs(self) -> Array:
+        """What heights cost, which are the last coordinates; empty if there are none."""
         ...
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
@@ -62,6 +69,7 @@ class SquaredDistance:
 
     center: Array
     modulus: float = 1.0
+    costs: Array = field(default_factory=lambda: np.zeros(0))
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Both at a point."""
@@ -91,7 +99,17 @@ def certified_distance(
 ) -> float:
     """Bound the distance of a point of K from the minimiser, from multipliers of any origin (negative ones count as 0)."""
     y, mu = np.maximum(multipliers, 0.0), function.modulus
+    count = len(function.costs)
+    if count:
+        shares = shared_out(y, cuts.rows[:, -count:], function.costs)
+        if shares is None:
+            return np.inf
+        y = shares
     whole = gradient + y @ cuts.rows
+    if count:
+        if (np.abs(whole[-count:]) > 1e-9 * function.costs).any():
+            return np.inf
+        whole[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
     sizes = float(y @ np.linalg.norm(cuts.rows, axis=1)) + float(np.linalg.norm(gradient))
     residual = float(np.linalg.norm(region.free.T @ whole)) + float(y @ cuts.slope_errors)
     residual += function.gradient_error(x, gradient) + 2 * UNIT * (len(y) + len(x)) * sizes
@@ -99,7 +117,18 @@ def certified_distance(
     off = region.off_hull(x)
     gap += 2 * off * sizes
     rounded = UNIT * float(np.linalg.norm(x.astype(float)))
+    if count:  # the terms below the heights may have all of the strong convexity
+        return (residual + float(np.sqrt(residual**2 + 2 * mu * gap * (1 + 1e-9)))) / mu + off + rounded
     return (residual + float(np.sqrt(residual**2 + 4 * mu * gap))) / (2 * mu) + off + rounded
+
+
+def shared_out(multipliers: Array, slopes: Array, costs: Array) -> Array | None:
+    """Scale multipliers so that those of the cuts below each height add up to its cost; each cut is below one at most."""
+    weight = multipliers[:, None] * -slopes
+    sums = weight.sum(axis=0)
+    if not (sums > 0).all():
+        return None
+    return np.where(slopes.any(axis=1), multipliers * ((slopes != 0) @ (costs / sums)), multipliers)
 
 
 def minimum(function: Smooth, region: Linearised, start: Array, tolerance: float) -> Certified:
@@ -147,6 +176,7 @@ def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float
 def polished(function: Smooth, region: Linearised, x: Array, step: float, reach: float, tolerance: float) -> Certified:
     """Minimise models over cuts, with the curvature of constraints in them, until the proved distance stops shrinking."""
     free = region.free
+    least = FLAT if len(function.costs) else 0.5
     near = region.on_hull(x)
     best, waiting = Certified(x, np.inf), 0
     _, gradient = function.value_and_gradient(x)
@@ -158,7 +188,7 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, reach:
             hessian = function.hessian(x) if number else hessian
             bent = free.T @ (hessian + region.curvature(near, last, y)) @ free
             value, vector = np.linalg.eigh(bent)
-            curvature = (vector * np.maximum(value, function.modulus / 2)) @ vector.T
+            curvature = (vector * np.maximum(value, function.modulus * least)) @ vector.T
         move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
         near = region.on_hull(near + free @ move)
         step = float(np.linalg.norm(move))
@@ -166,13 +196,18 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, reach:
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, cuts, y)
+        if len(function.costs) and distance > tolerance:
+            # Where slopes change faster than steps get short, such as those of entropies, cuts at several points balance.
+            fitted = fitted_multipliers(free.T @ gradient, cuts.rows @ free, -cuts.at(point))
+            distance = min(distance, certified_distance(function, region, point, gradient, cuts, fitted))
         waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         if distance < best.distance:
             best = Certified(x, distance, float(y.sum()))
         if best.distance <= tolerance or waiting > PATIENCE:
             break
         last, wide = cuts, max(10 * step, reach * (1 + float(np.linalg.norm(x))))
-        cuts = Cuts.joined([region.cuts(near, wide), region.active(point, cuts, y)])
+        fresh, old = region.cuts(near, wide), region.active(point, cuts, y)
+        cuts = Cuts.joined([fresh, old.some(~old.resembles(fresh))])
     return best
 
 
@@ -230,6 +265,7 @@ def refined(hessian: Array, slope: Array, rows: Array, levels: Array, move: Arra
         found = found - along @ np.linalg.solve(along.T @ hessian @ along, along.T @ (slope + hessian @ found))
     weights = -solve_triangular(triangle, across.T @ (slope + hessian @ found))
     room = 1e-9 * (float(np.linalg.norm(found)) + float(np.abs(levels[active]).max()))
+    room = max(room, float(np.abs(rows[active] @ move - levels[active]).max()))  # what the first answer misses
     if weights.min() < 0 or (rows @ found > levels + room).any():
         return move, y
     better = np.zeros(len(y))

@@ -180,8 +180,9 @@ def norm_at_most(
     if weight < 0 or not part.args[0].is_affine:
         return None
     matrix, offset = affine_map(part.args[0], space)
-    if part.atom is NORM and part.option("p") == 2:
-        rows = groups(part) == entry
+    rows = groups(part) == entry if part.atom is NORM else np.zeros(0, dtype=bool)
+    if part.atom is NORM and (part.option("p") == 2 or rows.sum() == 1):
+        pass
     elif part.atom is ABS:
         rows = np.arange(len(offset)) == entry
     else:

@@ -85,6 +85,13 @@ class Piece:
         """Whether the set is a cone with its apex at `point`, shape (m,)."""
         return False
 
+    @property
+    def iterates(self) -> bool:
+        """Whether projecting, on this set or on one that it is made of, is a search that can fail, such as from far away."""
+        held = [getattr(self, part.name) for part in fields(self)]
+        parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
+        return any(isinstance(part, Piece) and part.iterates for part in parts)
+
     def project(self, x: Array) -> Array:
         """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
         raise NotImplementedError

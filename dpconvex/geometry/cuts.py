@@ -127,6 +127,11 @@ class Cut(Piece):
     whole: Piece
     knife: Slab | NormBall
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def place(self) -> Indices:
         """Where the knife's coordinates stand."""

@@ -22,6 +22,8 @@ Indices = NDArray[np.int64]
 PLANNED = 4e-14
 QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
 SAMPLES = 10
+# Corrections that are so many times as long as the set is wide take more sweeps than there are.
+FAR = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,11 @@ class Intersection(Piece):
     # The corrections of the last projection, where the next one begins: they change how fast an answer is found.
     _last: Warm = field(default_factory=Warm, repr=False)
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def parts(self) -> list[tuple[Piece, Indices]]:
         """Each piece and where its coordinates stand."""
@@ -59,6 +66,8 @@ class Intersection(Piece):
     def solve(self, x: Array) -> tuple[Array, Array]:
         """Return the projection and the corrections: by Anderson's extrapolation, and where that goes astray, by Nesterov's."""
         scale = float(np.linalg.norm(x) + np.linalg.norm(self.inner) + 1e-290)
+        if scale > FAR * self.norm_bound():
+            raise NotConverged(f"the projection on {self.text} is not searched for from {scale:.3g} away.")
         cold = np.zeros((len(self.parts), len(x)))
         warm = self._last.get("corrections", cold)
         for method, start, sweeps in (
@@ -71,6 +80,11 @@ class Intersection(Piece):
                 self._last["corrections"] = found
                 return self.sweep(x, found)[0], found
         raise NotConverged(f"the projection on {self.text} was not found in {SWEEPS} sweeps.")
+
+    def nearby(self, x: Array) -> Array:
+        """Return a point near the projection."""
+        cold = np.zeros((len(self.parts), len(x)))
+        return self.sweep(x, self.anderson(x, cold, QUICK, 1e-4 * float(np.linalg.norm(x)))[0])[0]
 
     def anderson(self, x: Array, now: Array, sweeps: int, enough: float) -> tuple[Array, float]:
         """Combine sweeps so that what they move would cancel (D. Anderson, J. ACM 1965); the best corrections, and their move."""
@@ -188,15 +202,17 @@ def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...], siz
     rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0, size)
     start = rough.sweep(np.zeros(n), np.zeros((len(pieces), n)))[0]
     scale = 1.0 + float(np.abs(start).max(initial=0.0))
-    try:
-        found = [rough.solve(start + scale * 4.0 ** (k % 4 - 1) * rng.normal(size=n))[0] for k in range(SAMPLES)]
-    except NotConverged:
-        return None
-    inner = np.mean(found, axis=0)
-    *others, (last, place) = rough.parts
-    inner[place] = last.project(inner[place])
-    ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
-    ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
-    if ball <= 1e-9 * scale:
-        return None
-    return Intersection(coordinates, text, pieces, inner, ball, size)
+    points = [start + scale * 4.0 ** (k % 4 - 1) * rng.normal(size=n) for k in range(SAMPLES)]
+    for exact in (False, True):  # points near the projections serve as well, where there is room
+        try:
+            found = [rough.solve(x)[0] if exact else rough.nearby(x) for x in points]
+        except NotConverged:
+            return None
+        inner = np.mean(found, axis=0)
+        *others, (last, place) = rough.parts
+        inner[place] = last.project(inner[place])
+        ball = min((piece.depth(inner[where]) for piece, where in others), default=0.0)
+        ball = min(ball, 1.0) * (1 - 1e-9) - last.error(inner[place]) - 1e-14 * scale
+        if ball > (1e-9 if exact else 1e-5) * scale:
+            return Intersection(coordinates, text, pieces, inner, ball, size)
+    return None

@@ -8,6 +8,7 @@ nothing projects on them the set says so, and names the constraints.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +22,7 @@ from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
+from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
@@ -32,6 +34,8 @@ Array = NDArray[np.float64]
 
 # Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
 NEAREST = 1e-9
+# Where none is found at all, points on the way to 0 are projected.
+HALVINGS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +86,27 @@ class FeasibleSet:
         except DPConvexError as error:
             return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
         return None
+
+    @cached_property
+    def by_inequalities(self) -> FeasibleSet | None:
+        """The same set without its projections, where they are solvers' own and can fail; None if it cannot do without."""
+        if self.reason is not None or not any(piece.iterates for piece in self.pieces):
+            return None
+        bare = replace(self, pieces=(), reason="a projection on it was not found")
+        return bare if bare.obstacle is None else None
+
+    @cached_property
+    def by_multipliers(self) -> bool:
+        """Whether answers are certified by multipliers: without a projection, or with one that alternates and is less exact."""
+        if self.reason is not None:
+            return True
+        if not any(isinstance(piece, Intersection) for piece in self.pieces):
+            return False
+        try:
+            self.linearised.check()
+        except DPConvexError:
+            return False
+        return True
 
     def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
         """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
@@ -194,12 +219,34 @@ class FeasibleSet:
             point = np.array(theta, dtype=float)
             near = NEAREST * (1 + float(np.linalg.norm(point)))
             return minimum(SquaredDistance(point), self.linearised, point, near).point
+        try:
+            return self._by_pieces(theta)
+        except NotConverged as error:
+            return self._instead(theta, error)
+
+    def _instead(self, theta: Array, error: NotConverged) -> Array:
+        """Return a point of K where no projection was found, which happens far away from K; no certificate is for this one."""
+        if self.by_inequalities is not None:
+            with suppress(DPConvexError):
+                return self.by_inequalities.project(theta)
+        for halvings in range(1, HALVINGS):
+            with suppress(NotConverged):
+                return self._by_pieces(theta / 2.0**halvings)
+        raise error
+
+    def _by_pieces(self, theta: Array) -> Array:
         y = np.array(theta, dtype=float)
         for coordinates, shift, lower, upper in self._spectra:
             y[coordinates] = clip_spectra(y[coordinates], shift, lower, upper)
         for piece in self._others:
             y[piece.coordinates] = piece.project(y[piece.coordinates])
         return y
+
+    def some_point(self, theta: Array) -> Array:
+        """Return a point of K near some coordinates, not the nearest one where that takes long."""
+        if self.reason is None and self.by_multipliers:
+            return np.asarray(self.linearised.bring_in(theta), dtype=float)
+        return self.project(theta)
 
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
@@ -246,8 +293,8 @@ class FeasibleSet:
     def apart(self) -> FeasibleSet:
         """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
         other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
-        if self.reason is not None and self.obstacle is None:  # public, and without a memory of points
-            other.__dict__.update(linearised=self.linearised, obstacle=None)
+        if self.by_multipliers and self.obstacle is None:  # public, and without a memory of points
+            other.__dict__.update(linearised=self.linearised, obstacle=None, by_multipliers=True)
         return other
 
     @property
@@ -264,6 +311,8 @@ class FeasibleSet:
             return "no constraints"
         if self.reason is not None:
             return "no projection: linearised constraints and a conic solver, certified by multipliers"
+        if self.by_multipliers:
+            return "alternating projections; answers are certified by multipliers of linearised constraints"
         kinds = sorted({type(piece).__name__ for piece in self.pieces})
         return f"projection on {', '.join(kinds)}, certified"
 

@@ -23,7 +23,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
 from dpconvex.geometry.constraints import recognised
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab
-from dpconvex.geometry.linear_maps import affine_map
+from dpconvex.geometry.linear_maps import affine_map, groups
 from dpconvex.geometry.spectra import Spectrum
 
 __all__ = ["curved", "has_kinks", "simplified", "stated", "symmetric_map", "with_domains"]
@@ -55,6 +55,13 @@ def simplified(constraint: Constraint) -> list[Constraint]:
     if constraint.kind != "inequality":
         return [constraint]
     small, large = constraint.args
+    if small.atom is ABS:
+        return [c for a in (small.args[0], -small.args[0]) for c in simplified(Constraint("inequality", (a, large)))]
+    if (small.atom is MAX or (small.atom is NORM and small.option("p") == np.inf)) and small.args[0].is_affine:
+        inner = reshape(small.args[0], (small.args[0].size,))
+        above = reshape(large, (large.size,))[groups(small)] if large.size > 1 else large
+        sides = (inner,) if small.atom is MAX else (inner, -inner)
+        return [Constraint("inequality", (side, above)) for side in sides]
     if small.atom is MAXIMUM or large.atom is MINIMUM:
         smaller = small.args if small.atom is MAXIMUM else (small,)
         larger = large.args if large.atom is MINIMUM else (large,)

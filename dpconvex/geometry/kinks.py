@@ -30,6 +30,7 @@ from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute, weighted_sum
 from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece
+from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 from dpconvex.geometry.proximal_functions import (
@@ -150,11 +151,14 @@ class Kinks:
     terms : tuple of Term
     cones : tuple of Piece
         Cones at 0 that contain what Euclidean norms are of.
+    epigraph : Epigraph or None
+        Terms that have no proximal map with K and the others; then it has all kinks, and there is nothing else.
     """
 
     absolute: AbsoluteValues | None
     terms: tuple[Term, ...] = ()
     cones: tuple[Piece, ...] = ()
+    epigraph: Epigraph | None = None
 
     @property
     def curved(self) -> bool:
@@ -169,6 +173,7 @@ class Kinks:
     def value(self, theta: Array) -> float:
         """Evaluate at coordinates, shape (dim,)."""
         start = 0.0 if self.absolute is None else self.absolute.value(theta)
+        start += 0.0 if self.epigraph is None else self.epigraph.value(theta)
         return start + sum(term.value(theta) for term in self.terms)
 
     def proximal(self, theta: Array, step: float) -> Array:
@@ -192,8 +197,8 @@ _SPLITS: WeakKeyDictionary[Space, dict[tuple[Any, ...], tuple[Expression, Kinks 
 def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Split a regularizer into the rest and terms that have a proximal map together with K; None if there are no such terms.
 
-    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  Done once for each K, also
-    where there are several copies of it.
+    What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If other kinks do, all become
+    inequalities (`epigraph`).  Done once for each K, also where there are several copies of it.
     """
     known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.reason, feasible.declared)
     if key not in known:
@@ -203,6 +208,20 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
 
 def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
     """Do the work of `split_kinks`."""
+    rest, kinks = split_proximal(feasible, regularizer)
+    if not is_convex(regularizer) or not any(is_rough(part, feasible) for part in unfolded(rest)):
+        return rest, kinks
+    parts = unfolded(regularizer)
+    rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
+    heights = epigraph(rough, feasible)
+    if heights is None:
+        return rest, kinks
+    others = {part: row for part, row in parts.items() if part not in rough}
+    return weighted_sum(others), Kinks(None, epigraph=heights)
+
+
+def split_proximal(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
+    """Split off terms with a proximal map."""
     if not (is_convex(regularizer) and feasible.has_projection):
         return regularizer, None
     space = feasible.space

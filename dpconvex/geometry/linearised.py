@@ -20,9 +20,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
+from dpconvex.core.atoms.exponentials import ENTR
+from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.evaluate import over_records, postorder, subgradient
+from dpconvex.core.dual_evaluation import bent
+from dpconvex.core.evaluate import evaluate, over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
@@ -30,7 +34,7 @@ from dpconvex.errors import DPConvexError, MissingRule
 from dpconvex.geometry.constraints import read_attributes
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Slab
 from dpconvex.geometry.inequalities import curved, has_kinks, simplified, stated, symmetric_map, with_domains
-from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.linear_maps import affine_map, linear_parts
 from dpconvex.geometry.small_eigenvalues import least_eigenvalue, spectral_curvature
 from dpconvex.geometry.spectra import Spectrum, side_of, smat, svec
 
@@ -46,6 +50,12 @@ ROOM = 8
 SHALLOW = 1e-9
 # Pairs of so many eigenvectors near the kernel of a matrix give cuts of their own.
 MOST_PAIRED = 6
+# Cuts of one inequality whose slopes differ by less, relatively, are alike.
+ALIKE = 1e-3
+# Arguments of entropies that are smaller, relative to the point, get cuts at these shares of theirs too.
+NEAR_END, NEARER = 1e-2, (1e-1, 1e-3, 1e-9)
+# Norms that are smaller, relative to the point, are next to their kink, and do not count as curved.
+ROUND_KINK = 1e-7
 # Rounding is looked at in so many directions.
 DIRECTIONS = 12
 
@@ -90,6 +100,14 @@ class Cuts:
     def some(self, kept: NDArray[np.bool_]) -> Cuts:
         """Return some of them."""
         return Cuts(*(part[kept] for part in vars(self).values()))
+
+    def resembles(self, others: Cuts) -> NDArray[np.bool_]:
+        """Which are nearly those of the same inequalities at other points: models with curvature need them once."""
+        apart = np.linalg.norm(self.rows[:, None] - others.rows[None], axis=2)
+        alike = apart <= ALIKE * np.linalg.norm(self.rows, axis=1)[:, None]
+        return np.asarray(
+            (alike & (self.owners[:, None] == others.owners[None])).any(axis=1) & ~self.vectors.any(axis=1)
+        )
 
     @staticmethod
     def joined(parts: Sequence[Cuts]) -> Cuts:
@@ -363,6 +381,7 @@ class Linearised:
                     here = slope[None], value[[entry]], error[[entry]]
                     parts.append(self._cuts_at(x, *here, relative, owner + int(entry)))
             owner += root.size
+        parts.extend(self._steep_cuts(x))
         for number, (value, vector, _) in enumerate(self._spectra_at(x)):
             near = vector[:, value < reach]
             pairs = [near]
@@ -371,6 +390,41 @@ class Linearised:
                 pairs += [near[:, i] + near[:, j], near[:, i] - near[:, j]]
             parts.append(self._spectral_cuts(x, number, np.hstack(pairs)))
         return Cuts.joined(parts)
+
+    @cached_property
+    def _steep(self) -> list[tuple[int, int, Array, float]]:
+        """Entries of curved inequalities with entropies of affine arguments: which, and the arguments' rows and constants."""
+        found, start = [], 0
+        for number, root in enumerate(self.curved):
+            for part, weights in linear_parts(root).items():
+                if part.atom in (ENTR, REL_ENTR, KL_DIV) and part.args[0].is_affine and part.args[0].variables:
+                    matrix, offset = affine_map(part.args[0], self.space)
+                    table = sp.coo_array(weights)
+                    wide = len(offset) > 1
+                    found += [
+                        (number, int(i), matrix[[j if wide else 0]].toarray()[0], float(offset[j if wide else 0]))
+                        for i, j in zip(table.row, table.col, strict=True)
+                    ]
+            start += root.size
+        return found
+
+    def _steep_cuts(self, x: Array) -> list[Cuts]:
+        """Return linearisations nearer to the ends of domains, where slopes grow without end and one step changes them a lot."""
+        found = []
+        starts = np.cumsum([0, *(root.size for root in self.curved)])
+        for number, entry, row, offset in self._steep:
+            size = float(row @ x) + offset
+            if not 0 < size < NEAR_END * (1 + float(np.linalg.norm(x.astype(float)))):
+                continue
+            for share in NEARER:
+                point = x + (share - 1) * size / float(row @ row) * row
+                value, error = self._curved_at(point)[number]
+                slope = self._slope(reshape(self.curved[number], (self.curved[number].size,))[entry], point)
+                if np.isfinite(value[entry]) and np.isfinite(slope).all():
+                    relative = max(float(error[entry]), (ROOM + self.dim) * UNIT)
+                    here = slope[None], value[[entry]], error[[entry]]
+                    found.append(self._cuts_at(point, *here, relative, int(starts[number]) + entry))
+        return found
 
     def _spectral_cuts(self, x: Array, number: int, vectors: Array) -> Cuts:
         """Return the cuts of some vectors, one a column, of a matrix inequality."""
@@ -438,16 +492,41 @@ class Linearised:
             )
             result += matrix.T @ np.asarray((matrix.T @ bent).T)
         owner = 0
-        width = 1e-5 * (1 + float(np.linalg.norm(x.astype(float))))
+        least = ROUND_KINK * (1 + float(np.linalg.norm(x.astype(float))))
         for root, smooth in zip(self.curved, self._smooth, strict=True):
             own = (cuts.owners >= owner) & (cuts.owners < owner + root.size)
             weights = np.bincount(cuts.owners[own] - owner, weights=multipliers[own], minlength=root.size)
             owner += root.size
-            terms = [total(reshape(part, (part.size,)) * (weights @ matrix)) for part, matrix in smooth.items()]
-            if weights.any() and terms:
-                whole, steps = add(*terms), width * np.eye(self.dim)
-                rows = np.array([self._slope(whole, x + e) - self._slope(whole, x - e) for e in steps]) / (2 * width)
-                result += np.where(np.isfinite(rows), rows + rows.T, 0.0) / 2
+            terms = [
+                total(reshape(part, (part.size,)) * self._away(part, weights @ matrix, x, least))
+                for part, matrix in smooth.items()
+                if weights.any()
+            ]
+            if terms:
+                columns = self._bent(add(*terms), x)
+                result += np.where(np.isfinite(columns), columns + columns.T, 0.0) / 2
+        return result
+
+    def _away(self, part: Expression, weights: Array, x: Array, least: float) -> Array:
+        """Leave out norms that are nearly 0, next to which they have kinks."""
+        if part.atom is not NORM or not weights.any():
+            return weights
+        sizes = evaluate(part, self._leaves(x.astype(float))).reshape(-1, order="F")
+        return np.where(sizes > least, weights, 0.0)
+
+    def _bent(self, whole: Expression, x: Array) -> Array:
+        """The Hessian of a scalar expression."""
+        moves = {
+            block.variable: np.reshape(
+                block.lift @ np.eye(self.dim)[block.slice], (*block.variable.shape, self.dim), order="F"
+            )
+            for block in self.space.blocks.values()
+        }
+        result = np.zeros((self.dim, self.dim))
+        for variable, change in bent(whole, self._leaves(x.astype(float)), moves).items():
+            block = self.space.block_of(variable)
+            flat = np.broadcast_to(change, (*variable.shape, self.dim)).reshape((-1, self.dim), order="F")
+            result[block.slice] += block.lift.T @ flat
         return result
 
     def _slope(self, entry: Expression, x: Array) -> Array:

@@ -107,6 +107,9 @@ def merge(group: Sequence[Piece], depth: int = DEEPEST) -> Piece | None:
     if any(isinstance(piece, Unrecognised) for piece in group):
         return None
     pieces: list[Piece] = []
+    equations = [piece for piece in group if isinstance(piece, AffineSubspace)]
+    if len(equations) > 1:
+        group = [*(piece for piece in group if not isinstance(piece, AffineSubspace)), merge_subspaces(equations)]
     for piece in group:
         for index, other in enumerate(pieces):
             both = intersect(other, piece)
@@ -329,8 +332,6 @@ def intersect(a: Piece, b: Piece) -> Piece | None:
     """Return the intersection of two pieces of the same kind as one of that kind, or None if it is none."""
     if isinstance(a, Interval) and isinstance(b, Interval):
         return merge_intervals(a, b)
-    if isinstance(a, AffineSubspace) and isinstance(b, AffineSubspace):
-        return merge_subspaces(a, b)
     if not np.array_equal(a.coordinates, b.coordinates):
         return None
     if isinstance(a, NormBall) and isinstance(b, NormBall) and close(a.center, b.center).all():
@@ -361,13 +362,15 @@ def merge_intervals(a: Interval, b: Interval) -> Interval:
     return Interval(coordinates, join_texts(a, b), lower, upper)
 
 
-def merge_subspaces(a: AffineSubspace, b: AffineSubspace) -> AffineSubspace:
+def merge_subspaces(pieces: Sequence[AffineSubspace]) -> AffineSubspace:
     """Stack linear equations."""
-    coordinates = np.union1d(a.coordinates, b.coordinates)
-    matrix = np.zeros((len(a.value) + len(b.value), len(coordinates)))
-    matrix[: len(a.value), np.searchsorted(coordinates, a.coordinates)] = a.matrix
-    matrix[len(a.value) :, np.searchsorted(coordinates, b.coordinates)] = b.matrix
-    merged = AffineSubspace(coordinates, join_texts(a, b), matrix, np.concatenate([a.value, b.value]))
+    coordinates = np.unique(np.concatenate([piece.coordinates for piece in pieces]))
+    matrix = np.zeros((sum(len(piece.value) for piece in pieces), len(coordinates)))
+    start = 0
+    for piece in pieces:
+        matrix[start : start + len(piece.value), np.searchsorted(coordinates, piece.coordinates)] = piece.matrix
+        start += len(piece.value)
+    merged = AffineSubspace(coordinates, texts(pieces), matrix, np.concatenate([piece.value for piece in pieces]))
     if not merged.consistent:
         raise contradiction(merged.text)
     return merged

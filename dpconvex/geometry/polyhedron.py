@@ -84,6 +84,11 @@ class Polyhedron(Piece):
     # The face of the last projection, where the next one begins: it changes how fast an answer is found, and is certified.
     _last: Warm = field(default_factory=Warm, repr=False)
 
+    @property
+    def iterates(self) -> bool:
+        """It does."""
+        return True
+
     @cached_property
     def equal(self) -> Bools:
         """Which rows are equations."""
@@ -121,6 +126,7 @@ class Polyhedron(Piece):
         sides = np.sign(np.asarray(info["lam"])).astype(np.int8)
         found = self.corrected(x, Face(sides[: len(x)], sides[len(x) :]), CHANGES) if status > 0 else None
         if found is None:
+            self._last.clear()  # the workspace may be of no more use
             raise NotConverged(f"the projection on {self.text} was not found (status {status}).")
         return found
 
@@ -157,10 +163,20 @@ class Polyhedron(Piece):
         aim = np.where(face.rows < 0, self.least, self.most)[used]
         duals = np.zeros(len(self.matrix))
         if len(used) and not fixed.all():
-            correction, y = least_change(self.matrix[np.ix_(used, np.flatnonzero(~fixed))], aim - self.matrix[used] @ p)
+            rows, factors = self.matrix[used], self.factors(used, ~fixed)
+            correction, duals[used] = factors.change(aim - rows @ p)
             p[~fixed] += correction
-            duals[used] = y
+            p[~fixed] += factors.change(aim - rows @ p)[0]  # what cancellation left, if x is far away
         return p, duals, np.where(fixed, x - p - self.matrix.T @ duals, 0.0)
+
+    def factors(self, used: Indices, free: Bools) -> Factors:
+        """Decompose rows on coordinates, or take the last decomposition, if it is of the same."""
+        key = used.tobytes(), free.tobytes()
+        if self._last.get("decomposed") != key:
+            self._last["factors"] = Factors.of(self.matrix[np.ix_(used, np.flatnonzero(free))])
+            self._last["decomposed"] = key
+        found: Factors = self._last["factors"]
+        return found
 
     def depth(self, x: Array) -> float:
         """Distance from the nearest side."""
@@ -185,7 +201,7 @@ class Polyhedron(Piece):
         rows = self.matrix[used]
         rest = np.zeros(len(p))
         if len(used) and free.any():
-            rest[free] = least_change(rows[:, free], exact_residuals(rows, (p,), aim))[0]
+            rest[free] = self.factors(used, free).change(exact_residuals(rows, (p,), aim))[0]
         left = exact_residuals(rows, (p, rest), aim) if len(used) else np.zeros(0)
         # The face may have a row too many; multipliers of the wrong sign are left out.
         signed = np.where(self.equal | (duals * sides >= 0), duals, 0.0)
@@ -214,21 +230,37 @@ class Polyhedron(Piece):
         return 1.0 + float(np.sqrt(len(rows)) / kept[-1]) * 1.001
 
     def largest_error(self, norm: float) -> float:
-        """What the certificate reaches."""
-        return PLANNED * (norm + float(np.linalg.norm(self.inner)))
+        """What the certificate reaches: rounding, and the root of what a residual that is rounded twice may hide, far from K."""
+        size = norm + float(np.linalg.norm(self.inner))
+        steep = self.lever + (2 * size / self.ball if self.ball else 0.0)
+        return (PLANNED + 4 * UNIT * math.sqrt(steep)) * size
 
 
-def least_change(rows: Array, aim: Array) -> tuple[Array, Array]:
-    """Return the shortest z with ``rows @ z = aim`` and multipliers y with ``z = -rows.T @ y``; dependent rows get 0."""
-    q, r, order = qr(rows.T, mode="economic", pivoting=True)
-    size = np.abs(np.diag(r))
-    rank = int((size > 1e-10 * size[0]).sum()) if len(size) and size[0] > 0 else 0
-    y = np.zeros(len(aim))
-    if rank == 0:
-        return np.zeros(rows.shape[1]), y
-    z = solve_triangular(r[:rank, :rank], aim[order[:rank]], trans="T")
-    y[order[:rank]] = -solve_triangular(r[:rank, :rank], z)
-    return q[:, :rank] @ z, y
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """Rows in triangular form: the shortest z with ``rows @ z = aim``, and multipliers y with ``z = -rows.T @ y``."""
+
+    q: Array
+    r: Array
+    order: Indices
+    count: int
+
+    @classmethod
+    def of(cls, rows: Array) -> Factors:
+        """Decompose rows; dependent ones get the multiplier 0."""
+        q, r, order = qr(rows.T, mode="economic", pivoting=True)
+        size = np.abs(np.diag(r))
+        rank = int((size > 1e-10 * size[0]).sum()) if len(size) and size[0] > 0 else 0
+        return cls(np.ascontiguousarray(q[:, :rank]), np.asfortranarray(r[:rank, :rank]), order[:rank], len(rows))
+
+    def change(self, aim: Array) -> tuple[Array, Array]:
+        """Return z and y."""
+        y = np.zeros(self.count)
+        if not len(self.order):
+            return np.zeros(len(self.q)), y
+        z = solve_triangular(self.r, aim[self.order], trans="T", check_finite=False)
+        y[self.order] = -solve_triangular(self.r, z, check_finite=False)
+        return self.q @ z, y
 
 
 def polyhedron(

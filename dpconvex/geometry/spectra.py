@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,21 @@ __all__ = ["Spectral", "Spectrum", "clip_spectra", "side_of", "smat", "svec"]
 Array = NDArray[np.float64]
 
 
+@lru_cache(maxsize=64)
+def triangle(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
+    """Rows and columns of a matrix's upper triangle, and the roots of how often each entry counts."""
+    row, column = np.triu_indices(side)
+    return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
+
+
 def svec(matrix: Array) -> Array:
     """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm.
 
     >>> svec(np.array([[1.0, 2.0], [2.0, 3.0]])).round(6).tolist()
     [1.0, 2.828427, 3.0]
     """
-    row, column = np.triu_indices(matrix.shape[-1])
-    return np.asarray(matrix[..., row, column] * np.where(row == column, 1.0, np.sqrt(2.0)))
+    row, column, weight = triangle(matrix.shape[-1])
+    return np.asarray(matrix[..., row, column] * weight)
 
 
 def side_of(vector: Array) -> int:
@@ -32,8 +40,8 @@ def side_of(vector: Array) -> int:
 def smat(vector: Array) -> Array:
     """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
     side = side_of(vector)
-    row, column = np.triu_indices(side)
-    entries = vector * np.where(row == column, 1.0, np.sqrt(0.5))
+    row, column, weight = triangle(side)
+    entries = vector / weight
     matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
     matrix[..., row, column] = entries
     matrix[..., column, row] = entries

@@ -6,6 +6,7 @@ so the fit sees neighbours that differ in one record, and the two add up (docs/t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.accounting.events import Composition, Event, Gaussian, Pure
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Choice
@@ -156,7 +158,7 @@ def solve_mixture(
     """
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
     public = public_size(template, data, privacy, size)
-    plan.certify(public, mechanism, cover)  # raises before anything is paid
+    certificate = plan.certify(public, mechanism, cover)  # raises before anything is paid
     check_solvable(template)
     check_clip(clip)
     solver = resolved(backend)
@@ -165,7 +167,7 @@ def solve_mixture(
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
-    pay(budget, privacy, label)
+    pay(budget, privacy, label, certificate.event)
     columns = plan.others.held(data)
     batch = plan.others.checked(columns, clip).batch
     components = plan.components(batch, source)
@@ -180,7 +182,7 @@ def solve_mixture(
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
     )
-    assert fit.certificate is not None
+    assert isinstance(fit.certificate, Certificate)
     release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
     return Mixture(components, release, release.spent)
 
@@ -252,7 +254,19 @@ class Plan:
             clustering=self.noise,
             derivation=Derivation("component labels, then the fit", "", self.privacy.claims, SOURCE, steps),
             assumptions=(*fit.assumptions, ASSUMED),
+            event=self.event(fit),
         )
+
+    def event(self, fit: Certificate) -> Event | None:
+        """Return what clustering and fit are for accounting."""
+        noise = self.noise
+        if fit.event is None or noise is None:
+            return fit.event
+        if noise.noise == "gaussian":
+            labels: Event = Gaussian(math.sqrt(noise.rounds) * noise.sensitivity / noise.scale * (1 + 1e-12))
+        else:
+            labels = Pure(noise.epsilon)
+        return Composition((labels, fit.event))
 
     def components(self, batch: Batch, source: NoiseSource) -> Components:
         """Return the centres."""

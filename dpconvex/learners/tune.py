@@ -1,35 +1,45 @@
 """Private tuning: candidates are trained on disjoint parts of the data, and one is chosen on a part of its own.
 
 Every record takes part in one fit or in the choice, never in two, so the whole costs what one of them costs (Chaudhuri,
-Monteleoni & Sarwate 2011, algorithm 4).
+Monteleoni & Sarwate 2011, algorithm 4).  Or all are trained on all of the data, and the promise is shared by accounting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.derivation import Derivation
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import Chunks, dense
+from dpconvex.language.columns import Chunks, blocks, dense
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import check_clip, table
+from dpconvex.language.record import Checked, check_clip, table
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
+from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
+from dpconvex.release.calibration import Shared, cheapest, shared
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, solve
+from dpconvex.release.solve import public_size, resolved, run_certified, solve
 from dpconvex.release.verify import check_solvable, verify
 
 __all__ = ["Tuning", "tune"]
+
+# Part of epsilon that pays for a choice among fits on all of the data.
+CHOICE = 0.1
+# Records whose predictions are compared at once.
+BLOCK = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +73,7 @@ def tune(
     backend: Any = None,
     *,
     selection: str = "permute-and-flip",
+    split: bool = True,
     features: str = "x",
     label: str = "y",
     size: int | None = None,
@@ -83,6 +94,10 @@ def tune(
     mechanism : Mechanism, optional
     backend : str or object, optional
     selection : {"permute-and-flip", "exponential"}
+    split : bool
+        Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
+        chosen by their mistakes on the same; then they share the promise by accounting, with noise that grows as the root of
+        their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
     features, label : str
         The fields that predictions are made from and compared with.
     size : int, optional
@@ -118,7 +133,12 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     solver = resolved(backend)
-    rng = NoiseSource(seed).rng
+    source = NoiseSource(seed)
+    if not split:
+        public = public_size(next(iter(named.values())), data, privacy, size)
+        plan = composed(named, privacy, public, mechanism)
+        return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget)
+    rng = source.rng
     columns = {name: whole(name, column) for name, column in data.items()}
     count = public_size(next(iter(named.values())), columns, privacy, size)
     share = count // (len(named) + 1)
@@ -143,6 +163,86 @@ def tune(
     counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """Fits of all candidates and a choice among them, which keep one promise together."""
+
+    privacy: Privacy
+    choice: Privacy
+    shares: Shared
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """Of the whole, for each candidate that may be released."""
+        shares = {"epsilon of each fit": self.shares.each.epsilon, "epsilon of the choice": self.choice.epsilon}
+        counted = {"fits": float(len(self.shares.certificates)), "epsilon of all": self.shares.total.epsilon}
+        return tuple(
+            replace(
+                fit,
+                privacy=self.privacy,
+                mechanism=f"the best of {len(self.shares.certificates)} fits by {fit.mechanism}",
+                settings={**fit.settings, RUNS: float(len(self.shares.certificates))},
+                event=self.shares.event,
+                derivation=Derivation(
+                    "a choice among fits on all of the data",
+                    "",
+                    self.privacy.claims,
+                    f"composition by the rule: {self.shares.total.rule}; docs/theory.md, section 20",
+                    (Derivation("shares", "", shares | counted, "fixed before the data are read"), fit.derivation),
+                ),
+                advice=(
+                    *fit.advice,
+                    "These are the constants of one fit; the promise pays for all of them and for the choice.",
+                ),
+            )
+            for fit in self.shares.certificates
+        )
+
+
+def composed(
+    named: Mapping[str, Template], privacy: Privacy, size: int, mechanism: Mechanism | None, share: float = CHOICE
+) -> Composed:
+    """Share a promise between fits on all of the data and a pure choice, without any data."""
+    choice = Privacy(share * privacy.epsilon, 0.0, privacy.adjacency)
+
+    def planned(chosen: Mechanism | None) -> Shared:
+        def certify(each: Privacy) -> list[Certificate]:
+            return [verify(template, each, size, chosen) for template in named.values()]
+
+        return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
+
+    shares = planned(mechanism) if mechanism is not None else cheapest(planned, privacy, len(named))
+    return Composed(privacy, choice, shares)
+
+
+def on_all(
+    named: Mapping[str, Template],
+    data: Mapping[str, ArrayLike],
+    plan: Composed,
+    solver: Any,
+    source: NoiseSource,
+    selection: str,
+    fields: tuple[str, str],
+    clip: bool,
+    budget: Budget | None,
+) -> Tuning:
+    """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
+    for template in named.values():
+        check_solvable(template)
+    pay(budget, plan.privacy, "tune", plan.shares.event)
+    columns = next(iter(named.values())).record.held(data)
+    fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()
+    releases, wrong = [], []
+    for template, certificate in zip(named.values(), plan.shares.certificates, strict=True):
+        checked = template.record.checked(columns, clip)
+        releases.append(run_certified(template, checked, certificate, fitter, solver, source, clip=clip))
+        wrong.append(count_mistakes(releases[-1], template, checked, *fields))
+    chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
+    certificate = plan.certificates[chosen]
+    release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
+    return Tuning(list(named)[chosen], release, release.spent)
 
 
 def named_templates(
@@ -232,6 +332,20 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
             f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
         )
     return int(np.sum(predicted != truth))
+
+
+def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
+    """Count the records whose label is not predicted."""
+    record, batch = template.record, checked.batch
+    names = np.array([combination[label] for combination in record.combinations], dtype=object)
+    truth, start, wrong = names[batch.group], 0, 0
+    for block in blocks(batch.fields[features], BLOCK):
+        x = dense(block)
+        if not len(x):  # a learner's predict need not know what to do with nothing
+            continue
+        wrong += mistakes(release, x, truth[start : start + len(x)])
+        start += len(x)
+    return wrong
 
 
 def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -14,21 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpconvex.core.bisection import bisect
+from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.columns import blocks, dense
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
-from dpconvex.learners.tune import Tuning, check, mistakes, named_templates
+from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
-from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -38,8 +36,6 @@ from dpconvex.release.verify import check_solvable, verify
 __all__ = ["tune_repeated"]
 
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
-# Records whose predictions are compared at once.
-BLOCK = 65_536
 # A fit that is to be concentrated uses at least so much of what it may.
 CLOSE = 0.999
 
@@ -172,20 +168,6 @@ def tune_repeated(
     return Tuning(name, release, release.spent, found)
 
 
-def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
-    """Count the records whose label is not predicted."""
-    record, batch = template.record, checked.batch
-    names = np.array([combination[label] for combination in record.combinations], dtype=object)
-    truth, start, wrong = names[batch.group], 0, 0
-    for block in blocks(batch.fields[features], BLOCK):
-        x = dense(block)
-        if not len(x):  # a learner's predict need not know what to do with nothing
-            continue
-        wrong += mistakes(release, x, truth[start : start + len(x)])
-        start += len(x)
-    return wrong
-
-
 def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, mechanism: Mechanism) -> Plan:
     """Divide a promise among the choice, the fits and their scores, without any data."""
     if repetitions.accounting == "renyi":
@@ -210,6 +192,7 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
+        event=None,
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
@@ -242,11 +225,3 @@ def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int
         f"rho = {rho:.4g}",
         "use accounting='direct'",
     )
-
-
-def profile_epsilon(shift: float, delta: float) -> float:
-    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
-    low, high = 0.0, 1.0
-    while float(gaussian_delta(high, shift)) > delta:
-        low, high = high, 2 * high
-    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Event, Hull as ScaledHull, Kind, Perturbation, Pure, hull_delta
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
 from dpconvex.core.bisection import bisect
@@ -20,7 +21,7 @@ from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, smallest_scale
+from dpconvex.noise.gaussian_profiles import smallest_scale
 from dpconvex.noise.matrix_variate import (
     best_structure,
     degrees_of_freedom,
@@ -32,7 +33,7 @@ from dpconvex.noise.matrix_variate import (
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
-__all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta"]
+__all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta", "objective_event"]
 
 Array = NDArray[np.float64]
 
@@ -40,6 +41,8 @@ Array = NDArray[np.float64]
 CALIBRATION_STEPS = 40
 # Accuracy of a calibration that only serves to predict.
 ROUGH = 1e-5
+# Relative slack for rounding, as for every constant of an analysis.
+SLACK = 1 + 1e-11
 RAISE = "raise the regularization, or leave `added` to be chosen"
 
 
@@ -59,6 +62,8 @@ class Calibration:
         Which bound it rests on.
     square, mean : float
         Mean square and mean of the norm of the noise.
+    event : Event
+        What it is for accounting.
     settings : dict of str to float
     """
 
@@ -68,6 +73,7 @@ class Calibration:
     how: str
     square: float
     mean: float
+    event: Event
     settings: dict[str, float] = field(default_factory=dict)
 
 
@@ -92,19 +98,20 @@ class GammaLaw(OnSubspace):
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
-        sensitivity = sensitivity_of(analysis, privacy)
+        sensitivity, proof = sensitivity_of(analysis, privacy), analysis.under(privacy.adjacency)
 
         def cost(beta: float) -> tuple[float, str]:
-            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
+            return proof.perturbation_cost(beta, moduli, privacy.adjacency)
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
+        beta, how = largest_beta(cost, sensitivity, proof, privacy.epsilon, moduli)
         p, scale = analysis.form.noise_dimension, 1 / beta
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
-        return Calibration(scale, sensitivity, jacobian, how, self.norm.square(p, scale), self.norm.mean(p, scale))
+        square, mean = self.norm.square(p, scale), self.norm.mean(p, scale)
+        return Calibration(scale, sensitivity, jacobian, how, square, mean, Pure(privacy.epsilon))
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.log_det(moduli)[0]
+        left = privacy.epsilon - analysis.under(privacy.adjacency).log_det(moduli)[0]
         p = analysis.form.noise_dimension
         return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
 
@@ -135,7 +142,7 @@ class MatrixLaw:
         }
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
         how = f"{how}; gradients of rank one: {structure.name}"
-        return Calibration(scale, sensitivity, jacobian, how, size**2, size, settings)
+        return Calibration(scale, sensitivity, jacobian, how, size**2, size, Pure(privacy.epsilon), settings)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
@@ -173,7 +180,7 @@ class GaussianLaw(OnSubspace):
         sensitivity = sensitivity_of(analysis, privacy)
         sigma = self._sigma(analysis, privacy, moduli, 1e-10)
         if sigma is None:
-            cost = analysis.log_det(moduli)[0]
+            cost = analysis.under(privacy.adjacency).log_det(moduli)[0]
             raise NotPrivate(
                 f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
                 analysis.form.template.regularizer,
@@ -181,7 +188,9 @@ class GaussianLaw(OnSubspace):
             )
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
         p = analysis.form.noise_dimension
-        return Calibration(sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma))
+        event = objective_event(analysis, privacy.adjacency, moduli, sigma)
+        square, mean = self.norm.square(p, sigma), self.norm.mean(p, sigma)
+        return Calibration(sigma, sensitivity, jacobian, how, square, mean, event)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Calibrate roughly."""
@@ -236,33 +245,40 @@ def objective_delta(
     analysis: Analysis, adjacency: str, moduli: Moduli, epsilon: float, sigma: float
 ) -> tuple[float, float, str]:
     """Bound the delta of objective perturbation with Gaussian noise."""
-    curvatures = analysis.log_dets(moduli)
     worst, paid, how = 0.0, 0.0, ""
-    for item in differences(analysis, adjacency):
-        curvature = float(curvatures[list(item.firsts)].max())
-        bounds = [hull_delta(hull, item.dimension, epsilon, curvature, moduli.least, sigma) for hull in item.hulls]
+    for item in objective_event(analysis, adjacency, moduli, sigma).kinds:
+        bounds = [(*hull_delta(hull, item.dimension, epsilon), hull.curvature) for hull in item.hulls]
         found = min(bounds, key=lambda bound: bound[0])
         if found[0] >= worst:
-            worst, paid, how = found
+            worst, how, paid = found
     return worst, paid, how
 
 
-def hull_delta(
-    hull: Hull, dimension: int, epsilon: float, curvature: float, mu: float, sigma: float
-) -> tuple[float, float, str]:
-    """Bound the delta of the differences in one polytope: the smallest bound that holds, what it pays for curvature, its name."""
+def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> Perturbation:
+    """Return what objective perturbation with Gaussian noise is for accounting: all differences, in units of sigma."""
+    analysis = analysis.under(adjacency)
+    curvatures, kinds = analysis.log_dets(moduli), []
+    for item in differences(analysis, adjacency):
+        curvature = float(curvatures[list(item.firsts)].max())
+        hulls = [in_units(hull, curvature, moduli.least, sigma) for hull in item.hulls]
+        longest = analysis.replacement_bound if adjacency == "replace-one" else item.length
+        if longest < item.length:  # two records see one theta
+            hulls.append(ScaledHull(longest / sigma, curvature, None, None))
+        kinds.append(Kind(item.dimension, tuple(hulls)))
+    return Perturbation(sigma, tuple(kinds))
+
+
+def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHull:
+    """Return a polytope of differences in units of sigma, with what it is charged for curvature."""
     jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
-    left = epsilon - jacobian
-    best, how = 1.0, "no bound"
-    if left >= 0 and dimension > 0:
-        best, how = chi_delta(left, dimension, hull.length / sigma), f"chi law in {dimension} dimensions"
-    if hull.lengths is not None and hull.counts is not None and (left >= 0 or len(hull.lengths) == 0):
-        total = float((hull.counts * gaussian_delta(max(left, 0.0), hull.lengths / sigma)).sum())
-        number, ray = int(hull.counts.sum()), hull.ray
-        if ray is not None:
-            shift = ray.scale * ray.radius / sigma
-            total += logistic_delta(epsilon, shift, ray.scale * ray.radius**2 / mu, ray.high)
-            number += 1
-        if total < best:
-            best, how = total, f"{number} vertices{' (one joint with curvature)' if ray is not None else ''}"
-    return min(best * (1 + 1e-12), 1.0), jacobian, how
+    lengths = counts = ray = margin = None
+    if hull.lengths is not None and hull.counts is not None:
+        lengths, counts = tuple((hull.lengths / sigma).tolist()), tuple(hull.counts.tolist())
+    if hull.ray is not None:
+        scale, radius = hull.ray.scale, hull.ray.radius
+        ray = (scale * radius / sigma, scale * radius**2 / mu, hull.ray.high)
+    if hull.margin is not None:
+        low, high = hull.margin.low / sigma * SLACK, hull.margin.high / sigma * SLACK
+        flattest = max(hull.margin.low, -hull.margin.high, 0.0) / sigma
+        margin = (max(high, 0.0), max(-low, 0.0), flattest, curvature)
+    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray, margin)

@@ -111,9 +111,10 @@ class ObjectivePerturbation:
         NotPrivate
             If a condition of the theorem does not hold.
         """
-        self._check(analysis)
+        proof = analysis.under(privacy.adjacency)
+        self._check(proof)
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
-        moduli = analysis.moduli(size, added)
+        moduli = proof.moduli(size, added)
         found = self.law.calibrate(analysis, privacy, moduli)
         radius = reference_radius(analysis, self.reference_norm)
         left = privacy.epsilon - found.jacobian
@@ -138,6 +139,7 @@ class ObjectivePerturbation:
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
             settings=found.settings,
+            event=found.event,
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
@@ -170,13 +172,14 @@ class ObjectivePerturbation:
 
         The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
         """
-        regular = size * analysis.modulus
+        proof = analysis.under(privacy.adjacency)
+        regular = size * proof.modulus
 
         def moduli(mu: float) -> Moduli:
-            return analysis.moduli(size, max(mu - regular, 0.0))
+            return proof.moduli(size, max(mu - regular, 0.0))
 
         def cost(mu: float) -> float:
-            return analysis.log_det(moduli(mu))[0]
+            return proof.log_det(moduli(mu))[0]
 
         def risk(mu: float) -> float:
             return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
@@ -189,7 +192,7 @@ class ObjectivePerturbation:
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
     gradient, sensitivity = record_steps(analysis, privacy)
-    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
+    steepest, worst = gradient.children[0], analysis.under(privacy.adjacency).log_det(moduli)[1].derivation
     curvature = Derivation(
         "curvature of one record",
         "",
@@ -197,5 +200,5 @@ def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibrat
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    children = (gradient, sensitivity, curvature, *public_steps(analysis))
+    children = (gradient, sensitivity, curvature, *public_steps(analysis, privacy.adjacency))
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.neighbour_differences import row_dimension
@@ -124,11 +125,12 @@ class OutputPerturbation:
         """
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
-        if analysis.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(analysis))
+        proof = analysis.under(privacy.adjacency)
+        if proof.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(proof))
         basis = noise_basis(analysis)
         p = analysis.form.space.dim if basis is None else basis.shape[1]
-        regular = size * analysis.modulus
+        regular = size * proof.modulus
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
         if added is None:
@@ -166,10 +168,11 @@ class OutputPerturbation:
             mean_noise=self.law.mean(p, scale),
             predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
             settings=settings,
+            event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Minimise, add noise, project on K; returns coordinates, shape (dim,)."""
+        """Minimise and add noise; returns coordinates, shape (dim,), which the release brings into K at last."""
         theta = engine.minimise(
             certificate.strong_convexity,
             certificate.tolerance,
@@ -181,7 +184,7 @@ class OutputPerturbation:
         if basis is not None:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
-        return engine.project(theta + noise)
+        return theta + noise
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
@@ -278,7 +281,12 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         },
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    children = (*record_steps(analysis, privacy), *(smoothing if width else ()), answers, *public_steps(analysis))
+    children = (
+        *record_steps(analysis, privacy),
+        *(smoothing if width else ()),
+        answers,
+        *public_steps(analysis, privacy.adjacency),
+    )
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

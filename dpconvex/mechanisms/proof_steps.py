@@ -15,7 +15,8 @@ __all__ = ["check_delta", "declared_constants", "public_steps", "record_steps", 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
-    return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
+    replace = privacy.adjacency == "replace-one"
+    return analysis.under(privacy.adjacency).replacement_bound if replace else analysis.gradient_bound
 
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
@@ -45,10 +46,10 @@ def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Deri
     return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
 
 
-def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
+def public_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation, Derivation]:
     """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
     return (
-        analysis.regularizer[1],
+        analysis.under(adjacency).regularizer[1],
         Derivation(
             "sensitive subspace",
             "",

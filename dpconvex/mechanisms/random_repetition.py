@@ -23,6 +23,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Concentrated, Pure
+from dpconvex.accounting.profiles import LOST
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate, TemplateError
@@ -58,8 +60,8 @@ class Repetitions:
     share : float
         Fraction of a run's cost that pays for its score, in (0, 1).
     accounting : {"direct", "renyi"}
-        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise, and asks for a mechanism whose noise
-        is Gaussian and does not depend on the answer (`OutputPerturbation("gaussian")` or `NoisyGradientDescent`), for a
+        "direct" holds for every mechanism.  "renyi" needs about a seventh less noise where that is Gaussian, and asks for a
+        mechanism that says how neighbours differ, as those of the toolkit do, for a
         delta, for ``shape >= 0``, and for the package dp-accounting (``pip install dpconvex[accounting]``).
 
     Raises
@@ -143,8 +145,8 @@ class Repetitions:
         TemplateError
             If the package dp-accounting is missing.
         """
-        # Noise beyond its cap may come with any run, and is then taken to give everything away.
-        left = whole.delta - (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
+        # Noise beyond its cap, and what a profile gives up, may come with any run, and are taken to give everything away.
+        left = whole.delta - 4 * (1 + math.exp(min(whole.epsilon, 700.0))) * self.mean * TAIL
         if left <= 0:
             raise NotPrivate(
                 "Rényi accounting keeps no promise with so small a delta",
@@ -209,19 +211,27 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
 
 def concentration(certificate: Certificate) -> float:
     """Return a rho for which a covered release is rho-zero-concentrated, but for the noise's tail beyond its cap."""
-    sigma, settings = certificate.noise_scale, certificate.settings
-    if certificate.noise == "gaussian" and certificate.pays_for_distance and "distance_of_answers" in settings:
-        rho = (settings["distance_of_answers"] / sigma) ** 2 / 2
-    elif certificate.noise == "gaussian" and not certificate.minimises and "steps" in settings:
-        rho = settings["steps"] * (certificate.sensitivity / sigma) ** 2 / 2
-    else:
-        raise NotPrivate(
-            f"Rényi accounting needs Gaussian noise on the output or on gradients; what is proved about "
-            f"{certificate.mechanism} is its epsilon and delta alone",
-            certificate.mechanism,
-            "use accounting='direct', or OutputPerturbation('gaussian'), or NoisyGradientDescent()",
-        )
-    cover = certificate.cover
-    if cover is not None:
-        rho += cover.rho + cover.counting**2 / 2
+    if certificate.event is None:
+        raise unknown(certificate)
+    rho = 0.0
+    for leaf in certificate.event.leaves():
+        if isinstance(leaf, Pure):
+            rho += leaf.epsilon**2 / 2
+        elif isinstance(leaf, Concentrated):
+            rho += leaf.rho
+        else:  # as private as Gaussian noise of this shift
+            mu, lost = leaf.level()
+            if lost > LOST or not mu < math.inf:
+                raise unknown(certificate)
+            rho += mu * mu / 2
     return rho * (1 + SLACK)
+
+
+def unknown(certificate: Certificate) -> NotPrivate:
+    """Say that nothing but a promise is known."""
+    return NotPrivate(
+        f"Rényi accounting needs to know how neighbours differ; what is proved about {certificate.mechanism} is its epsilon and "
+        "delta alone",
+        certificate.mechanism,
+        "use accounting='direct', or OutputPerturbation('gaussian'), or NoisyGradientDescent()",
+    )

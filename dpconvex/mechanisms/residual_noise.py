@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from dpconvex.accounting.events import Approximate, Composition, Concentrated, Event, Pure, Tail
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
@@ -30,7 +31,6 @@ from dpconvex.mechanisms.rounding import (
     covered_count,
     largest_floor,
     margin,
-    projection_error,
 )
 from dpconvex.noise.spherical import SPHERICAL
 
@@ -153,6 +153,7 @@ class Cover:
                 (bare.derivation, *residual_steps(noise)),
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
+            event=released_event(bare, noise),
         )
 
     def _tolerance(
@@ -173,6 +174,19 @@ class Cover:
                 "Leave it out, or regularize more."
             )
         return asked
+
+
+def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
+    """Return what a covered release is for accounting: the mechanism, the cover, a noisy count, and noise beyond its cap."""
+    promise = bare.privacy
+    if bare.event is not None:
+        own = bare.event
+    else:  # a mechanism of which only its promise is known
+        own = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
+    cover = Concentrated(noise.rho * SLACK) if noise.is_gaussian else Pure(noise.epsilon)
+    counted = (Pure(noise.counting),) if noise.counting else ()
+    tails = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
+    return Composition((own, cover, *counted, tails))
 
 
 def linear_cap(certificate: Certificate, cap: float) -> float:
@@ -275,7 +289,7 @@ def drawing_error(
         return (relative * cap + more) / certificate.strong_convexity
     if certificate.pays_for_distance:
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
-        return relative * (cap + reach) + projection_error(analysis.form, reach)
+        return relative * (cap + reach) + 4 * UNIT * reach
     return 0.0
 
 

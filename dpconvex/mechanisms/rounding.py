@@ -25,6 +25,7 @@ from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
+from dpconvex.geometry.linearised import Linearised
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.regularizer_curvature import bend_of
@@ -79,15 +80,22 @@ def largest_floor(
     loss_bend = certificate.hessian_bound if np.isfinite(certificate.hessian_bound) else 0.0
     data = records * certificate.gradient_bound
     kinks = kinks_of(analysis.form)
-    if kinks is not None and kinks.terms:  # their slopes may hide those of the smooth part
+    if kinks is not None and (
+        kinks.terms or kinks.epigraph is not None
+    ):  # their slopes may hide those of the smooth part
         slope += smooth_slope(analysis.form, start, certificate.size)
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
     if analysis.form.feasible.is_space and kinks is None:
         return float(error / mu)
-    if not analysis.form.feasible.has_projection:
-        return float(error / mu) + dual_floor(analysis.form, mu, radius, 2 * gradient)
+    if kinks is not None and kinks.epigraph is not None:
+        region, room = kinks.epigraph.region, certificate.size * kinks.epigraph.room
+        return 2 * float(error / mu) + math.sqrt(2) * dual_floor(region, mu, radius, gradient, room)
+    if analysis.form.feasible.obstacle is not None:
+        return math.inf
+    if analysis.form.feasible.by_multipliers:
+        return float(error / mu) + dual_floor(analysis.form.feasible.linearised, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if not curvature_known(certificate) or (kinks is not None and kinks.curved):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
@@ -115,21 +123,17 @@ def inequality_floor(
     return slack.away + (linear + math.sqrt(linear**2 + 4 * mu * constant)) / (2 * mu)
 
 
-def dual_floor(form: LossForm, mu: float, radius: float, gradient: float) -> float:
+def dual_floor(region: Linearised, mu: float, radius: float, gradient: float, room: float = 0.0) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
     Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
     the y_j s_j is at most the objective's decrease from p, at most its slope there times the distance.  And where all
     inequalities are kept to a fraction r of their margins, the duality gap is at most a multiple of r times that sum.
-    `gradient` bounds the slope.
+    `gradient` bounds the slope, and `room` is what heights cost at p above the terms below them.
     """
-    feasible = form.feasible
-    if feasible.obstacle is not None:
-        return math.inf
-    inside = feasible.linearised.inside.astype(float)
-    reach = radius + float(np.linalg.norm(inside))
-    decrease = min(gradient * reach, gradient**2 / mu)
-    return math.sqrt(GAPS * feasible.linearised.relative_rounding(radius) * decrease / mu) + UNIT * radius
+    reach = radius + float(np.linalg.norm(region.inside.astype(float)))
+    decrease = min(gradient * reach, gradient**2 / mu) + room
+    return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + UNIT * radius
 
 
 def curvature_known(certificate: Certificate) -> bool:
@@ -181,7 +185,7 @@ def loss_drop(analysis: Analysis) -> float:
     leaves = [leaf for group in form.leaves for leaf in group]
     rows = dict(zip(leaves, analysis.gram.rows, strict=True))
     walker = Walker(form.expander, rows, reach)
-    at_start = [walker.walk(loss)[0][0].value.high for loss in form.template.losses]
+    at_start = [walker.walk(loss)[0][0].value.high for loss in form.losses]
     least = [loss.scalar.value.low for loss in analysis.losses]
     return max(max(a - b for a, b in zip(at_start, least, strict=True)), 0.0)
 
@@ -210,9 +214,11 @@ def nearest_to_zero(form: LossForm) -> Array:
     Where logarithms are left to a proximal map, the proximal point of 0, at which they have slopes.
     """
     zero, kinks = np.zeros(form.space.dim), kinks_of(form)
+    if kinks is not None and kinks.epigraph is not None:
+        return kinks.epigraph.inside
     if kinks is not None and kinks.curved:
         zero = kinks.proximal(zero, 1.0)
-    return form.feasible.project(zero) if form.feasible.obstacle is None else zero
+    return form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:

@@ -22,7 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
 
-__all__ = ["chi_delta", "gaussian_delta", "gaussian_sigma", "logistic_delta", "mean_norm", "smallest_scale"]
+__all__ = [
+    "chi_delta",
+    "gaussian_delta",
+    "gaussian_sigma",
+    "logistic_delta",
+    "margin_delta",
+    "mean_norm",
+    "smallest_scale",
+]
 
 Array = NDArray[np.float64]
 
@@ -35,6 +43,8 @@ SLACK = 1e-13
 # The slope of a logistic loss runs over a grid; what lies between its points is covered by this much of privacy loss.
 GRID_SLACK = 1e-7
 LARGEST_GRID = 4000
+# Where one record's curvature acts: cells of the noise along its row, how far they reach, and slices of its slopes.
+MARGIN_CELLS, MARGIN_REACH, MARGIN_SLICES = 1500, 6.0, 20
 # Normal variates beyond this do not occur.
 LIMIT = 40.0
 # Logarithm of the largest multiple of a guessed scale that is tried.
@@ -109,6 +119,30 @@ def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0
     cells = (survival[:-1] - survival[1:]) - kept
     rounding = 1e-14 + 1e-15 * float(np.abs(factor).max())
     total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + rounding * mass
+    return min(total * (1 + 1e-9), 1.0)
+
+
+def margin_delta(epsilon: float, steepest: float, room: float, curvature: float) -> float:
+    """Bound delta when one record of one margin appears: it curves only where its slope moves, and slopes have little room.
+
+    Slopes, in units of sigma, are at most `steepest` and not negative, and fall by at most `room` along the noise t on the
+    record's row.  The privacy loss at slope s is at most ``max(s t + s^2/2, 0)``, and `curvature` more where s falls as fast
+    as it can, by ``1 - exp(-curvature)`` for each unit of t (docs/theory.md, section 7, one margin).
+    """
+    plain = float(gaussian_delta(epsilon, steepest))
+    rate = -math.expm1(-curvature)
+    if rate <= 0 or steepest <= 0:
+        return plain
+    start = (epsilon - curvature) / steepest - steepest / 2
+    start = min(start, 0.0) if curvature >= epsilon else start
+    t = np.linspace(start, start + MARGIN_REACH, MARGIN_CELLS + 1)
+    level = steepest - room * np.arange(MARGIN_SLICES)[:, None] / MARGIN_SLICES
+    density = np.exp(-(np.where((t[:-1] < 0) & (t[1:] > 0), 0.0, np.minimum(np.abs(t[:-1]), np.abs(t[1:]))) ** 2) / 2)
+    paid = -np.expm1(np.minimum(epsilon - np.maximum(steepest * t[:-1] + steepest**2 / 2, 0.0), 0.0))
+    loss = np.maximum(level * t[1:] + level**2 / 2, 0.0)
+    gained = (-np.expm1(np.minimum(epsilon - curvature - loss, 0.0)) - paid) * density
+    most = np.maximum(gained.max(axis=1), math.exp(-(max(t[-1], 0.0) ** 2) / 2))
+    total = plain + room / rate * float(most.mean()) / math.sqrt(2 * math.pi)
     return min(total * (1 + 1e-9), 1.0)
 
 

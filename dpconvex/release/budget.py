@@ -1,21 +1,22 @@
 """A ledger of what has been promised so far.
 
-`Budget` adds up the promises of many releases by basic composition: releases that are (ε_i, δ_i)-private, each chosen with
-knowledge of the earlier ones, are together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of
-Differential Privacy", section 3.5 and Theorem B.1).  The sums are exact: an amount counts as the shortest decimal that denotes
-its float, so ten spends of 0.1 fit into a budget of 1 and use it up.
+`Budget` adds up the promises of many releases, each chosen with knowledge of the earlier ones, by one rule that is fixed when
+the ledger is made (`dpconvex.accounting.rules`).  By default it is basic composition: releases that are (ε_i, δ_i)-private are
+together (Σε_i, Σδ_i)-private (Dwork and Roth 2014, "The Algorithmic Foundations of Differential Privacy", section 3.5 and
+Theorem B.1).  These sums are exact: an amount counts as the shortest decimal that denotes its float, so ten spends of 0.1 fit
+into a budget of 1 and use it up.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import threading
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
+from dpconvex.accounting.totals import Total, totals
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
@@ -23,21 +24,6 @@ from dpconvex.release import ledger
 __all__ = ["Amount", "Budget", "Entry", "pay"]
 
 VERSION = 1
-
-
-class Amount(NamedTuple):
-    """So much epsilon and so much delta; either may be 0."""
-
-    epsilon: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of a ledger: what was spent, and what for."""
-
-    label: str
-    privacy: Privacy
 
 
 class Budget:
@@ -52,17 +38,27 @@ class Budget:
     the same and may have lost spends, so a torn ledger refuses to work until a person has looked at it and called
     `Budget.repair`.
 
+    With each spend the ledger keeps its *event*: what the release is for accounting, such as Gaussian noise of a certain size.
+    Under "gaussian" or "renyi" accounting the events are what adds up, and many releases with Gaussian noise cost far less than
+    the sum of their promises.  The rule is part of the ledger and cannot be changed: choosing the bound by what earlier releases
+    showed is not proved to be private.  `print(budget)` says what is spent, and by which rule.
+
     Parameters
     ----------
     privacy : Privacy
         The total.  Only releases of the same adjacency can be charged to it.
     path : str or path, optional
         The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process.
+    accounting : {"basic", "gaussian", "renyi"}, optional
+        How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or
+        by Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last
+        two need a delta, of which a tenth is kept for what events lose beside.  By default what the file says, and "basic" in a
+        new one.
 
     Raises
     ------
     TemplateError
-        If `privacy` is no `Privacy`, or differs from the total in the file.
+        If `privacy` is no `Privacy`, or it or the accounting differs from what is in the file.
     DPConvexError
         If the file is not a sound ledger, or the platform has no file locks.
 
@@ -78,15 +74,20 @@ class Budget:
     dpconvex.errors.BudgetExceeded: 'classifier of April' asks for epsilon = 0.7, but of the budget of epsilon = 1, ...
     """
 
-    def __init__(self, privacy: Privacy, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, privacy: Privacy, path: str | os.PathLike[str] | None = None, accounting: str | None = None
+    ) -> None:
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy as the total, not {privacy!r}.")
         self.privacy = privacy
+        self._asked = accounting
+        self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
         self._lock = threading.Lock()
         if self.path is not None:
-            ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict()})
+            chosen = {} if isinstance(self._rule, Basic) else {"accounting": self._rule.name}
+            ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen})
             with ledger.locked(self.path) as descriptor:
                 self._refresh(descriptor)
 
@@ -101,8 +102,8 @@ class Budget:
         """
         file = file_of(path)
         with ledger.locked(file) as descriptor:
-            total, _ = parse(ledger.read(descriptor, file), file)
-        return cls(total, path)
+            rule, _ = parse(ledger.read(descriptor, file), file)
+        return cls(rule.total, path)
 
     @staticmethod
     def repair(path: str | os.PathLike[str]) -> str:
@@ -137,16 +138,39 @@ class Budget:
             return tuple(self._seen)
 
     @property
+    def accounting(self) -> str:
+        """The rule by which spends add up."""
+        return self._rule.name
+
+    @property
+    def rule(self) -> str:
+        """What that rule says."""
+        return self._rule.says
+
+    @property
     def spent(self) -> Amount:
-        """The sum of the spends."""
-        return Amount(*(float(amount) for amount in total_of(self.entries)))
+        """The total of the spends; the sum of their promises under basic accounting, else epsilon at the ledger's delta."""
+        return self._rule.spent(self.entries)
 
     @property
     def remaining(self) -> Amount:
-        """What is left, rounded down, so that all of it can be spent."""
-        return Amount(*(floor(amount) for amount in left(self.privacy, self.entries)))
+        """What is left, rounded down, so that all of it can be spent.
 
-    def spend(self, privacy: Privacy, label: str) -> None:
+        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest Gaussian release that
+        fits.
+        """
+        return self._rule.left(self.entries)
+
+    def totals(self) -> list[Total]:
+        """Return what all spends cost at the ledger's delta under every rule, had they been fixed beforehand; smallest first.
+
+        That is a statement about a list of releases that nobody changed by what the first of them showed.  For all other ledgers
+        `spent` is what holds.
+        """
+        found = self.entries
+        return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
+
+    def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
         """Charge a release to the budget, *before* it is computed.
 
         Parameters
@@ -155,6 +179,8 @@ class Budget:
             What the release promises.
         label : str
             What the release is, for whoever reads the ledger.
+        event : Event, optional
+            What the release is for accounting, as its certificate says; without it, its promise is all that is known.
 
         Raises
         ------
@@ -169,12 +195,14 @@ class Budget:
             raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
         if not isinstance(label, str):
             raise TemplateError(f"Budget: the label of a spend must be a text, not {label!r}.")
+        if event is not None and not isinstance(event, Event):
+            raise TemplateError(f"Budget: expected the event of a certificate, not {event!r}.")
         if privacy.adjacency != self.privacy.adjacency:
             raise TemplateError(
                 f"Budget: {label!r} is private under {privacy.adjacency}, but the budget counts in "
                 f"{self.privacy.adjacency}, and the two cannot be added up. Use one adjacency throughout."
             )
-        item = Entry(label, privacy)
+        item = Entry(label, privacy, event)
         with self._lock:
             if self.path is None:
                 self._check(item)
@@ -182,7 +210,8 @@ class Budget:
                 with ledger.locked(self.path) as descriptor:
                     self._refresh(descriptor)
                     self._check(item)
-                    fields = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+                    fields: dict[str, Any] = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
+                    fields |= {} if event is None else {"event": event.to_dict()}
                     ledger.append(descriptor, fields, self.path)
             self._seen.append(item)
 
@@ -205,36 +234,60 @@ class Budget:
         where = "" if self.path is None else f", path={str(self.path)!r}"
         return f"Budget({self.privacy}{where})"
 
+    def __str__(self) -> str:
+        found = self.entries
+        spent, left = self._rule.spent(found), self._rule.left(found)
+        lines = [
+            f"Budget: {self.privacy}; {self._rule.name} accounting ({self._rule.says}).",
+            f"  spent  {sum_text(spent)}, in {len(found)} spend{'s' * (len(found) != 1)}",
+            f"  left   {sum_text(left)}",
+            *(f"  had all been fixed beforehand: {item}" for item in self.totals()[:1]),
+        ]
+        lines += [f"  - {item.label}: {item.privacy}; {item.known}" for item in found]
+        return "\n".join(lines)
+
     def _check(self, item: Entry) -> None:
-        rest = left(self.privacy, self._seen)
-        if exact(item.privacy.epsilon) > rest[0] or exact(item.privacy.delta) > rest[1]:
+        if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
+            how = ""
+            if not isinstance(self._rule, Basic):
+                alone = text(float(f"{self._rule.spent([item]).epsilon:.6g}"))
+                how = f" under {self._rule.name} accounting, by which this release alone is epsilon = {alone} ({item.known})"
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
-                f"{sum_text(Amount(floor(rest[0]), floor(rest[1])))} is left. Nothing was spent."
+                f"{sum_text(self._rule.left(self._seen))} is left{how}. Nothing was spent."
             )
 
     def _refresh(self, descriptor: int) -> None:
         assert self.path is not None
-        total, entries = parse(ledger.read(descriptor, self.path), self.path)
-        if total != self.privacy:
+        rule, entries = parse(ledger.read(descriptor, self.path), self.path)
+        if rule.total != self.privacy:
             raise TemplateError(
-                f"{self.path}: this ledger's total is {total}, not {self.privacy}. Open it with Budget.open(path), or "
+                f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
                 "keep a budget for other people, or under another adjacency, in a file of its own."
             )
+        if self._asked is not None and rule.name != self._asked:
+            raise TemplateError(
+                f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
+                "leave it out, or make another ledger for other people."
+            )
+        self._rule = rule
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
         self._seen = entries
 
 
-def pay(budget: Budget | None, privacy: Privacy, label: str) -> None:
+def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
     """Charge a release to a budget, if there is one; errors as for `Budget.spend`."""
     if budget is None:
         return
     if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
         raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
-    budget.spend(privacy, label)
+    if event is not None and isinstance(budget, Budget):
+        budget.spend(privacy, label, event)
+    else:  # a ledger of one's own need not know about events
+        budget.spend(privacy, label)
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:
@@ -250,60 +303,38 @@ def sum_text(amount: Amount) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def exact(value: float) -> Fraction:
-    """Return the shortest decimal that denotes a float, as a fraction."""
-    return Fraction(repr(value))
-
-
-def floor(value: Fraction) -> float:
-    """Return the largest float that does not exceed a fraction, itself read as a decimal."""
-    result = float(value)
-    while exact(result) > value:
-        result = math.nextafter(result, -math.inf)
-    return result
-
-
-def total_of(entries: tuple[Entry, ...] | list[Entry]) -> tuple[Fraction, Fraction]:
-    """Add up epsilon and delta over entries, exactly."""
-    epsilon = sum((exact(item.privacy.epsilon) for item in entries), Fraction(0))
-    return epsilon, sum((exact(item.privacy.delta) for item in entries), Fraction(0))
-
-
-def left(total: Privacy, entries: tuple[Entry, ...] | list[Entry]) -> tuple[Fraction, Fraction]:
-    """Subtract the sum of entries from a total, exactly."""
-    epsilon, delta = total_of(entries)
-    return exact(total.epsilon) - epsilon, exact(total.delta) - delta
-
-
-def parse(lines: list[Any], path: Path) -> tuple[Privacy, list[Entry]]:
-    """Read the lines of a ledger: the total, then the spends."""
+def parse(lines: list[Any], path: Path) -> tuple[Rule, list[Entry]]:
+    """Read the lines of a ledger: the total and its rule, then the spends."""
     entries: list[Entry] = []
     try:
-        total = header(lines[0])
+        rule = header(lines[0])
     except TemplateError as error:
         raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
     for position, fields in enumerate(lines[1:], start=2):
         try:
-            entries.append(entry(fields, total))
+            entries.append(entry(fields, rule.total))
         except TemplateError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend ({error}).") from error
-    if min(left(total, entries)) < 0:
+    if not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
-    return total, entries
+    return rule, entries
 
 
-def header(fields: Any) -> Privacy:
+def header(fields: Any) -> Rule:
     """Read the first line of a ledger."""
     if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
         raise TemplateError("expected the total of a budget")
     if type(fields.get("version")) is not int or fields["version"] != VERSION:
         raise TemplateError(f"its format is version {fields.get('version')!r}; this program reads version {VERSION}")
-    return Privacy.from_dict({name: value for name, value in fields.items() if name not in ("ledger", "version")})
+    mine = ("ledger", "version", "accounting")
+    total = Privacy.from_dict({name: value for name, value in fields.items() if name not in mine})
+    return rule_of(fields.get("accounting", Basic.name), total)
 
 
 def entry(fields: Any, total: Privacy) -> Entry:
-    """Read a further line of a ledger."""
-    named = isinstance(fields, dict) and set(fields) == {"label", "epsilon", "delta"}
+    """Read a further line of a ledger; older ones have no event."""
+    named = isinstance(fields, dict) and set(fields) - {"event"} == {"label", "epsilon", "delta"}
     if not named or not isinstance(fields["label"], str):
         raise TemplateError(f"expected a label, an epsilon and a delta, not {fields!r}")
-    return Entry(fields["label"], Privacy(fields["epsilon"], fields["delta"], total.adjacency))
+    event = event_of(fields["event"]) if "event" in fields else None
+    return Entry(fields["label"], Privacy(fields["epsilon"], fields["delta"], total.adjacency), event)

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
+from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.whitening import Whitening
 
 __all__ = ["pack", "plain_value", "unpack"]
 
@@ -23,7 +25,9 @@ Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex release", 1
 HEADER = "header"
-KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table"}
+KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table", "whitening"}
+# Entries that files of earlier versions do not have.
+LATER = {"whitening": None}
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
@@ -67,21 +71,31 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
             "read it with the dpconvex that wrote it, or a later one."
         )
     try:
+        header = {**LATER, **header}
         if set(header) != KEYS:
             raise ValueError(f"its header has the entries {sorted(header)}")
-        names = header["names"]
-        if set(members) != {member(index) for index in range(len(names))} or len(set(names)) != len(names):
+        names, whitening = header["names"], header["whitening"]
+        arrays = len(names) + (whitening is not None)
+        if set(members) != {member(index) for index in range(arrays)} or len(set(names)) != len(names):
             raise ValueError("names and arrays do not match")
         fields = {
-            "certificate": None if header["certificate"] is None else Certificate.from_dict(header["certificate"]),
+            "certificate": None if header["certificate"] is None else proof(header["certificate"]),
             "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
             "not_private_because": str(header["not_private_because"]),
             "source": None if header["source"] is None else tuple(header["source"]),
             "schema": None if header["table"] is None else Schema.from_dict(header["table"]),
+            "whitening": None
+            if whitening is None
+            else Whitening(str(whitening[0]), float(whitening[1]), members[member(len(names))]),
         }
         return fields, {name: members[member(index)] for index, name in enumerate(names)}
     except Exception as error:
         raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+
+
+def proof(fields: dict[str, Any]) -> Certificate | BoundCertificate:
+    """Rebuild a certificate; that of private bounds has a noise for each."""
+    return BoundCertificate.from_dict(fields) if "noises" in fields else Certificate.from_dict(fields)
 
 
 def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

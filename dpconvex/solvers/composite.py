@@ -94,6 +94,11 @@ class Composite:
         self.evaluations += 1
         return self.problem.hessian_product(theta, direction)
 
+    def hessian(self, theta: Array) -> Array:
+        """The Hessian of f; counted as a pass over the records."""
+        self.evaluations += 1
+        return self.problem.hessian(theta)
+
     def curvature_along(self, theta: Array, direction: Array) -> float:
         """Estimate of the Lipschitz constant of the gradient of f, from one direction; at least mu.
 

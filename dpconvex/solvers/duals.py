@@ -6,6 +6,8 @@ bounded by multipliers of these (`geometry.certified_minimum`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,31 +21,42 @@ Array = NDArray[np.float64]
 
 
 class PerturbedObjective:
-    """The objective of a problem as `certified_minimum` wants it."""
+    """The objective of a problem as `certified_minimum` wants it; heights above kinks come last."""
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
         self.composite = Composite(problem, projected=False)
         self.modulus = problem.strong_convexity
+        heights = problem.epigraph
+        self.costs = np.zeros(0) if heights is None else problem.size * heights.weights
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Both at a point."""
-        return self.composite.smooth(x)
+        theta, heights = np.split(x, [self.composite.dim])
+        value, gradient = self.composite.smooth(theta)
+        return value + float(self.costs @ heights), np.concatenate([gradient, self.costs])
 
     def hessian(self, x: Array) -> Array:
-        """Return products with all coordinate directions, symmetrised."""
-        columns = np.array([self.composite.hessian_product(x, e) for e in np.eye(self.composite.dim)])
-        matrix = (columns + columns.T) / 2
-        least = self.modulus * np.eye(len(matrix))
-        return matrix if np.isfinite(matrix).all() else least
+        """Return the Hessian, 0 along heights."""
+        dim = self.composite.dim
+        found = self.composite.hessian(x[:dim])
+        matrix = np.zeros((len(x), len(x)))
+        matrix[:dim, :dim] = found if np.isfinite(found).all() else self.modulus * np.eye(dim)
+        return matrix
 
     def gradient_error(self, x: Array, gradient: Array) -> float:
         """Bound what rounding does to a gradient."""
-        return self.composite.gradient_error(x, gradient)
+        dim = self.composite.dim
+        return self.composite.gradient_error(x[:dim].astype(float), gradient[:dim])
 
 
 def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[Certified, int]:
     """Minimise a problem over the inequalities of K; returns the answer and the passes over the records that it took."""
-    objective = PerturbedObjective(problem)
-    found = minimum(objective, problem.feasible.linearised, start, tolerance)
+    objective, heights = PerturbedObjective(problem), problem.epigraph
+    if heights is None:
+        found = minimum(objective, problem.feasible.linearised, start, tolerance)
+    else:
+        lifted = np.concatenate([start, heights.heights(start)])
+        lifted = lifted if np.isfinite(lifted).all() else heights.region.inside.astype(float)
+        found = minimum(objective, heights.region, lifted, tolerance)
+        found = replace(found, point=found.point[: len(start)])
     return found, objective.composite.evaluations

@@ -24,6 +24,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
+from dpconvex.geometry.epigraph import Epigraph
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
@@ -112,6 +113,11 @@ class Problem:
         """The regularizer without what has a proximal map together with K, and that."""
         return split_kinks(self.feasible, self.template.regularizer)
 
+    @property
+    def epigraph(self) -> Epigraph | None:
+        """The kinks of the regularizer as inequalities, where they have no proximal map together with K."""
+        return None if self.split[1] is None else self.split[1].epigraph
+
     def value(self, theta: Array) -> float:
         """F at `theta`, shape (dim,), K not checked."""
         return self.value_and_gradient(theta)[0]
@@ -142,6 +148,19 @@ class Problem:
             product = self.projector(self.loss.hessian_product(self.projector(theta), self.projector(direction)))
         bent = self.loss.regularizer_hessian_product(theta, direction, self.split[0])
         return np.asarray(product + self.size * bent + self.added * direction)
+
+    def hessian(self, theta: Array) -> Array:
+        """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim)."""
+        directions = np.eye(self.space.dim)
+        known = self.loss.hessian(theta if self.projector is None else self.projector(theta))
+        if known is None:
+            matrix = np.array([self.hessian_product(theta, direction) for direction in directions])
+        else:
+            if self.projector is not None:
+                known = self.projector(self.projector(known).T)
+            bent = [self.loss.regularizer_hessian_product(theta, d, self.split[0]) for d in directions]
+            matrix = known + self.size * np.array(bent) + self.added * directions
+        return np.asarray(matrix + matrix.T) / 2
 
     @property
     def _noise(self) -> Array:

@@ -290,6 +290,25 @@ def test_both_backends_fit(run: Run, data: str) -> None:
     np.testing.assert_allclose(one, other, atol=3e-6)
 
 
+def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data: str, tmp_path: Path) -> None:
+    promise = ("--epsilon", "0.1", "--delta", "1e-7", "--ledger", "budget.jsonl")
+    total = ("--budget", "1", "--budget-delta", "1e-6", "--accounting", "gaussian")
+    assert run("fit", "logistic_regression", data, *COLUMNS, *promise, *total, "--out", "a.npz").status == 0
+    printed = run("budget", "show", "budget.jsonl")
+    assert printed.status == 0
+    assert "accounting gaussian: squares of Gaussian shifts add up" in printed.out
+    assert "fit logistic_regression  epsilon = 0.1, delta = 1e-07, replace-one; pure, epsilon = 0.099" in printed.out
+    told = json.loads(run("budget", "show", "budget.jsonl", "--json").out)
+    assert told["accounting"] == "gaussian"
+    assert told["spends"][0]["event"]["kind"] == "composition"
+    assert {"rule", "epsilon", "delta"} <= set(told["fixed_beforehand"][0])
+    assert 0 < told["spent"]["epsilon"] < 1
+    again = run("fit", "logistic_regression", data, *COLUMNS, *promise, "--accounting", "renyi", "--out", "b.npz")
+    assert again.status == 2
+    assert "to be made" in again.err
+    assert run("budget", "show", "nothing.jsonl").status == 2
+
+
 def test_a_ledger_is_charged_and_refuses_to_overspend(run: Run, data: str, tmp_path: Path) -> None:
     command = ("fit", "logistic_regression", data, *COLUMNS, "--epsilon", "0.7", "--ledger", "budget.jsonl")
     missing = run(*command, "--out", "model.npz")

@@ -10,7 +10,7 @@ from hypothesis import example, given, reject, settings, strategies as st
 from strategies import seeded_template
 from test_soundness import generator_rows
 
-from dpconvex.calculus import gram as module
+from dpconvex.calculus import generators, gram as module
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gram import Gram, significant
 from dpconvex.calculus.loss_form import LossForm
@@ -127,7 +127,7 @@ def test_differences_of_classes_are_written_in_the_classes(by_rows, offset, monk
     found = Gram(leaves, form.space, form.bases)
     assert len(found.blocks) == 7 * (1 + offset)
     assert len(found.forms) == 1 + offset
-    monkeypatch.setattr(module, "layouts", lambda shape: [])
+    monkeypatch.setattr(generators, "layouts", lambda shape: [])
     whole = Gram(leaves, form.space, form.bases)
     assert len(whole.blocks) == 7 * 6 // 2 * (1 + offset)
     rng = np.random.default_rng(0)

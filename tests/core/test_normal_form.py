@@ -131,7 +131,7 @@ def curved(expression: Expression) -> list[str]:
         s * logistic(m),
         cp.huber(m, 1) + cp.huber(m, 2),
         cp.abs(m) + cp.abs(m * (1 + 1e-15)),
-        cp.sum_squares(w - x) + cp.quad_form(v, np.eye(D)),
+        cp.sum_squares(w - x) + cp.quad_form(v, 2 * np.eye(D)),
         cp.quad_over_lin(m, 2 + v[0]) + cp.quad_over_lin(m, -2 - v[0]),
         cp.kl_div(1 + s, 2 + s) + cp.exp(m) - t * m,
     ],

@@ -157,7 +157,7 @@ def test_logarithms_are_solved_to_the_last_digits() -> None:
         (matrix(3, 3, symmetric=True), lambda v: -cp.log_det(v), lambda v: [v >> np.eye(3)]),
     ],
 )
-def test_what_has_no_joint_proximal_map_is_left(make: Any, regularizer: Any, constraints: Any) -> None:
+def test_what_has_no_joint_proximal_map_is_left_or_gets_heights(make: Any, regularizer: Any, constraints: Any) -> None:
     v = make()
     template = dp.Template(
         dp.Record(x=dp.Ball(v.size)),
@@ -166,8 +166,15 @@ def test_what_has_no_joint_proximal_map_is_left(make: Any, regularizer: Any, con
         constraints(v),
     )
     form = LossForm(template)
-    rest, _ = split_kinks(form.feasible, template.regularizer)
-    assert str(rest) != "0.05 * sum_squares(v)"
+    rest, kinks = split_kinks(form.feasible, template.regularizer)
+    if kinks is None:
+        assert str(rest) != "0.05 * sum_squares(v)"
+    else:
+        theta = np.random.default_rng(0).normal(size=form.space.dim)
+        assert kinks.epigraph is not None
+        assert str(rest) == "0.05 * sum_squares(v)"
+        v.save_value(form.space.unpack(theta)["v"])
+        assert abs(kinks.value(theta) - float(regularizer(v).value)) <= 1e-12
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")

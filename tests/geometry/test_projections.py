@@ -11,7 +11,7 @@ import pytest
 
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import TemplateError
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.cones import Ordered, SecondOrderCone
 from dpconvex.geometry.convex_sets import Interval, NormBall, Piece, Slab
 from dpconvex.geometry.cuts import Cut, Ellipsoid
@@ -125,6 +125,23 @@ def test_points_of_a_set_stay_where_they_are(name: str) -> None:
     points = [feasible.project(rng.normal(size=feasible.space.dim)) for _ in range(12)]
     middle = np.mean(points, axis=0)
     assert np.linalg.norm(feasible.project(middle) - middle) <= 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0] in (Polyhedron, Intersection)])
+@pytest.mark.parametrize("scale", [1e-8, 100.0, 1e10])
+def test_extreme_points_have_projections_too(name: str, scale: float) -> None:
+    """Where a search fails, far away, a point of the set serves, and no certificate is claimed for it."""
+    _, variables, constraints = CASES[name]
+    feasible = read(variables, constraints)
+    x = scale * np.random.default_rng(9).normal(size=feasible.space.dim)
+    p = feasible.project(x)
+    for variable, value in feasible.space.unpack(p).items():
+        next(v for v in variables if v.name() == variable).value = value
+    assert all(float(np.max(c.violation())) <= 1e-9 * max(1.0, float(np.linalg.norm(p))) for c in constraints)
+    try:
+        assert feasible.apart().error(x) <= 10 * feasible.largest_error(float(np.linalg.norm(x)))
+    except NotConverged:
+        assert scale == 1e10
 
 
 def test_fixed_coordinates_are_exact() -> None:

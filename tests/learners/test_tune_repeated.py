@@ -68,8 +68,12 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     assert law.renyi_epsilon(1.01 * rho, whole.delta) > whole.epsilon
     direct = planned(template, whole, dp.Repetitions(mean=6, share=0.2), 500, mechanism)
     assert plan.run.noise_scale < 0.95 * direct.run.noise_scale
+    objective = planned(template, dp.Privacy(1.0, 1e-6, "add-remove"), law, 500, dp.ObjectivePerturbation("gaussian"))
+    level = concentration(objective.run) + 1 / (2 * objective.score.scale**2)
+    assert level >= (objective.run.sensitivity / objective.run.noise_scale) ** 2 / 2
+    assert law.renyi_epsilon(level, whole.delta) <= whole.epsilon
     with pytest.raises(dp.NotPrivate, match="objective perturbation"):
-        planned(template, whole, law, 500, dp.ObjectivePerturbation("gaussian"))
+        concentration(objective.certificate)  # of the best of several runs no event is known
     with pytest.raises(dp.NotPrivate, match="delta"):
         planned(template, dp.Privacy(1.0), law, 500, mechanism)
 

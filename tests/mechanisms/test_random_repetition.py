@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.mechanisms.grid import smallest_delta
 from dpconvex.mechanisms.random_repetition import Repetitions, concentration
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
@@ -196,12 +198,18 @@ def test_what_is_concentrated_and_what_is_not() -> None:
     rho = concentration(certificate)
     assert rho >= (reach / certificate.noise_scale) ** 2 / 2
     assert rho <= 1.01 * (reach / certificate.noise_scale) ** 2 / 2
-    with pytest.raises(dp.NotPrivate, match="Rényi"):
-        concentration(dp.verify(template, promise, 500, dp.OutputPerturbation("gamma")))
+    pure = dp.verify(template, promise, 500, dp.OutputPerturbation("gamma"))
+    assert pure.noise_epsilon**2 / 2 <= concentration(pure) <= 1.01 * pure.noise_epsilon**2 / 2
     smooth = dp.load("logistic_regression", features=2)
     for noise in ("gamma", "gaussian"):
+        found = dp.verify(smooth, promise, 500, dp.ObjectivePerturbation(noise))
+        rho = concentration(found)  # no less than that of its steepest difference, and no less than its promise needs
+        assert (
+            rho >= ((found.sensitivity / found.noise_scale) ** 2 if noise == "gaussian" else found.noise_epsilon**2) / 2
+        )
+        assert smallest_delta(rho, found.noise_epsilon) >= found.delta
         with pytest.raises(dp.NotPrivate, match="objective perturbation"):
-            concentration(dp.verify(smooth, promise, 500, dp.ObjectivePerturbation(noise)))
+            concentration(replace(found, event=None))  # nothing but its promise is known
 
 
 def test_noisy_descent_composes_its_steps() -> None:

@@ -15,7 +15,6 @@ from randomgen import ChaCha
 
 import dpconvex as dp
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.release.solve import projector
 from dpconvex.release.verify import analyse
 from dpconvex.solvers import backend as backends
 from dpconvex.solvers.conic import perturbed_program
@@ -153,7 +152,7 @@ class Measured:
             size=self.size,
             strong_convexity=self.size * analysis.modulus,
             gradient_bound=analysis.gradient_bound,
-            projector=projector(form),
+            projector=form.projection,
         )
         self.kinked = analysis.kink is not None
         self.theta: Array | None = None

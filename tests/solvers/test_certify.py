@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -12,8 +13,14 @@ from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regr
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.geometry.dykstra import Intersection
+from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
+from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+from dpconvex.release.solve import solve as fit
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
@@ -238,7 +245,7 @@ def test_without_a_projection_nothing_is_certified() -> None:
         distance_bound(problem, np.zeros(4))
 
 
-def test_kinks_under_a_constraint_are_named() -> None:
+def test_kinks_under_a_constraint_are_certified_by_multipliers() -> None:
     w = cp.Variable(3, name="w")
     template = Template(
         Record(x=Ball(3), t=Box(-1.0, 1.0)),
@@ -247,8 +254,7 @@ def test_kinks_under_a_constraint_are_named() -> None:
         [cp.norm(w, 2) <= 1],
     )
     problem = build(template, 2.0, gradient_bound=4.0)
-    with pytest.raises(NotConverged, match=r"absolute values on coordinates that are constrained"):
-        certify(problem, np.ones(3), 1e-12, max_steps=200)
+    assert certify(problem, np.ones(3), 1e-8, max_steps=200).distance_bound <= 1e-8
 
 
 def test_infinite_values_do_not_become_answers() -> None:
@@ -330,3 +336,50 @@ def test_memory_inverts_a_quadratic() -> None:
     assert memory.apply(hessian @ vector) == pytest.approx(vector, rel=1e-6)
     memory.update(np.ones(4), -np.ones(4))
     assert len(memory.pairs) == 4
+
+
+def test_where_no_projection_is_found_multipliers_certify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is certified although every search for a projection fails, and as near to the minimiser as it says."""
+    w = cp.Variable(3, name="w")
+    tall = np.random.default_rng(3).normal(size=(5, 3))
+    template = Template(
+        Record(x=Ball(3)),
+        lambda x: cp.logistic(-3 * x @ w),
+        0.05 * cp.sum_squares(w),
+        constraints=[cp.norm(tall @ w) <= 0.8, w >= -0.05, w <= 0.2],
+    )
+    problem = build(template, 0.1, size=30, seed=0, gradient_bound=3.0)
+    first = certify(problem, np.zeros(3), 1e-7)
+
+    def fails(*_: object) -> None:
+        raise NotConverged("no projection")
+
+    monkeypatch.setattr(Intersection, "solve", fails)
+    second = certify(problem, np.zeros(3), 1e-6)
+    assert second.distance_bound <= 1e-6
+    assert np.linalg.norm(first.theta - second.theta) <= first.distance_bound + second.distance_bound
+    assert problem.feasible.linearised.excess(second.theta).max() <= 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 1e-7])
+@pytest.mark.parametrize("kind", ["objective", "output", "gradients"])
+def test_noise_far_beyond_the_set_ends_in_a_release(kind: str, epsilon: float) -> None:
+    """Projections from very far away are released or refused before anything is paid, and never fail after that."""
+    w = cp.Variable(3, name="w")
+    sides = np.random.default_rng(5).normal(size=(2, 3))
+    template = Template(
+        Record(x=Ball(3)),
+        lambda x: cp.logistic(-x @ w),
+        0.05 * cp.sum_squares(w),
+        constraints=[sides @ w <= 0.2, sides @ w >= -1e-3, cp.abs(w) <= 1, cp.sum(w) == 0.1],
+    )
+    mechanism: Any = {
+        "objective": ObjectivePerturbation("gamma"),
+        "output": OutputPerturbation("gamma"),
+        "gradients": NoisyGradientDescent(steps=5),
+    }[kind]
+    privacy = Privacy(epsilon, 1e-6 if kind == "gradients" else 0.0)
+    x = np.random.default_rng(6).normal(size=(20, 3)) / 4
+    for seed in range(3):
+        found = fit(template, {"x": x}, privacy, mechanism, seed=seed)["w"]
+        assert max(np.max(sides @ found - 0.2), np.max(-1e-3 - sides @ found), abs(found.sum() - 0.1)) <= 1e-9

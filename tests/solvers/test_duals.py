@@ -16,6 +16,8 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.certified_minimum import SquaredDistance, certified_distance, minimum
 from dpconvex.geometry.linearised import Linearised
+from dpconvex.release.solve import DataEngine
+from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import solve
 
 X = cp.Variable(4, name="x")
@@ -141,3 +143,18 @@ def test_names_of_columns_are_checked_before_anything_is_paid() -> None:
     with pytest.raises(dp.DomainError, match="exactly the declared fields"):
         dp.solve(learner, {"x": np.zeros((9, 2))}, dp.Privacy(1.0, adjacency="add-remove"), size=9, budget=budget)
     assert budget.spent.epsilon == 0
+
+
+def test_the_hessian_is_that_of_the_products() -> None:
+    W = cp.Variable((2, 3), name="W")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1, 2])),
+        lambda x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
+        0.1 * cp.sum_squares(W),
+    )
+    batch, analysis = template.record.sample(20, np.random.default_rng(0)), analyse(template)
+    problem = DataEngine(analysis, batch, 20, None)._problem(1.0, None, 0.3)
+    theta = np.random.default_rng(1).normal(size=6)
+    products = np.array([problem.hessian_product(theta, direction) for direction in np.eye(6)])
+    assert problem.loss.hessian(theta) is not None
+    assert np.abs(problem.hessian(theta) - products).max() <= 1e-13

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -128,3 +129,14 @@ def affine_rows(group: list[Scalar], what: str) -> Array:
             f"{what} of terms that are not affine in the parameters has no rule", None, "expand the composition"
         )
     return np.stack([entry.terms[0].rows[0] if entry.terms else np.zeros(width) for entry in group])
+
+
+def length_of(entries: Sequence[Scalar]) -> float:
+    """Bound the Euclidean norm of entries of one affine array by that of the array; infinite for others.
+
+    The positive parts of such entries are no longer.
+    """
+    found = [entry.together for entry in entries if entry.together is not None]
+    if not found or len(found) < len(entries) or any(array is not found[0][0] for array, _ in found):
+        return float(np.inf)
+    return found[0][0].norm([place for _, place in found])

@@ -18,6 +18,7 @@ from dpconvex.core.atoms.groups import (
     is_one_row,
     largest_sizes,
     least_sizes,
+    length_of,
     lines,
     outward,
     scaled_mass,
@@ -83,11 +84,12 @@ def squares_over(group: Entries, divisor: Scalar) -> Scalar:
     inner = [behind(entry) for entry in group]
     ends = entry_ends(group)
     sizes, least = largest_sizes(*ends), float((least_sizes(*ends) ** 2).sum())
-    value = Interval(least / y.high, float((sizes**2).sum()) / low)
+    most = min(float(np.linalg.norm(sizes)), length_of(inner))
+    value = Interval(least / y.high, max(most**2, least) / low)
     plain = len(group) == 1 and y == Interval(1.0, 1.0)
     value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
     if len(group) > 1 and all(map(is_one_row, inner)):
-        steepest = 2 * float(np.linalg.norm(sizes)) / low
+        steepest = 2 * most / low
         terms: tuple[Term, ...] = (
             Term(affine_rows(inner, "a sum of squares") * steepest, True, scaled_mass(inner, steepest)),
         )

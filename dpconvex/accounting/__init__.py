@@ -1,0 +1,1 @@
+"""What releases cost together: events, and the rules that add them up."""

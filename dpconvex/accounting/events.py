@@ -1,0 +1,435 @@
+"""Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
+
+A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.
+Each kind of event says what its privacy loss can be (`profile`), and may know better what that is as a Rényi divergence or as the
+shift of a Gaussian mechanism.  A new mechanism adds a kind of its own to `KINDS`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
+from dpconvex.core.arguments import is_real
+from dpconvex.core.bisection import bisect
+from dpconvex.errors import TemplateError
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
+
+__all__ = [
+    "KINDS",
+    "Approximate",
+    "Composition",
+    "Concentrated",
+    "Event",
+    "Gaussian",
+    "Hull",
+    "Kind",
+    "Perturbation",
+    "Pure",
+    "Tail",
+    "event_of",
+    "hull_delta",
+]
+
+# Tables are made for no smaller Gaussian shift than this.
+SMALLEST_SHIFT = 1e-12
+
+
+class Event(ABC):
+    """A release, as neighbouring data sets tell it apart, in both orders."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def profile(self) -> Profile:
+        """Return bounds on delta."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Say what it is, in a few words."""
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """Bound the Rényi divergence of an order, but for a loss of delta, which comes second."""
+        found = known(self)
+        return found.renyi(order), found.lost
+
+    def level(self) -> tuple[float, float]:
+        """Return the shift mu of a Gaussian mechanism that is no more private, but for a loss of delta, which comes second."""
+        found = known(self)
+        return found.level, found.lost
+
+    def leaves(self) -> Iterator[Event]:
+        """Yield what it is composed of."""
+        yield self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4096)
+def known(event: Event) -> Profile:
+    """Return the profile of an event, computed once."""
+    return event.profile()
+
+
+@dataclass(frozen=True)
+class Pure(Event):
+    """An epsilon-private release."""
+
+    kind: ClassVar[str] = "pure"
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check(self, epsilon=self.epsilon)
+
+    def profile(self) -> Profile:
+        """Randomised response is the worst."""
+        return response(self.epsilon, 0.0)
+
+    def level(self) -> tuple[float, float]:
+        """The Gaussian mechanism with the same total variation ``tanh(epsilon/2)``: its curve lies below, by convexity."""
+        if self.epsilon > LARGEST_LOSS:
+            return math.inf, 0.0
+        target, high = -math.log1p(math.exp(-self.epsilon)), 1.0 + math.sqrt(2 * self.epsilon) + self.epsilon
+        half = bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1]
+        return 2 * half * (1 + SLACK), 0.0
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
+        return min(known(self).renyi(order), self.epsilon) if self.epsilon <= LARGEST_LOSS else self.epsilon, 0.0
+
+    def __str__(self) -> str:
+        return f"pure, epsilon = {self.epsilon:.4g}"
+
+
+@dataclass(frozen=True)
+class Approximate(Event):
+    """An (epsilon, delta)-private release of which nothing else is known."""
+
+    kind: ClassVar[str] = "approximate"
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check(self, epsilon=self.epsilon, delta=self.delta)
+
+    def profile(self) -> Profile:
+        """With probability delta everything is lost, otherwise it is as if pure (Kairouz, Oh & Viswanath 2015)."""
+        return response(self.epsilon, self.delta)
+
+    def level(self) -> tuple[float, float]:
+        """That of the pure part."""
+        return Pure(self.epsilon).level()[0], self.delta
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """That of the pure part."""
+        return Pure(self.epsilon).renyi(order)[0], self.delta
+
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
+
+
+def response(epsilon: float, delta: float) -> Profile:
+    """Return the profile of randomised response; one of no use beyond the largest losses that are computed with."""
+    return Profile(np.array([min(epsilon, LARGEST_LOSS)]), np.array([delta if epsilon <= LARGEST_LOSS else 1.0]))
+
+
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """Gaussian noise, neighbours at most `mu` deviations apart; adaptive steps of mu_i count as one of ``sqrt(sum mu_i^2)``."""
+
+    kind: ClassVar[str] = "gaussian"
+    mu: float
+
+    def __post_init__(self) -> None:
+        check(self, mu=self.mu)
+
+    def profile(self) -> Profile:
+        """The exact one, at points."""
+        mu = max(self.mu, SMALLEST_SHIFT)
+        return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
+
+    def level(self) -> tuple[float, float]:
+        """It is one."""
+        return self.mu, 0.0
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """``order mu^2/2``."""
+        return order * self.mu * self.mu / 2, 0.0
+
+    def __str__(self) -> str:
+        return f"Gaussian, mu = {self.mu:.4g}"
+
+
+@dataclass(frozen=True)
+class Concentrated(Event):
+    """A release whose Rényi divergence of every order is at most `rho` times that order, as discrete Gaussian noise has."""
+
+    kind: ClassVar[str] = "concentrated"
+    rho: float
+
+    def __post_init__(self) -> None:
+        check(self, rho=self.rho)
+
+    def profile(self) -> Profile:
+        """What the best order proves, at points."""
+        rho = max(self.rho, SMALLEST_SHIFT**2)
+        return table(lambda epsilon: concentrated_delta(rho, epsilon), scale=rho + math.sqrt(rho))
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """``order rho``."""
+        return order * self.rho, 0.0
+
+    def __str__(self) -> str:
+        return f"concentrated, rho = {self.rho:.4g}"
+
+
+def concentrated_delta(rho: float, epsilon: float) -> float:
+    """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by some Rényi divergences (docs/release.md, section 3)."""
+    best = min(math.sqrt(rho / 2), 1.0) if epsilon >= 0 else 1.0
+    if rho <= 0 or epsilon <= rho:
+        return best
+    middle = (epsilon + rho) / (2 * rho)  # the best order is near it
+    for factor in (0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5):
+        order = 1 + (middle - 1) * factor + 1e-9
+        exponent = (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
+        best = min(best, math.exp(min(exponent, 0.0)) * (1 + 1e-9))
+    return best
+
+
+@dataclass(frozen=True)
+class Hull:
+    """A polytope of differences of gradients of two given records, in units of the noise's standard deviation.
+
+    Attributes
+    ----------
+    length : float
+        Bound on the norm of every vertex.
+    curvature : float
+        What is charged for the curvature of the record in front, at every vertex.
+    lengths, counts : tuple of float, or None
+        Norms of the vertices other than 0, and how many have each; None if they are not known.
+    ray : tuple of float, or None
+        For a logistic record in front: shift, curvature over modulus, and the steepest slope, treated jointly.
+    margin : tuple of float, or None
+        For a record of one margin that appears or disappears: the steepest slopes upward and downward, the flattest slope, and
+        the curvature that is charged where its slope moves.
+    """
+
+    length: float
+    curvature: float
+    lengths: tuple[float, ...] | None
+    counts: tuple[float, ...] | None
+    ray: tuple[float, float, float] | None = None
+    margin: tuple[float, float, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of ordered pair of records: the dimension of the span of their differences, and hulls that hold all of them."""
+
+    dimension: int
+    hulls: tuple[Hull, ...]
+
+
+@dataclass(frozen=True)
+class Perturbation(Event):
+    """Gaussian objective perturbation: for each kind of neighbours the vertices of their differences, and their curvature."""
+
+    kind: ClassVar[str] = "objective perturbation"
+    sigma: float
+    kinds: tuple[Kind, ...]
+
+    def __post_init__(self) -> None:
+        check(self, sigma=self.sigma)
+        numbers = [
+            number
+            for item in self.kinds
+            for hull in item.hulls
+            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin)
+            for number in given or ()
+        ]
+        paired = all(len(h.lengths or ()) == len(h.counts or ()) for item in self.kinds for h in item.hulls)
+        if not (paired and all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
+            raise TemplateError("an event of objective perturbation: every number must be finite and at least 0")
+
+    def delta(self, epsilon: float) -> float:
+        """Bound delta over all kinds of neighbours, each by its best hull."""
+        return max(
+            (min(hull_delta(hull, item.dimension, epsilon)[0] for hull in item.hulls) for item in self.kinds),
+            default=0.0,
+        )
+
+    def profile(self) -> Profile:
+        """The bound of theorem 7, at points; what convexity adds to it matters below the curvature."""
+        hulls = [hull for item in self.kinds for hull in item.hulls]
+        kinks = tuple(sorted({0.0, *(hull.curvature for hull in hulls), *(h.margin[3] for h in hulls if h.margin)}))[
+            :20
+        ]
+        length = max((hull.length for hull in hulls), default=0.0)
+        return table(self.delta, kinks, length + length * length)
+
+    def __str__(self) -> str:
+        longest = max((min(hull.length for hull in item.hulls) for item in self.kinds), default=0.0)
+        return f"objective perturbation, sigma = {self.sigma:.4g}, G_adj/sigma = {longest:.4g}"
+
+
+@dataclass(frozen=True)
+class Tail(Event):
+    """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen."""
+
+    kind: ClassVar[str] = "tail"
+    probability: float
+
+    def __post_init__(self) -> None:
+        check(self, probability=self.probability)
+
+    def profile(self) -> Profile:
+        """Nothing happens, otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves."""
+        return Profile(np.zeros(1), np.zeros(1))
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """Nothing happens, otherwise."""
+        return 0.0, 0.0
+
+    def level(self) -> tuple[float, float]:
+        """Nothing happens, otherwise."""
+        return 0.0, 0.0
+
+    def __str__(self) -> str:
+        return f"noise beyond its cap, probability {self.probability:.2g}"
+
+
+@dataclass(frozen=True)
+class Composition(Event):
+    """Several events, one after the other."""
+
+    kind: ClassVar[str] = "composition"
+    parts: tuple[Event, ...]
+
+    def leaves(self) -> Iterator[Event]:
+        """Yield the leaves of all parts."""
+        for part in self.parts:
+            yield from part.leaves()
+
+    def profile(self) -> Profile:
+        """A composition has none of its own."""
+        raise TypeError("a composition is accounted for by its leaves")
+
+    def renyi(self, order: float) -> tuple[float, float]:
+        """Divergences of one order add up, and so does what is lost."""
+        found = [leaf.renyi(order) for leaf in self.leaves()]
+        return sum(value for value, _ in found) * (1 + SLACK), sum(lost for _, lost in found) * (1 + SLACK)
+
+    def level(self) -> tuple[float, float]:
+        """Shifts add up in squares, what is lost plainly."""
+        found = [leaf.level() for leaf in self.leaves()]
+        return math.hypot(*(mu for mu, _ in found)) * (1 + SLACK), sum(lost for _, lost in found) * (1 + SLACK)
+
+    def __str__(self) -> str:
+        counted = Counter(map(str, self.leaves()))
+        said = [(f"{count} times " if count > 1 else "") + what for what, count in counted.items()]
+        return "; ".join(said[:4]) + (f"; and {len(said) - 4} more" if len(said) > 4 else "")
+
+
+KINDS: dict[str, type[Event]] = {
+    item.kind: item for item in (Pure, Approximate, Gaussian, Concentrated, Perturbation, Tail, Composition)
+}
+
+
+def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
+    """Bound the delta of the differences in one polytope: the smallest bound that holds, and its name."""
+    left = epsilon - hull.curvature
+    best, how = 1.0, "no bound"
+    if left >= 0 and dimension > 0:
+        best, how = chi_delta(left, dimension, hull.length), f"chi law in {dimension} dimensions"
+    if hull.lengths is not None and hull.counts is not None and (left >= 0 or len(hull.lengths) == 0):
+        total = float((np.array(hull.counts) * gaussian_delta(max(left, 0.0), np.array(hull.lengths))).sum())
+        number = int(sum(hull.counts))
+        if hull.ray is not None:
+            total += logistic_delta(epsilon, *hull.ray)
+            number += 1
+        if total < best:
+            best, how = total, f"{number} vertices{' (one joint with curvature)' if hull.ray is not None else ''}"
+    if hull.margin is not None:
+        total = one_margin_delta(hull.margin, epsilon)
+        if total < best:
+            best, how = total, "one margin, curved where its slope moves"
+    return min(best * (1 + 1e-12), 1.0), how
+
+
+def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) -> float:
+    """Bound the delta of a record of one margin that appears, or disappears; 1 where there is no bound."""
+    up, down, flattest, curvature = margin
+    if min(up, down) == 0:
+        return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
+    if max(up, down) ** 2 / 2 + curvature > epsilon:
+        return 1.0  # slopes of both signs count together then
+    appears = max(margin_delta(epsilon, end, end, curvature) for end in (up, down))
+    return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
+
+
+def event_of(values: Any) -> Event:
+    """Rebuild an event from `to_dict`, or say what is wrong with it."""
+    if not isinstance(values, Mapping) or values.get("kind") not in KINDS:
+        kind = values.get("kind") if isinstance(values, Mapping) else values
+        raise TemplateError(f"no event that this program knows: {kind!r}")
+    cls = KINDS[values["kind"]]
+    given = {name: value for name, value in values.items() if name != "kind"}
+    if set(given) != {item.name for item in fields(cls)}:  # type: ignore[arg-type]
+        raise TemplateError(f"an event of kind {cls.kind!r} has other fields than {sorted(given)}")
+    try:
+        if cls is Composition:
+            return Composition(tuple(event_of(part) for part in given["parts"]))
+        if cls is Perturbation:
+            return Perturbation(given["sigma"], tuple(kind_of(item) for item in given["kinds"]))
+        return cls(**given)
+    except (TypeError, KeyError, ValueError) as error:
+        raise TemplateError(f"not an event of kind {cls.kind!r} ({error})") from error
+
+
+def kind_of(values: Any) -> Kind:
+    """Rebuild a kind of neighbours."""
+    if type(values["dimension"]) is not int:
+        raise TemplateError("a dimension must be an integer")
+    names = [item.name for item in fields(Hull)]
+    hulls = [[frozen(hull[name]) for name in names] for hull in values["hulls"]]
+    return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
+
+
+def frozen(value: Any) -> Any:
+    """Turn a list into a tuple."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def plain(value: Any) -> Any:
+    """Turn a field into JSON-able values."""
+    if isinstance(value, Event):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Hull | Kind):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+    return value
+
+
+def is_amount(value: object) -> bool:
+    """Whether a value is a finite number of at least 0."""
+    return is_real(value) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
+
+
+def check(event: Event, **amounts: object) -> None:
+    """Refuse numbers that are no amounts."""
+    for name, value in amounts.items():
+        if not is_amount(value) or (name in ("delta", "probability") and not float(value) < 1):  # type: ignore[arg-type]
+            raise TemplateError(f"an event of kind {event.kind!r}: {name} is no amount: {value!r}")

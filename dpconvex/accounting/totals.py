@@ -1,0 +1,124 @@
+"""What events cost together, under each rule that is proved, and the smallest of these (docs/theory.md, section 20).
+
+All totals are for events that were *fixed beforehand*: which releases there are may not depend on what earlier ones showed,
+though their inputs may.  Rules for ledgers, where it may, are in `accounting.rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dpconvex.accounting.convolution import convolved_epsilon
+from dpconvex.accounting.events import Composition, Event, Tail
+from dpconvex.core.bisection import bisect
+from dpconvex.language.privacy import Privacy, text
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+
+__all__ = [
+    "ORDERS",
+    "Total",
+    "best_total",
+    "gaussian_epsilon",
+    "profile_epsilon",
+    "renyi_epsilon",
+    "tail_delta",
+    "totals",
+]
+
+ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (80.0, 128.0, 256.0, 512.0)
+# Losses up to this are looked for; beyond it there is no bound.
+LARGEST = 700.0
+
+
+@dataclass(frozen=True)
+class Total:
+    """What several releases cost together, and by which rule.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+    rule : str
+        "basic", "Rényi", "Gaussian" or "convolution".
+    """
+
+    epsilon: float
+    delta: float
+    rule: str
+
+    def __str__(self) -> str:
+        return f"epsilon = {self.epsilon:.6g}, delta = {text(self.delta)} ({self.rule})"
+
+
+def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> list[Total]:
+    """Return the total at a delta under every rule that gives one, the smallest first; of equal ones the plainest."""
+    whole = Composition(tuple(events))
+    found = []
+    if math.fsum(item.delta for item in promises) * (1 - 1e-15) <= delta:
+        found.append(Total(math.fsum(item.epsilon for item in promises) * (1 + 1e-15), delta, "basic"))
+    if not (promises and delta > 0):
+        return found
+    # With half of delta for noise beyond its cap, no total is larger than this: so that part is computed for no larger epsilon.
+    reach = min(renyi_epsilon(whole, delta / 2), gaussian_epsilon(whole, delta / 2))
+    left = delta - tail_delta(whole, reach)
+    if left >= delta / 2:
+        found.append(Total(renyi_epsilon(whole, left), delta, "Rényi"))
+        found.append(Total(gaussian_epsilon(whole, left), delta, "Gaussian"))
+        numeric = convolved_epsilon(list(whole.leaves()), left, min(item.epsilon for item in found))
+        if numeric is not None:
+            found.append(Total(numeric, delta, "convolution"))
+    return sorted((item for item in found if item.epsilon < math.inf), key=lambda item: item.epsilon)
+
+
+def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -> Total:
+    """Return the smallest proved total at a delta; infinite if there is none."""
+    return next(iter(totals(promises, events, delta)), Total(math.inf, delta, "none"))
+
+
+def tail_delta(event: Event, epsilon: float) -> float:
+    """Return the part of delta that noise beyond its cap takes, for totals up to an epsilon."""
+    return (1 + math.exp(min(epsilon, LARGEST))) * math.fsum(tails(event.leaves()))
+
+
+def tails(leaves: Iterable[Event]) -> Iterable[float]:
+    """Yield the probabilities of noise beyond its cap."""
+    return (leaf.probability for leaf in leaves if isinstance(leaf, Tail))
+
+
+def gaussian_epsilon(event: Event, delta: float) -> float:
+    """Return the epsilon of the Gaussian mechanism that all of it is no less private than."""
+    mu, lost = event.level()
+    if not (mu < math.inf and lost < delta):
+        return math.inf
+    return profile_epsilon(mu, delta - lost)
+
+
+def profile_epsilon(shift: float, delta: float) -> float:
+    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
+    low, high = 0.0, 1.0
+    if not shift < LARGEST:
+        return math.inf
+    if float(gaussian_delta(0.0, shift)) <= delta:
+        return 0.0
+    while float(gaussian_delta(high, shift)) > delta:
+        low, high = high, 2 * high
+        if high > 1e6:
+            return math.inf
+    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
+
+
+def renyi_epsilon(event: Event, delta: float, orders: Sequence[float] = ORDERS) -> float:
+    """Return the epsilon that the best Rényi divergence gives."""
+    best = math.inf
+    for order in orders:
+        divergence, lost = event.renyi(order)
+        if lost < delta:
+            best = min(best, divergence + converted(order, delta - lost))
+    return max(best, 0.0)
+
+
+def converted(order: float, delta: float) -> float:
+    """Return what a Rényi divergence of an order lacks to an epsilon (Canonne, Kamath & Steinke 2020; docs/release.md)."""
+    found = (-math.log(delta) + order * math.log1p(-1 / order) - math.log(order - 1)) / (order - 1)
+    return found + 1e-12 * (1 + abs(found))

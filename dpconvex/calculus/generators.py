@@ -1,0 +1,195 @@
+"""Generators: the few vectors of coefficients, one variable's worth each, that all rows of `A_z` are combinations of.
+
+If all rows are ``a (x) H(z)`` in a variable, one weight for each of its columns (or rows, or entries) times one and the same H,
+a generator is H in one column: C generators for a matrix with one column for each of C classes, and not one for each of the
+C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial, numbered_rows, significant
+
+__all__ = ["MERGED_BITS", "Generator", "factor", "numbered_runs", "terms_of"]
+
+Array = NDArray[np.float64]
+Index = NDArray[np.int64]
+
+# Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
+MERGED_BITS = 40
+EPSILON = 2.0**-52
+
+
+@dataclass(frozen=True, eq=False)
+class Generator:
+    """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
+
+    Attributes
+    ----------
+    block, cell : int
+        Number of the variable, and of the cell within it.
+    key : bytes
+        What generators with equal coefficients in different cells share.
+    place : ndarray of int
+        The cell's coordinates of theta.
+    coordinate, monomial : ndarray of int, shape (terms,)
+        Of each term; coordinates are counted within the cell.
+    coefficient : ndarray, shape (terms,)
+    """
+
+    block: int
+    cell: int
+    key: bytes
+    place: Index
+    coordinate: Index
+    monomial: Index
+    coefficient: Array
+
+    def matrix(self, monomials: int) -> sp.csr_array:
+        """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
+        return sp.csr_array((self.coefficient, (self.coordinate, self.monomial)), shape=(len(self.place), monomials))
+
+
+def factor(
+    terms: Polynomial, mono: Index, largest: Array, space: Space, rows: int
+) -> tuple[Array, list[Generator], Array]:
+    """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
+
+    `largest` bounds the absolute values of the monomials.
+    """
+    blocks = list(space.blocks.values())
+    starts = np.array([block.start for block in blocks])
+    owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
+    order = np.argsort(owner, kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
+    generators: list[Generator] = []
+    table_parts: list[tuple[Index, Index, Array]] = []
+    excess: list[Array] = []
+    for number, block in enumerate(blocks):
+        own = order[(ends[number - 1] if number else 0) : ends[number]]
+        if len(own) == 0:
+            continue
+        place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
+        best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
+        if best.count > 1 and not block.symmetric:
+            for cells in layouts(block.variable.shape):
+                split = Runs(cells, *place, terms.coefficient[own])
+                if split.alike and split.count <= best.count:
+                    best = split
+        table_parts.append((best.entry[best.begins], best.number + len(generators), best.lead))
+        generators.extend(best.generators(number, block.start))
+        excess.append(best.excess(terms.error[own], largest))
+    table = np.zeros((rows, len(generators)))
+    for row, column, lead in table_parts:
+        table[row, column] = lead
+    return table, generators, np.concatenate(excess) if excess else np.zeros(0)
+
+
+def layouts(shape: tuple[int, ...]) -> list[Index]:
+    """Return the ways to divide a variable's coordinates into cells of one size, shape (cells, size) each."""
+    numbers = np.arange(int(np.prod(shape, dtype=np.int64)))
+    found = [numbers[:, None]]
+    if len(shape) == 2:
+        columns = numbers.reshape(shape[::-1])
+        found += [columns, columns.T]
+    return found
+
+
+def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
+    """Return all terms of all generators: the generator, the coordinate of theta, the monomial and the coefficient of each."""
+    lengths = [len(generator.coefficient) for generator in generators]
+    empty = np.zeros(0, dtype=np.int64)
+    return (
+        np.repeat(np.arange(len(generators)), lengths),
+        np.concatenate([empty, *(g.place[g.coordinate] for g in generators)]),
+        np.concatenate([empty, *(g.monomial for g in generators)]),
+        np.concatenate([np.zeros(0), *(g.coefficient for g in generators)]),
+    )
+
+
+class Runs:
+    """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
+
+    Attributes
+    ----------
+    begins, number : ndarray of int, shape (runs,)
+        Where each run begins, and the generator that it is a multiple of.
+    lead : ndarray, shape (runs,)
+        The factor.
+    count : int
+        Number of generators.
+    alike : bool
+        Whether they differ in their cells only.
+    """
+
+    def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:
+        cell, position = np.empty((2, cells.size), dtype=np.int64)
+        cell[cells], position[cells] = np.indices(cells.shape)
+        cell, position = cell[coordinate], position[coordinate]
+        self.cells, self.order = cells, np.lexsort([mono, position, cell, entry])
+        self.entry, self.position, self.mono = entry[self.order], position[self.order], mono[self.order]
+        cell = cell[self.order]
+        self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
+        self.lengths = np.diff(np.append(self.begins, len(cell)))
+        self.lead = coefficient[self.order][self.begins]
+        self.pattern = coefficient[self.order] / np.repeat(self.lead, self.lengths)
+        self.merged = significant(self.pattern, MERGED_BITS)
+        values = np.unique(self.merged, return_inverse=True)[1]
+        token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
+        shape = numbered_runs(token, self.begins, self.lengths)
+        # Generators are numbered as they come.
+        owner = cell[self.begins]
+        _, first, number = np.unique(shape * len(cells) + owner, return_index=True, return_inverse=True)
+        self.first = np.sort(first)
+        self.number = np.argsort(np.argsort(first))[number.ravel()]
+        self.shape, self.owner = shape[self.first], owner[self.first]
+        self.count, self.alike = len(first), bool((shape == shape[0]).all())
+
+    def generators(self, block: int, start: int) -> list[Generator]:
+        """Return the generators of a variable with this number, whose coordinates start here."""
+        keys: dict[int, bytes] = {}
+        found = []
+        for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
+            own = slice(self.begins[run], self.begins[run] + self.lengths[run])
+            parts = self.position[own], self.mono[own], self.merged[own]
+            key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
+            found.append(Generator(block, cell, key, start + self.cells[cell], *parts[:2], self.pattern[own]))
+        return found
+
+    def excess(self, error: Array, largest: Array) -> Array:
+        """Bound the distance of a row from factor times generator, for each unit of the factor, shape (generators,).
+
+        `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
+        """
+        run = np.repeat(np.arange(len(self.begins)), self.lengths)
+        source = self.begins[self.first[self.number]][run] + np.arange(len(run)) - self.begins[run]
+        lead = np.abs(self.lead)[run]
+        apart = np.abs(self.pattern - self.pattern[source]) + 4 * EPSILON * np.abs(self.pattern)
+        apart += error[self.order] / lead
+        begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
+        lines = np.add.reduceat(apart * largest[self.mono], np.flatnonzero(begins)) ** 2
+        lengths = np.sqrt(np.bincount(run[begins], weights=lines, minlength=len(self.begins)))
+        result = np.zeros(self.count)
+        np.maximum.at(result, self.number, lengths)
+        return result
+
+
+def numbered_runs(token: Index, begins: Index, lengths: Index) -> Index:
+    """Number runs of tokens so that equal runs have equal numbers.
+
+    >>> numbered_runs(np.array([7, 8, 7, 7, 8]), np.array([0, 2, 3]), np.array([2, 1, 2])).tolist()
+    [1, 0, 1]
+    """
+    result, count = np.empty(len(begins), dtype=np.int64), 0
+    for length in np.unique(lengths):
+        own = np.flatnonzero(lengths == length)
+        number = numbered_rows(token[begins[own][:, None] + np.arange(length)])[1]
+        result[own] = number + count
+        count += int(number.max()) + 1
+    return result

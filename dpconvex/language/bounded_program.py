@@ -1,0 +1,175 @@
+"""A CVXPY problem with private bounds: the proof that tightening them is safe, and its solution at given values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.core.from_cvxpy import Reader
+from dpconvex.core.monotone import direction
+from dpconvex.errors import NotConverged, NotPrivate, TemplateError
+from dpconvex.language.private_bound import PrivateBound
+
+__all__ = ["BoundedProgram"]
+
+Array = NDArray[np.float64]
+
+# Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
+MOVES = (0.0, *(2.0**-k for k in range(50, -1, -1)))
+REMEDY = (
+    "write the bound where raising it allows more, such as A @ x <= bound.parameter, in every place where it occurs"
+)
+
+
+class BoundedProgram:
+    """A convex problem whose feasible set can only shrink when private bounds fall.
+
+    It keeps a copy of the problem with a solver's memory of its own: what a solver does depends on public and noisy values alone.
+    """
+
+    def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
+        self.bounds = tuple(bounds)
+        check_parts(problem, self.bounds)
+        self.objective, self.constraints = problem.objective, list(problem.constraints)
+        self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
+        check_names([variable.name() for variable in self.variables] + [bound.name for bound in self.bounds])
+        self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
+        self.anchor: list[Array] = []
+        self.allowed = 0.0
+
+    def mentioned(self, expression: Any) -> list[PrivateBound]:
+        """Return the bounds that an expression mentions."""
+        found = {id(parameter) for parameter in expression.parameters()}
+        return [bound for bound in self.bounds if id(bound.parameter) in found]
+
+    def check_signs(self) -> None:
+        """Raise unless the discipline proves that every occurrence of every bound makes the feasible set shrink when it falls."""
+        for bound in self.mentioned(self.objective):
+            raise NotPrivate(
+                f"the objective mentions the private bound {bound.name!r}, and would be another one after the noise",
+                self.objective.args[0],
+                "keep the objective public; bounds stand in constraints",
+            )
+        for variable in self.variables:
+            ends = variable.attributes.get("bounds") or ()
+            if any(isinstance(end, cp.Expression) and self.mentioned(end) for end in ends):
+                raise NotPrivate(
+                    "an attribute of a variable mentions a private bound", variable, "write it as a constraint"
+                )
+        reader = Reader([bound.parameter for bound in self.bounds])
+        for constraint in self.constraints:
+            found = self.mentioned(constraint)
+            if not found:
+                continue
+            beyond = limit(constraint)
+            if beyond is None:
+                raise NotPrivate(
+                    f"the private bound {found[0].name!r} stands in what is no inequality, and tightening it is not safe",
+                    constraint,
+                    REMEDY,
+                )
+            core = reader.expression(beyond, "a constraint")
+            for bound in found:
+                way = direction(core, reader.fields[id(bound.parameter)])
+                if way not in (-1, None):
+                    why = (
+                        "on the wrong side: lowering it would allow more"
+                        if way == 1
+                        else "where nothing proves that lowering it allows less"
+                    )
+                    raise NotPrivate(f"the private bound {bound.name!r} stands {why}", constraint, REMEDY)
+
+    def prepare(self, solver: str | None) -> None:
+        """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
+        least = {bound.name: bound.minimum for bound in self.bounds}
+        status = self.attempt(least, solver)
+        if status != cp.OPTIMAL:
+            raise TemplateError(
+                f"the problem has no answer where every private bound is at its minimum (status: {status}), so for some data it "
+                "might have none. Raise the minimum, if it is higher for all data, or allow what is missing at a price."
+            )
+        self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        room = cp.Variable(name="room")
+        public = [constraint for constraint in self.constraints if not self.mentioned(constraint)]
+        tightened = [beyond + room <= 0 for beyond in self.limits]
+        try:
+            cp.Problem(cp.Maximize(room), [*public, *tightened, room <= 1]).solve(solver=solver, ignore_dpp=True)
+        except (cp.SolverError, ValueError, ArithmeticError):
+            return
+        if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
+            self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+
+    def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
+        """Solve at given values of the bounds, from a cold start; return the status."""
+        for bound in self.bounds:
+            bound.parameter.value = values[bound.name]
+        for variable in self.variables:
+            variable.save_value(None)
+        problem = cp.Problem(self.objective, self.constraints)
+        try:
+            problem.solve(solver=solver, ignore_dpp=True)
+        except (cp.SolverError, ValueError, ArithmeticError) as error:
+            return f"{type(error).__name__}: {error}"
+        return str(problem.status)
+
+    def solve(self, values: Mapping[str, Array], solver: str | None) -> dict[str, Array]:
+        """Return the answer at noisy values, moved towards the anchor until no bound is exceeded by more than at the minimum."""
+        status = self.attempt(values, solver)
+        paid = "The noisy bounds are paid for, and are the parameters' values now: solve the problem again, with other settings."
+        if status != cp.OPTIMAL:
+            raise NotConverged(f"the problem was not solved at the noisy bounds (status: {status}). {paid}")
+        answer = self.point()
+        for move in MOVES:
+            for variable, here, there in zip(self.variables, answer, self.anchor, strict=True):
+                variable.save_value((1 - move) * here + move * there)
+            if self.violation() <= self.allowed:
+                return {variable.name(): np.array(variable.value, dtype=float) for variable in self.variables}
+        raise NotConverged(f"no answer was found that keeps the noisy bounds. {paid}")
+
+    def point(self) -> list[Array]:
+        """Return the variables' values, with the signs and the structure that they declare."""
+        return [np.asarray(variable.project(np.asarray(variable.value, dtype=float))) for variable in self.variables]
+
+    def violation(self) -> float:
+        """By how much the variables' values exceed bounds, as evaluated; at most 0 if they do not."""
+        return max(float(np.max(beyond.value)) for beyond in self.limits)
+
+
+def limit(constraint: Any) -> Any:
+    """Return the expression that an inequality asks to be at most 0; None for other constraints."""
+    kind = type(constraint).__name__
+    if kind == "Inequality":
+        return constraint.args[0] - constraint.args[1]
+    return {"NonPos": 1, "NonNeg": -1}.get(kind, 0) * constraint.args[0] if kind in ("NonPos", "NonNeg") else None
+
+
+def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
+    """Raise unless a problem is convex and public but for its bounds."""
+    if not isinstance(problem, cp.Problem):
+        raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
+    if not bounds or not all(isinstance(bound, PrivateBound) for bound in bounds):
+        raise TemplateError("expected the PrivateBounds of the problem, at least one.")
+    known = {id(parameter): parameter for parameter in problem.parameters()}
+    for bound in bounds:
+        if known.pop(id(bound.parameter), None) is None:
+            raise TemplateError(f"the problem does not mention the private bound {bound.name!r}, or it is given twice.")
+    for parameter in known.values():
+        if parameter.value is None:
+            raise TemplateError(
+                f"the parameter {parameter.name()!r} is no private bound and has no value; give it its public value."
+            )
+    if problem.is_mixed_integer():
+        raise TemplateError("integer variables cannot be moved by a little into private bounds; use real variables.")
+    if not problem.is_dcp():
+        raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise if two variables or bounds have one name: the release could not hold both."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise TemplateError(f"two variables or bounds are called {twice[0]!r}; give each a name of its own (name=...).")

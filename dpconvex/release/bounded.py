@@ -1,0 +1,170 @@
+"""Private data in constraints: bounds are tightened by noise, and the rest is the business of any solver.
+
+Data enter here once, after the budget is paid, and leave as noisy bounds.  What is computed from these costs nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.bounded_program import BoundedProgram
+from dpconvex.language.privacy import Privacy, check_privacy, computable
+from dpconvex.language.private_bound import PrivateBound
+from dpconvex.mechanisms.bound_certificate import BoundCertificate, bound_certificate
+from dpconvex.noise.samplers import NoiseSource
+from dpconvex.release.budget import Budget, pay
+from dpconvex.release.release import Release
+
+__all__ = ["solve_bounded", "verify_bounded"]
+
+Array = NDArray[np.float64]
+
+
+def verify_bounded(
+    problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, *, solver: str | None = None
+) -> BoundCertificate:
+    """Prove that a problem can be solved privately for all values of its private bounds, without any.
+
+    Parameters
+    ----------
+    problem : cvxpy.Problem
+        Convex by CVXPY's rules; public but for the bounds.
+    bounds : sequence of PrivateBound
+        Those that its constraints mention.  They share the promise equally.
+    privacy : Privacy
+        With a delta: noise that never exceeds a bound needs one.
+    solver : str, optional
+        As for ``problem.solve``.
+
+    Returns
+    -------
+    BoundCertificate
+        Print it to see how far the bounds will be tightened.
+
+    Raises
+    ------
+    NotPrivate
+        If the promise has no delta, or tightening a bound is not proved to be safe: it stands in the objective, in an equation,
+        or where lowering it might allow more.
+    TemplateError
+        If the problem has no answer with all bounds at their minimum, or an argument is malformed.
+    """
+    return certified(checked(problem, bounds, privacy), privacy, solver)
+
+
+def solve_bounded(
+    problem: Any,
+    values: Mapping[PrivateBound, ArrayLike],
+    privacy: Privacy,
+    *,
+    solver: str | None = None,
+    budget: Budget | None = None,
+    label: str = "solve_bounded",
+    seed: int | None = None,
+) -> Release:
+    """Solve a problem whose private bounds are tightened by noise, so that its answer keeps the true ones.
+
+    Parameters
+    ----------
+    problem : cvxpy.Problem
+        Convex by CVXPY's rules; public but for the bounds.
+    values : mapping of PrivateBound to array_like
+        The true bounds, in the shapes that were declared.
+    privacy : Privacy
+        With a delta.  Sensitivities are of neighbours in the sense of its adjacency.
+    solver : str, optional
+        As for ``problem.solve``.
+    budget : Budget, optional
+        A ledger that the cost is recorded in before the values are read.
+    label : str
+        Name of the spend in the ledger.
+    seed : int, optional
+        For tests.  The release then says that it is not private.
+
+    Returns
+    -------
+    Release
+        The variables, and the noisy bounds under their names.  The bounds' parameters keep the noisy values, so that the problem
+        can be solved again, or another one with the same bounds, at no cost.
+
+    Raises
+    ------
+    NotPrivate, TemplateError
+        As for `verify_bounded`; no values are read.
+    BudgetExceeded
+        If the ledger has not enough left.
+    DomainError
+        If a value is not a number or is below its minimum; that is paid for.
+    NotConverged
+        If the solver fails at the noisy bounds.  They are the values of the parameters then, and paid for.
+
+    Examples
+    --------
+    >>> import cvxpy as cp
+    >>> import dpconvex as dp
+    >>> room = dp.PrivateBound("room", shape=2, sensitivity=1.0, minimum=0.0)
+    >>> x = cp.Variable(2, nonneg=True, name="x")
+    >>> problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= room.parameter, cp.sum(x) <= 100])
+    >>> release = dp.solve_bounded(problem, {room: [60.0, 80.0]}, dp.Privacy(epsilon=1, delta=1e-6))
+    >>> bool((release["x"] <= [60.0, 80.0]).all()), bool((release["room"] <= [60.0, 80.0]).all())
+    (True, True)
+    """
+    if not isinstance(values, Mapping):
+        raise TemplateError(
+            "solve_bounded: values must map PrivateBounds to numbers, such as {capacity: [60.0, 80.0]}."
+        )
+    program = checked(problem, list(values), privacy)
+    for bound in program.bounds:
+        shape = np.shape(values[bound])
+        if shape != bound.shape:
+            raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
+    certificate = certified(program, privacy, solver)
+    source = NoiseSource(seed)
+    pay(budget, privacy, label)
+    true = {bound: in_domain(bound, values[bound]) for bound in program.bounds}
+    noisy = {
+        bound.name: certificate.noises[bound.name].tighten(true[bound], bound.minimum, source.seeded)
+        for bound in program.bounds
+    }
+    return Release(
+        parameters={**program.solve(noisy, solver), **noisy},
+        certificate=certificate,
+        **source.spending(privacy),
+    )
+
+
+def checked(problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy) -> BoundedProgram:
+    """Return the problem with its bounds, or refuse it; nothing is solved."""
+    check_privacy("solve_bounded", privacy)
+    program = BoundedProgram(problem, bounds)
+    program.check_signs()
+    return program
+
+
+def certified(program: BoundedProgram, privacy: Privacy, solver: str | None) -> BoundCertificate:
+    """Calibrate the noise, and solve the problem at the minimum."""
+    facts = {bound.name: (bound.sensitivity, bound.size) for bound in program.bounds}
+    texts = [str(constraint) for constraint in program.constraints if program.mentioned(constraint)]
+    with computable(privacy):
+        certificate = bound_certificate(privacy, facts, texts, 0.0)
+    program.prepare(solver)
+    return bound_certificate(privacy, facts, texts, program.allowed) if program.allowed else certificate
+
+
+def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
+    """Return true values as numbers, or say that they are outside what was declared."""
+    try:
+        numbers = np.array(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise DomainError(f"{bound.name}: the values must be numbers ({error}).") from error
+    if numbers.shape != bound.shape or not np.isfinite(numbers).all():
+        raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")
+    if (numbers < bound.minimum).any():
+        place = np.argwhere(numbers < bound.minimum)[0].tolist()
+        raise DomainError(f"{bound.name}: the value at {place} lies below the declared minimum; nothing is released.")
+    return numbers

@@ -1,0 +1,179 @@
+"""How much noise each of several releases needs, for all of them together to keep one promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dpconvex.accounting.events import Composition, Event
+from dpconvex.accounting.rules import Entry, exact, floor
+from dpconvex.accounting.totals import Total, best_total
+from dpconvex.core.arguments import is_whole
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
+from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.release.verify import verify
+
+__all__ = ["Shared", "calibrate", "cheapest", "shared"]
+
+# A total this close to the promise, from below, is close enough; and so many promises are tried.
+CLOSE, TRIES = 0.998, 10
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What each of several releases may promise, so that all together keep one promise.
+
+    Attributes
+    ----------
+    each : Privacy
+        The promise of one release by itself; it is what `solve` takes.
+    certificates : tuple of Certificate
+        Of each release, in order.
+    total : Total
+        What they cost together, at the delta of the whole, and by which rule that is proved.
+    event : Event
+        What they are together, for the ledger of a `Budget`.
+    mechanism : Mechanism or None
+        The mechanism that all of this is about; None for the automatic choice.
+    """
+
+    each: Privacy
+    certificates: tuple[Certificate, ...]
+    total: Total
+    event: Event
+    mechanism: Mechanism | None = None
+
+    @property
+    def risk(self) -> float:
+        """The sum of the predicted excess risks."""
+        return math.fsum(math.inf if item.predicted_risk is None else item.predicted_risk for item in self.certificates)
+
+    def __str__(self) -> str:
+        return f"{len(self.certificates)} releases, each {self.each}; together {self.total}"
+
+
+def calibrate(
+    template: Template | Sequence[Template],
+    privacy: Privacy,
+    size: int,
+    releases: int = 1,
+    mechanism: Mechanism | None = None,
+    cover: Cover | None = None,
+) -> Shared:
+    """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
+
+    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and, where the package dp-accounting is
+    installed, numerical convolution prove.  It holds for releases that are fixed beforehand: their number, templates and
+    noise may not depend on what the first of them show.  For releases that are chosen one after the other, keep a `Budget`.
+
+    Parameters
+    ----------
+    template : Template or sequence of Template
+    privacy : Privacy
+        The promise of all releases together.
+    size : int
+        Public number of records; under add-remove, a public nominal number.
+    releases : int
+        How often each template is fitted.
+    mechanism : Mechanism, optional
+        By default the one with the smallest predicted excess risk: noise that is best for a single release need not be for many.
+    cover : Cover, optional
+        As for `verify`.
+
+    Returns
+    -------
+    Shared
+
+    Raises
+    ------
+    NotPrivate, MissingRule, TemplateError
+        As for `verify`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("logistic_regression", features=2, regularization=0.01)
+    >>> noise = dp.ObjectivePerturbation("gaussian")
+    >>> ten = calibrate(learner, dp.Privacy(1.0, 1e-6, "add-remove"), 4000, releases=10, mechanism=noise)
+    >>> ten.each.epsilon > 0.3  # adding epsilons leaves 0.1 for each
+    True
+    """
+    check_privacy("calibrate", privacy)
+    if not is_whole(releases, 1):
+        raise TemplateError(f"calibrate: releases must be a positive integer, not {releases!r}.")
+    learners = [template] if isinstance(template, Template) else list(template)
+    if not learners:
+        raise TemplateError("calibrate: there is no template to fit.")
+
+    count = len(learners) * int(releases)
+
+    def planned(chosen: Mechanism | None) -> Shared:
+        def certify(each: Privacy) -> list[Certificate]:
+            found = (verify(item, each, size, chosen, cover) for item in learners)
+            return [item for item in found for _ in range(int(releases))]
+
+        return replace(shared(certify, privacy, count), mechanism=chosen)
+
+    return planned(mechanism) if mechanism is not None else cheapest(planned, privacy, count)
+
+
+def cheapest(planned: Callable[[Mechanism | None], Shared], privacy: Privacy, count: int) -> Shared:
+    """Return the plan with the smallest predicted risk: the automatic one, or one whose noise is Gaussian throughout."""
+    best = planned(None)
+    for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")) if count > 1 else ():
+        try:
+            found = best if privacy.pure else planned(other)
+        except NotPrivate:
+            continue
+        best = min(best, found, key=lambda plan: plan.risk)
+    return best
+
+
+def shared(
+    certify: Callable[[Privacy], list[Certificate]], privacy: Privacy, count: int, beside: Privacy | None = None
+) -> Shared:
+    """Search for the largest promise of each of `count` releases; `beside` is a pure promise of something else that is paid."""
+    extra = [] if beside is None else [Entry("beside", beside)]
+    left = exact(privacy.epsilon) - sum((exact(item.privacy.epsilon) for item in extra), start=exact(0.0))
+
+    def tried(epsilon: float) -> Shared:
+        each = Privacy(epsilon, floor(exact(privacy.delta) / count), privacy.adjacency)
+        certificates = certify(each)
+        entries = [*extra, *(Entry("", item.privacy, item.event) for item in certificates)]
+        events = tuple(item.known for item in entries)
+        found = best_total([item.privacy for item in entries], events, privacy.delta)
+        return Shared(each, tuple(certificates), found, Composition(events))
+
+    least = floor(left / count)
+    best = tried(least)  # whatever these are, their promises add up
+    best = replace(best, total=capped(best.total, privacy))
+    if privacy.pure or count + len(extra) == 1:
+        return best
+    high = math.inf
+    for _ in range(TRIES):
+        if best.total.epsilon >= CLOSE * privacy.epsilon:
+            break
+        ahead = best.each.epsilon * (privacy.epsilon * (1 + CLOSE) / 2 / best.total.epsilon) ** 0.95
+        epsilon = ahead if ahead < high else math.sqrt(best.each.epsilon * high)
+        try:
+            found = tried(epsilon)
+        except NotPrivate:  # at a larger epsilon another mechanism may be asked for, which has no proof
+            high = epsilon
+            continue
+        if found.total.epsilon <= privacy.epsilon:
+            best = found
+        else:
+            high = epsilon
+    return best
+
+
+def capped(total: Total, privacy: Privacy) -> Total:
+    """Return a total that basic composition bounds by the promise exactly, whatever floating-point sums say."""
+    return total if total.epsilon <= privacy.epsilon else Total(privacy.epsilon, privacy.delta, "basic")

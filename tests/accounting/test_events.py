@@ -1,0 +1,277 @@
+"""What events can cost is never less than what exact densities show, alone and composed; and what is written is read again."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+
+from dpconvex.accounting.events import (
+    Approximate,
+    Composition,
+    Concentrated,
+    Event,
+    Gaussian,
+    Hull,
+    Kind,
+    Perturbation,
+    Pure,
+    Tail,
+    event_of,
+)
+from dpconvex.accounting.totals import best_total, profile_epsilon, totals
+from dpconvex.errors import TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+
+Array = NDArray[np.float64]
+
+
+def logistic(sigma: float, mu: float) -> Perturbation:
+    """One logistic record of norm 1 appears or disappears."""
+    ray = (1 / sigma, 1 / mu, 1.0)
+    return Perturbation(sigma, (Kind(1, (Hull(1 / sigma, math.log1p(0.25 / mu), (), (), ray),)),))
+
+
+def union(sigma: float, vertices: int, curvature: float = 0.0) -> Perturbation:
+    lengths = (1 / sigma, 2 / sigma)
+    hull = Hull(2 / sigma, curvature, lengths, (float(vertices - 1), 1.0))
+    return Perturbation(sigma, (Kind(2, (hull,)),))
+
+
+EVENTS: list[Event] = [
+    Pure(0.3),
+    Approximate(0.2, 1e-8),
+    Gaussian(0.4),
+    Concentrated(0.02),
+    logistic(5.0, 2.0),
+    union(8.0, 3, 0.05),
+    Tail(1e-30),
+    Composition((Gaussian(0.1), Composition((Pure(0.01), Tail(1e-30))))),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
+def test_an_event_survives_json(event: Event) -> None:
+    again = event_of(json.loads(json.dumps(event.to_dict())))
+    assert again == event
+    assert hash(again) == hash(event)
+    assert str(event)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        3,
+        {},
+        {"kind": "magic"},
+        {"kind": "pure"},
+        {"kind": "pure", "epsilon": -1},
+        {"kind": "pure", "epsilon": math.nan},
+        {"kind": "pure", "epsilon": "1"},
+        {"kind": "pure", "epsilon": True},
+        {"kind": "pure", "epsilon": 1, "more": 2},
+        {"kind": "gaussian", "mu": math.inf},
+        {"kind": "approximate", "epsilon": 1, "delta": 1.5},
+        {"kind": "composition", "parts": [3]},
+        {"kind": "composition", "parts": 3},
+        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1.5, "hulls": []}]},
+        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1, "hulls": []}]},
+        {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1}]},
+    ],
+)
+def test_what_is_no_event_is_refused(values: object) -> None:
+    with pytest.raises(TemplateError):
+        event_of(values)
+
+
+# Exact losses in one dimension.
+
+
+class Exact:
+    """Objective perturbation of one logistic record in one dimension, next to records that shift the answer."""
+
+    def __init__(self, sigma: float, mu: float, shift: float = 0.0, appears: bool = True) -> None:
+        t = np.linspace(
+            -14 * sigma - 3, 14 * sigma + 3, 400_001
+        )  # the negative noise that leads to an answer without the record
+        theta = t / mu
+        slope = 1 / (1 + np.exp(-theta - shift))
+        curved = slope * (1 - slope)
+        without = -(t**2) / (2 * sigma**2) + math.log(mu)
+        with_it = -((t + slope) ** 2) / (2 * sigma**2) + np.log(mu + curved)
+        step = (t[1] - t[0]) / mu
+        scale = math.log(step / (sigma * math.sqrt(2 * math.pi)))
+        first, second = (with_it, without) if appears else (without, with_it)
+        self.p, self.loss = np.exp(first + scale), first - second
+
+    def on_grid(self, step: float, width: int) -> Array:
+        """Losses rounded down to a grid: what is found so is never more than the truth."""
+        at = np.clip(np.floor(self.loss / step).astype(int), -width, width)
+        return np.bincount(at + width, self.p, 2 * width + 1)
+
+    def renyi(self, order: float) -> float:
+        return float(np.log((self.p * np.exp((order - 1) * self.loss)).sum()) / (order - 1))
+
+
+def delta_of(masses: Array, lowest: float, step: float, epsilon: float) -> float:
+    losses = lowest + step * np.arange(len(masses))
+    return float((masses * -np.expm1(np.minimum(epsilon - losses, 0.0))).sum())
+
+
+CASES = [(13.4, 40.7, 0.0), (13.4, 40.7, 9.0), (4.0, 2.0, 0.0), (4.0, 2.0, 20.0), (2.0, 0.5, 3.0)]
+
+
+@pytest.mark.parametrize(("sigma", "mu", "shift"), CASES)
+def test_no_exact_composition_in_one_dimension_costs_more_than_its_events(
+    sigma: float, mu: float, shift: float
+) -> None:
+    event, count = logistic(sigma, mu), 5
+    epsilon = count**0.5 * 2.5 / sigma
+    found = []
+    for appears in (True, False):
+        step, width = epsilon / 4000, 20_000
+        single = Exact(sigma, mu, shift, appears).on_grid(step, width)
+        several = single
+        for _ in range(count - 1):
+            several = np.maximum(fftconvolve(several, single), 0.0)
+        found.append(delta_of(several, -count * width * step, step, epsilon) - 1e-12)
+    true = max(found)
+    assert true > 1e-6
+    claims = totals([Privacy(50.0)] * count, [event] * count, true)
+    assert {item.rule for item in claims} >= {"Rényi", "Gaussian"}
+    for item in claims:
+        assert item.epsilon >= epsilon * (1 - 1e-3), item  # losses were rounded down by a step each
+    if shift > 8.0 and mu > 40.0:
+        assert claims[0].epsilon <= 1.02 * epsilon  # where the slope is 1 wherever the answer may be, nothing is lost
+
+
+@pytest.mark.parametrize(("sigma", "mu", "shift"), CASES)
+@pytest.mark.parametrize("order", [1.5, 4.0, 20.0])
+def test_renyi_divergences_bound_those_of_exact_densities(sigma: float, mu: float, shift: float, order: float) -> None:
+    bound, lost = logistic(sigma, mu).renyi(order)
+    assert lost < 1e-29
+    for appears in (True, False):
+        assert Exact(sigma, mu, shift, appears).renyi(order) <= bound
+    plain = math.log1p(0.25 / mu) + math.log1p(math.exp(order * (order - 1) / (2 * sigma**2))) / (order - 1)
+    assert bound <= plain  # the closed form of one vertex and 0, with all of the curvature
+
+
+@pytest.mark.parametrize("event", [*EVENTS[:6], logistic(13.4, 40.7)], ids=str)
+def test_the_gaussian_of_an_event_is_above_its_profile_everywhere(event: Event) -> None:
+    profile = event.profile()
+    level, lost = profile.level, profile.lost
+    x, y = profile.curve
+    losses = np.linspace(-1.0, 1.0, 401) * min(float(np.log(x[-1])), 5.0)
+    claimed = np.interp(np.exp(losses), x, y)
+    gauss = np.array([float(gaussian_delta(float(loss), level)) for loss in losses])
+    assert (gauss + lost >= claimed * (1 - 1e-9) - 1e-12).all()
+    for order in (1.5, 5.0, 30.0):
+        assert profile.renyi(order) <= order * level**2 / 2 * (1 + 1e-9) + 1e-9
+
+
+def test_tables_lose_little() -> None:
+    for mu in (0.01, 0.3, 1.0):
+        profile = Gaussian(mu).profile()
+        assert mu <= profile.level <= 1.06 * mu
+        assert 1.0 <= profile.renyi(8.0) / (4 * mu**2) <= 1.01
+    assert Pure(1.0).profile().level == pytest.approx(Pure(1.0).level()[0])
+    assert Pure(0.1).renyi(3.0)[0] <= 3.0 * 0.1**2 / 2
+
+
+# Totals.
+
+
+def promises(count: int, epsilon: float, delta: float = 0.0) -> list[Privacy]:
+    return [Privacy(epsilon, delta)] * count
+
+
+def test_ten_objective_perturbations_need_a_third_of_the_noise() -> None:
+    """The total of ten releases at sigma = 13.5, where the sum of epsilons asks for more than 41."""
+    event = logistic(13.5, 40.7)
+    own = next(e for e in np.linspace(0.2, 0.5, 301) if event.delta(float(e)) <= 1e-7)
+    found = {item.rule: item.epsilon for item in totals(promises(10, float(own), 1e-7), [event] * 10, 1e-6)}
+    assert found["basic"] > 3.0
+    assert found["Gaussian"] <= 1.0
+    assert found["Rényi"] <= 1.1
+    assert profile_epsilon(math.sqrt(10) / 13.5, 1e-6) <= min(found.values())  # ten Gaussian mechanisms of that noise
+
+
+@pytest.mark.parametrize("event", [Pure(0.05), Gaussian(0.1), logistic(9.0, 4.0), union(20.0, 4)], ids=str)
+def test_totals_are_monotone_and_never_above_the_plain_sum(event: Event) -> None:
+    own = Privacy(0.05) if isinstance(event, Pure) else Privacy(1.5, 1e-8)
+    before = 0.0
+    for count in (1, 2, 5, 20):
+        total = best_total([own] * count, [event] * count, 1e-6)
+        assert before <= total.epsilon <= own.epsilon * count * (1 + 1e-12)
+        before = total.epsilon
+    assert best_total([own] * 20, [event] * 20, 1e-5).epsilon <= before
+    assert best_total([own] * 20, [event, *[event] * 19, Pure(0.01)], 1e-6).epsilon >= before * (1 - 1e-9)
+
+
+def test_randomised_responses_compose_as_they_are_known_to() -> None:
+    """The losses of k of them are (2j - k) epsilon with binomial weights: Kairouz, Oh & Viswanath 2015."""
+    pytest.importorskip("dp_accounting")
+    count, epsilon, delta = 30, 0.1, 1e-6
+    p = 1 / (1 + math.exp(-epsilon))
+    weights = [math.comb(count, j) * p**j * (1 - p) ** (count - j) for j in range(count + 1)]
+
+    def exact(target: float) -> float:
+        losses = [(2 * j - count) * epsilon for j in range(count + 1)]
+        return sum(w * max(-math.expm1(target - loss), 0.0) for w, loss in zip(weights, losses, strict=True))
+
+    total = best_total(promises(count, epsilon), [Pure(epsilon)] * count, delta)
+    assert total.rule == "convolution"
+    assert exact(total.epsilon) <= delta <= exact(total.epsilon * 0.98)
+
+
+def test_without_the_package_totals_are_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, events = promises(10, 0.35, 1e-7), [logistic(13.5, 40.7)] * 10
+    full = {item.rule: item.epsilon for item in totals(own, events, 1e-6)}
+    for name in ("dp_accounting", "dp_accounting.pld"):
+        monkeypatch.setitem(sys.modules, name, None)
+    bare = {item.rule: item.epsilon for item in totals(own, events, 1e-6)}
+    assert set(bare) == {"basic", "Rényi", "Gaussian"}
+    assert all(full[rule] == epsilon for rule, epsilon in bare.items())
+
+
+def test_noise_beyond_its_cap_and_what_is_lost_are_paid_from_delta() -> None:
+    gauss = [Gaussian(0.2)] * 5
+    plain = best_total(promises(5, 2.0, 1e-9), gauss, 1e-6).epsilon
+    tails = best_total(promises(5, 2.0, 1e-9), [*gauss, Tail(1e-8)], 1e-6).epsilon
+    lossy = best_total(promises(5, 2.0, 1e-9), [*gauss, Approximate(1e-9, 5e-7)], 1e-6).epsilon
+    assert plain < min(tails, lossy)
+    assert tails == pytest.approx(profile_epsilon(math.sqrt(0.2), 1e-6 - (1 + math.exp(tails)) * 1e-8), rel=2e-2)
+    assert totals(promises(1, 2.0, 1e-5), [Approximate(0.1, 1e-5)], 1e-6) == []
+    assert best_total(promises(1, 2.0, 1e-5), [Approximate(0.1, 1e-5)], 1e-6).epsilon == math.inf
+
+
+EXTREMES: list[Event] = [
+    *(Pure(value) for value in (5e-324, 1e-300, 1e-9, 50.0, 299.0, 301.0, 1e5, 1e300)),
+    *(Gaussian(value) for value in (0.0, 1e-300, 1e-9, 30.0, 1e4, 1e200)),
+    *(Concentrated(value) for value in (0.0, 1e-300, 1e-12, 100.0, 1e200)),
+    *(Approximate(value, 1e-12) for value in (1e-300, 400.0)),
+    Tail(0.5),
+    logistic(1e-3, 1e-3),
+    logistic(1e6, 1e6),
+    union(1e-2, 3, 500.0),
+    union(1e6, 3, 1e-9),
+    Perturbation(1.0, ()),
+]
+
+
+@pytest.mark.parametrize("event", EXTREMES, ids=str)
+def test_extreme_events_have_totals_or_none(event: Event) -> None:
+    own = Privacy(1e9, 1e-7)
+    for item in totals([own] * 3, [event, event, Gaussian(0.1)], 1e-6):
+        assert 0 <= item.epsilon < math.inf
+    assert event.level()[0] >= 0
+    assert event.renyi(2.0)[0] >= 0
+    if isinstance(event, Pure) and event.epsilon <= 299:
+        assert gaussian_delta(0.0, event.level()[0]) >= math.tanh(event.epsilon / 2) * (1 - 1e-12)
+        assert event.renyi(512.0)[0] <= event.epsilon

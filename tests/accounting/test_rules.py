@@ -1,0 +1,204 @@
+"""Ledgers that add up events: they hold more than sums of promises do, never too much, and are what they were when read again."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
+from dpconvex.accounting.rules import SPARE, Amount, Entry, rule_of
+from dpconvex.accounting.totals import converted, profile_epsilon
+from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
+from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
+from dpconvex.release.budget import Budget
+
+TOTAL = Privacy(1.0, 1e-6)
+SIGMA = gaussian_sigma(1.0, 1e-6, 1.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+def release(mu: float) -> tuple[Privacy, str, Event]:
+    """A Gaussian release, promised at a tenth of the total's delta."""
+    return Privacy(profile_epsilon(mu, 1e-7), 1e-7), "gauss", Gaussian(mu)
+
+
+@pytest.mark.parametrize(("rule", "most"), [("gaussian", 1.02), ("renyi", 1.1)])
+def test_ten_gaussian_releases_fit_at_the_root_of_ten_times_the_noise(rule: str, most: float) -> None:
+    budget = Budget(TOTAL, accounting=rule)
+    assert budget.accounting == rule
+    spend = release(1 / (most * math.sqrt(10) * SIGMA))
+    for _ in range(10):
+        budget.spend(*spend)
+    assert 0.95 < budget.spent.epsilon <= 1.0
+    assert budget.spent.delta == 1e-6
+    assert budget.remaining.epsilon < 0.5
+    with pytest.raises(BudgetExceeded, match=rf"is left under {rule} accounting"):
+        budget.spend(*spend)
+    assert len(budget.entries) == 10
+    plain = Budget(TOTAL)
+    for _ in range(3):
+        plain.spend(*spend)
+    with pytest.raises(BudgetExceeded):
+        plain.spend(*spend)
+
+
+def test_what_is_left_can_be_spent() -> None:
+    budget = Budget(TOTAL, accounting="gaussian")
+    budget.spend(*release(0.1))
+    left = budget.remaining
+    mu = 1 / gaussian_sigma(left.epsilon, 0.9e-6, 1.0)
+    budget.spend(Privacy(*left), "the rest", Gaussian(mu * (1 - 1e-7)))
+    with pytest.raises(BudgetExceeded):
+        budget.spend(*release(0.01))
+
+
+def test_ledgers_of_events_outlive_their_process(path: Path) -> None:
+    event = Composition((Gaussian(0.05), Pure(0.001), Tail(1e-30)))
+    Budget(TOTAL, path, "renyi").spend(Privacy(0.3, 1e-7), "a", event)
+    for again in (Budget.open(path), Budget(TOTAL, path), Budget(TOTAL, path, "renyi")):
+        assert again.accounting == "renyi"
+        assert again.entries == (Entry("a", Privacy(0.3, 1e-7), event),)
+    for other in ("basic", "gaussian"):
+        with pytest.raises(TemplateError, match=r"accounting is 'renyi'.*cannot be changed"):
+            Budget(TOTAL, path, other)
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert lines[0]["accounting"] == "renyi"
+    assert lines[1]["event"]["kind"] == "composition"
+
+
+def test_a_ledger_from_before_there_were_events_reads_the_same(path: Path) -> None:
+    path.write_text(
+        '{"ledger": "dpconvex", "version": 1, "epsilon": 1.0, "delta": 1e-06, "adjacency": "add-remove"}\n'
+        '{"label": "a", "epsilon": 0.25, "delta": 1e-07}\n'
+        '{"label": "b", "epsilon": 0.5, "delta": 0.0}\n',
+        encoding="utf-8",
+    )
+    budget = Budget.open(path)
+    assert budget.accounting == "basic"
+    assert budget.spent == Amount(0.75, 1e-7)
+    assert budget.remaining == Amount(0.25, 9e-7)
+    assert [item.known for item in budget.entries] == [Approximate(0.25, 1e-7), Pure(0.5)]
+    budget.spend(Privacy(0.25, 9e-7, "add-remove"), "c", Gaussian(0.05))
+    assert budget.remaining == Amount(0.0, 0.0)
+    fresh = Budget(Privacy(1.0, 1e-6), path.with_name("fresh"))
+    assert json.loads(fresh.path.read_text("utf-8")).keys() == {"ledger", "version", "epsilon", "delta", "adjacency"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "event", ['{"kind": "magic"}', '{"kind": "gaussian", "mu": -1}', "3", '{"kind": "gaussian", "mu": NaN}']
+)
+def test_an_event_that_is_not_known_is_no_spend(event: str, path: Path) -> None:
+    Budget(TOTAL, path, "gaussian")
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(f'{{"label": "a", "epsilon": 0.1, "delta": 0.0, "event": {event}}}\n')
+    with pytest.raises(DPConvexError, match="line 2: not a spend"):
+        Budget.open(path)
+
+
+def test_a_ledger_that_exceeds_its_total_is_refused(path: Path) -> None:
+    budget = Budget(TOTAL, path, "gaussian")
+    budget.spend(*release(0.2))
+    line = path.read_text("utf-8").splitlines()[1]
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(DPConvexError, match="exceed its total"):
+        Budget.open(path)
+
+
+def test_rules_are_named_and_need_a_delta() -> None:
+    for name in ("best", 3, None):
+        with pytest.raises(TemplateError, match="accounting must be one of"):
+            rule_of(name, TOTAL)
+    for name in ("gaussian", "renyi"):
+        with pytest.raises(TemplateError, match="needs a delta"):
+            Budget(Privacy(1.0), accounting=name)
+    with pytest.raises(TemplateError, match="event of a certificate"):
+        Budget(TOTAL).spend(Privacy(0.1), "a", {"kind": "pure"})  # type: ignore[arg-type]
+
+
+def test_promises_without_events_count_in_full_under_every_rule() -> None:
+    """A release of which only (epsilon, delta) is known loses its delta, and no more than a tenth of the total may be lost."""
+    budget = Budget(TOTAL, accounting="gaussian")
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(0.1, 2e-7), "unknown")
+    budget.spend(Privacy(0.1, 9e-8), "unknown")
+    with pytest.raises(BudgetExceeded):
+        budget.spend(Privacy(0.01, 2e-8), "unknown")
+
+
+events = st.one_of(
+    st.builds(Gaussian, st.floats(0.0, 0.15)),
+    st.builds(Pure, st.floats(1e-6, 0.3)),
+    st.builds(Approximate, st.floats(1e-6, 0.2), st.floats(0.0, 6e-8)),
+    st.builds(Tail, st.floats(0.0, 1e-9)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(events, max_size=12), st.sampled_from(["gaussian", "renyi"]))
+def test_what_is_accepted_is_private_by_the_theorem_of_its_rule(spends: list[Event], name: str) -> None:
+    budget, before = Budget(TOTAL, accounting=name), 0.0
+    for event in spends:
+        try:
+            budget.spend(Privacy(0.5, 1e-7), "x", event)
+        except BudgetExceeded:
+            continue
+        assert before * (1 - 1e-9) <= budget.spent.epsilon <= 1.0
+        before = budget.spent.epsilon
+    accepted = [item.known for item in budget.entries]
+    tails = (1 + math.e) * sum(item.probability for item in accepted if isinstance(item, Tail))
+    if name == "gaussian":
+        mu, lost = Composition(tuple(accepted)).level() if accepted else (0.0, 0.0)
+        delta = float(gaussian_delta(1.0, max(mu, 1e-9)))
+    else:
+        order = rule_of(name, TOTAL).order  # type: ignore[attr-defined]
+        divergence, lost = Composition(tuple(accepted)).renyi(order)
+        assert divergence + converted(order, (1 - SPARE) * 1e-6) <= 1.0
+        delta = (1 - SPARE) * 1e-6
+    assert delta + lost + tails <= 1e-6
+
+
+def test_threads_do_not_overspend_events_together(path: Path) -> None:
+    Budget(TOTAL, path, "gaussian")
+    mu = 1 / (1.01 * math.sqrt(20) * SIGMA)
+    refused: list[int] = []
+
+    def work() -> None:
+        budget = Budget.open(path)
+        for _ in range(8):
+            try:
+                budget.spend(*release(mu))
+            except BudgetExceeded:
+                refused.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = len(Budget.open(path).entries)
+    assert kept + len(refused) == 32
+    assert 19 <= kept <= 20
+
+
+def test_a_printed_ledger_says_what_is_spent_and_by_which_rule(path: Path) -> None:
+    budget = Budget(TOTAL, path, "gaussian")
+    for _ in range(3):
+        budget.spend(*release(0.05))
+    text = str(budget)
+    assert "gaussian accounting (squares of Gaussian shifts add up)" in text
+    assert "in 3 spends" in text
+    assert "had all been fixed beforehand: epsilon" in text
+    assert text.count("Gaussian, mu = 0.05") == 3
+    assert budget.totals()[0].epsilon <= budget.spent.epsilon
+    assert "basic accounting" in str(Budget(Privacy(1.0)))

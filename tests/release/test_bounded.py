@@ -1,0 +1,195 @@
+"""Private bounds: wrong signs refused, answers that keep the true bounds, and a cost that is paid before values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.learners.problem_files import execute
+
+PROMISE = dp.Privacy(epsilon=1.0, delta=1e-3)
+FILE = Path(__file__).resolve().parents[2] / "problems" / "private_limits" / "power_dispatch.py"
+
+
+def bound(**changes: Any) -> dp.PrivateBound:
+    return dp.PrivateBound("b", **{"shape": 2, "sensitivity": 1.0, "minimum": 1.0, **changes})
+
+
+SAFE: dict[str, Callable[[Any, Any], Any]] = {
+    "upper limit": lambda x, b: x <= b,
+    "turned round": lambda x, b: b >= x,
+    "convex": lambda x, b: cp.norm(x) <= cp.sum(b),
+    "concave": lambda x, b: cp.sqrt(b) >= x,
+    "negated lower limit": lambda x, b: -x >= -b,
+    "scaled": lambda x, b: x <= np.array([[2.0, 1.0], [0.0, 3.0]]) @ b,
+    "smallest": lambda x, b: cp.sum(x) <= cp.min(b),
+    "priced": lambda x, b: cp.quad_over_lin(x, cp.sum(b)) <= 1,
+    "times a sign": lambda x, b: x <= cp.multiply(b, 1 + cp.Parameter(2, nonneg=True, value=[0.0, 1.0])),
+    "twice": lambda x, b: x - b <= 2 * b,
+}
+UNSAFE: dict[str, Callable[[Any, Any], Any]] = {
+    "lower limit": lambda x, b: x >= b,
+    "equality": lambda x, b: x == b,
+    "subtracted": lambda x, b: x <= 5 - b,
+    "of mixed signs": lambda x, b: x <= np.array([[2.0, -1.0], [0.0, 3.0]]) @ b,
+    "difference": lambda x, b: x <= 3 * b - b,
+    "square of unknown sign": lambda x, b: x <= 9 - cp.square(b - 2),
+    "matrix order": lambda x, b: cp.diag(b) - cp.diag(x) >> 0,
+    "product of unknown sign": lambda x, b: cp.multiply(b, x - 1) <= 1,
+    "spread": lambda x, b: cp.sum(x) <= 10 - cp.max(b),
+}
+
+
+def problem_of(constraint: Any, x: Any) -> cp.Problem:
+    return cp.Problem(cp.Minimize(cp.sum_squares(x - 20)), [constraint, x <= 30])
+
+
+@pytest.mark.parametrize("kind", SAFE)
+def test_answers_keep_the_true_bounds(kind: str) -> None:
+    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+    problem = problem_of(SAFE[kind](x, b.parameter), x)
+    for seed, values in enumerate([[1.0, 1.0], [8.0, 9.0], [1.0, 14.0]]):
+        release = dp.solve_bounded(problem, {b: values}, PROMISE, seed=seed)
+        assert (release["b"] <= values).all()
+        assert (release["b"] >= 1).all()
+        b.parameter.value, x.value = np.array(values), release["x"]
+        (excess,) = (np.max(c.args[0].value - c.args[1].value) for c in problem.constraints[:1])
+        assert excess <= 0
+
+
+@pytest.mark.parametrize("kind", UNSAFE)
+def test_a_bound_on_the_wrong_side_is_refused(kind: str, tmp_path: Path) -> None:
+    b, x = bound(minimum=0.0), cp.Variable(2, nonneg=True, name="x")
+    budget = dp.Budget(dp.Privacy(1.0, 0.5), tmp_path / "ledger")
+    with pytest.raises(dp.NotPrivate, match="private bound 'b' stands") as refusal:
+        dp.solve_bounded(problem_of(UNSAFE[kind](x, b.parameter), x), {b: [3.0, 4.0]}, PROMISE, budget=budget)
+    assert "b" in str(refusal.value.expression)
+    assert budget.entries == ()
+
+
+def test_what_the_refusals_prevent() -> None:
+    """On the wrong side, an answer for a lower bound breaks the true one, and an equality does nearly always."""
+    x, b = cp.Variable(2, nonneg=True), cp.Parameter(2)
+    for kind in ("lower limit", "equality", "subtracted"):
+        problem = cp.Problem(
+            cp.Minimize(cp.sum(x) if kind == "lower limit" else cp.sum_squares(x - 20)), [UNSAFE[kind](x, b), x <= 30]
+        )
+        b.value = np.array([2.0, 2.0])
+        problem.solve()
+        b.value = np.array([3.0, 4.0])
+        assert not all(constraint.value(1e-3) for constraint in problem.constraints)
+
+
+@pytest.mark.parametrize("place", ["objective", "absent"])
+def test_a_bound_stands_in_constraints(place: str) -> None:
+    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+    objective = cp.sum(x) - cp.sum(b.parameter) if place == "objective" else cp.sum(x)
+    with pytest.raises(dp.DPConvexError, match=r"objective mentions|does not mention"):
+        dp.verify_bounded(cp.Problem(cp.Minimize(objective), [x <= 3]), [b], PROMISE)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "complaint"),
+    [
+        (lambda x, b: cp.sum(x) + 5 <= cp.sum(b), "no answer where every private bound is at its minimum"),
+        (lambda x, b: x[:1] <= b[:1] + cp.Parameter(1, name="free"), "'free' is no private bound"),
+        (lambda x, b: cp.sum_squares(x) >= cp.sum(b), "not show that the problem is convex"),
+        (lambda x, b: x + cp.Variable(2, integer=True, name="i") <= b, "integer"),
+        (lambda x, b: x + cp.Variable(2, name="b") <= b, "two variables or bounds are called 'b'"),
+    ],
+)
+def test_problems_that_cannot_be_solved_are_refused(constraint: Any, complaint: str) -> None:
+    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+    with pytest.raises(dp.DPConvexError, match=complaint):
+        dp.verify_bounded(problem_of(constraint(x, b.parameter), x), [b], PROMISE)
+
+
+class Unread:
+    """Values that must not be read."""
+
+    shape = (2,)
+
+    def __array__(self, *args: Any, **options: Any) -> Any:
+        raise AssertionError("read")
+
+
+def test_it_is_paid_before_values_are_read(tmp_path: Path) -> None:
+    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+    problem = problem_of(x <= b.parameter, x)
+    budget = dp.Budget(PROMISE, tmp_path / "ledger")
+    with pytest.raises(dp.DomainError, match=r"at \[1\] lies below"):
+        dp.solve_bounded(problem, {b: [3.0, 0.5]}, PROMISE, budget=budget)
+    assert len(budget.entries) == 1
+    with pytest.raises(dp.BudgetExceeded):
+        dp.solve_bounded(problem, {b: Unread()}, PROMISE, budget=budget)
+    with pytest.raises(dp.TemplateError, match="shape"):
+        dp.solve_bounded(problem, {b: 3.0}, PROMISE)
+    with pytest.raises(dp.NotPrivate, match="delta"):
+        dp.solve_bounded(problem, {b: Unread()}, dp.Privacy(1.0))
+
+
+def test_a_release_is_saved_with_its_certificate(tmp_path: Path) -> None:
+    b, c, x = bound(), dp.PrivateBound("c", sensitivity=2.0, minimum=0.0), cp.Variable(2, nonneg=True, name="x")
+    problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= b.parameter, cp.norm(x, 1) <= c.parameter + 1])
+    release = dp.solve_bounded(problem, {b: [4.0, 50.0], c: 70.0}, PROMISE)
+    assert release.private
+    release.save(tmp_path / "bounds.npz")
+    read = dp.Release.load(tmp_path / "bounds.npz")
+    assert str(read.certificate) == str(release.certificate)
+    assert {name: value.tolist() for name, value in read.items()} == {n: v.tolist() for n, v in release.items()}
+    shares = [noise.epsilon for noise in read.certificate.noises.values()]  # type: ignore[union-attr]
+    assert 0.999 < sum(shares) <= 1
+    assert "NOT PRIVATE" in repr(dp.solve_bounded(problem, {b: [4.0, 5.0], c: 7.0}, PROMISE, seed=0))
+
+
+def test_the_answer_is_a_function_of_the_noisy_bounds() -> None:
+    """What was solved before, with true values even, leaves no trace."""
+    answers = []
+    for before in (None, [9.0, 3.0]):
+        b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+        problem = problem_of(x <= b.parameter, x)
+        if before is not None:
+            b.parameter.value = before
+            problem.solve()
+        answers.append(dp.solve_bounded(problem, {b: [30.0, 40.0]}, PROMISE, seed=3)["x"].tobytes())
+        assert (b.parameter.value <= [30.0, 40.0]).all()
+    assert answers[0] == answers[1]
+
+
+def test_a_bound_at_a_minimum_that_leaves_one_point_only() -> None:
+    b, x = bound(minimum=0.0), cp.Variable(2, nonneg=True, name="x")
+    problem = problem_of(x <= b.parameter, x)
+    certificate = dp.verify_bounded(problem, [b], PROMISE)
+    assert certificate.allowed <= 1e-7
+    release = dp.solve_bounded(problem, {b: [0.0, 20.0]}, PROMISE, seed=1)
+    assert (release["x"] <= np.array([0.0, 20.0]) + certificate.allowed).all()
+
+
+def test_the_dispatch_keeps_private_limits() -> None:
+    module = execute(FILE)
+    problem, limits = module.program(points=9)
+    values = np.array([150.0, 80.0, 2.0])
+    for seed in range(5):
+        release = dp.solve_bounded(problem, {limits: values}, dp.Privacy(1.0, 1e-6, "add-remove"), seed=seed)
+        assert (module.load(release["power"], lines=3) <= values).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sensitivity": 0.0}, "sensitivity"),
+        ({"sensitivity": float("nan")}, "sensitivity"),
+        ({"shape": (2, 0)}, "shape"),
+        ({"minimum": [1.0, 2.0, 3.0]}, "minimum"),
+        ({"minimum": -np.inf}, "finite"),
+    ],
+)
+def test_malformed_bounds_are_refused(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(dp.TemplateError, match=complaint):
+        bound(**changes)

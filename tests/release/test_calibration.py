@@ -1,0 +1,160 @@
+"""Several releases share one promise: with the noise that accounting allows, on the certificates, and in the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.accounting.events import Approximate, Composition, Gaussian, Perturbation, Pure, Tail
+from dpconvex.accounting.totals import totals
+from dpconvex.mechanisms.base import Mechanism
+
+WHOLE = dp.Privacy(1.0, 1e-6, "add-remove")
+GAUSS = dp.ObjectivePerturbation("gaussian", added=0.7)
+
+
+def learner(regularization: float = 0.01) -> dp.Template:
+    return dp.load("logistic_regression", features=3, regularization=regularization)
+
+
+def data(size: int = 300) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(size, 3))
+    x /= np.linalg.norm(x, axis=1)[:, None]
+    return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+
+
+def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> None:
+    ten = dp.calibrate(learner(), WHOLE, 4000, 10, GAUSS)
+    assert ten.certificates[0].strong_convexity == pytest.approx(40.7)
+    assert ten.certificates[0].noise_scale <= 15
+    assert 0.99 <= ten.total.epsilon <= 1.0
+    plain = dp.verify(learner(), dp.Privacy(0.1, 1e-7, "add-remove"), 4000, GAUSS)
+    assert plain.noise_scale > 41
+    assert dp.verify(learner(), ten.each, 4000, GAUSS) == ten.certificates[0]  # what `solve` will find
+    promised = [item.privacy for item in ten.certificates]
+    again = totals(promised, [item.event for item in ten.certificates if item.event is not None], 1e-6)
+    assert again[0] == ten.total
+    assert "10 releases, each epsilon = 0.3" in str(ten)
+
+
+def test_the_noise_for_many_is_not_the_noise_for_one() -> None:
+    assert dp.calibrate(learner(), WHOLE, 4000).certificates == (dp.verify(learner(), WHOLE, 4000),)
+    ten = dp.calibrate(learner(), WHOLE, 4000, 10)
+    assert ten.certificates[0].noise == "gaussian"
+    assert ten.mechanism is not None
+
+
+def test_a_pure_promise_is_divided() -> None:
+    three = dp.calibrate([learner(), learner(0.1)], dp.Privacy(0.3), 400, 3)
+    assert len(three.certificates) == 6
+    assert three.each == dp.Privacy(0.05)
+    assert (three.total.rule, three.total.epsilon) == ("basic", pytest.approx(0.3))
+
+
+@pytest.mark.parametrize("releases", [0, 1.5, True])
+def test_a_number_of_releases_is_a_number(releases: Any) -> None:
+    with pytest.raises(dp.TemplateError, match="releases must be"):
+        dp.calibrate(learner(), WHOLE, 400, releases)
+    with pytest.raises(dp.TemplateError, match="no template"):
+        dp.calibrate([], WHOLE, 400)
+
+
+MECHANISMS: list[tuple[Mechanism, type]] = [
+    (dp.ObjectivePerturbation("gaussian"), Perturbation),
+    (dp.ObjectivePerturbation("gamma"), Pure),
+    (dp.OutputPerturbation("gaussian"), Gaussian),
+    (dp.OutputPerturbation("gamma"), Pure),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "kind"), MECHANISMS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_certificates_say_what_they_are_and_no_less_than_they_promise(
+    mechanism: Mechanism, kind: type, adjacency: str
+) -> None:
+    """The event of a release implies its promise, up to the rounding of tables; and the promise alone is never better."""
+    privacy = dp.Privacy(0.8, 1e-6, adjacency)
+    certificate = dp.verify(learner(), privacy, 500, mechanism)
+    assert certificate.event is not None
+    leaves = list(certificate.event.leaves())
+    assert isinstance(leaves[0], kind)
+    assert isinstance(leaves[-1], Tail)
+    assert sum(isinstance(leaf, Pure) and leaf.epsilon < 0.01 for leaf in leaves) >= (adjacency == "add-remove")
+    found = {item.rule: item.epsilon for item in totals([privacy], [certificate.event], 1e-6)}
+    assert found["basic"] == pytest.approx(0.8)
+    assert min(found.values()) >= 0.78  # a release is as private as it says, and hardly more
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
+    fields = {name: value for name, value in certificate.to_dict().items() if name != "event"}
+    assert dp.Certificate.from_dict(fields).event is None  # of before there were events
+
+
+def test_a_mechanism_of_ones_own_is_known_by_its_promise_alone() -> None:
+    class Own:
+        def certify(self, *arguments: Any) -> dp.Certificate:
+            from dataclasses import replace
+
+            return replace(dp.OutputPerturbation("gaussian").certify(*arguments), event=None)
+
+        def run(self, *arguments: Any) -> Any:
+            raise NotImplementedError
+
+    event = dp.verify(learner(), WHOLE, 500, Own()).event
+    assert isinstance(event, Composition)
+    first = event.parts[0]
+    assert isinstance(first, Approximate)
+    assert (first.epsilon, first.delta) == pytest.approx((0.99, 0.99e-6))
+
+
+def test_a_sweep_under_one_promise_is_paid_in_whole_before_it_begins(tmp_path: Path) -> None:
+    budget = dp.Budget(dp.Privacy(1.0, 1e-6), tmp_path / "ledger", "gaussian")
+    whole = dp.Privacy(0.5, 5e-7)
+    noise = dp.OutputPerturbation("gaussian")
+    swept = dp.sweep([learner(), learner(0.1)], data(), total=whole, draws=3, budget=budget, mechanism=noise)
+    assert budget.entries == ()
+    first = next(swept)
+    (entry,) = budget.entries
+    assert entry.privacy == whole
+    assert len(list(swept)) == 5
+    assert len(budget.entries) == 1
+    assert first.certificate is not None
+    assert first.certificate.epsilon > 0.5 / 6
+    assert budget.spent.epsilon < 0.5
+    with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
+        dp.sweep(learner(), data(), whole, total=whole)
+    with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
+        dp.sweep(learner(), data())
+
+
+def test_each_fit_of_a_ledger_of_events_pays_what_its_noise_costs() -> None:
+    budget = dp.Budget(dp.Privacy(1.0, 1e-6), accounting="gaussian")
+    for _ in range(8):
+        dp.solve(learner(), data(), dp.Privacy(0.3, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
+    assert 0.7 < budget.spent.epsilon < 1.0  # the promises add up to 2.4
+    with pytest.raises(dp.BudgetExceeded, match="under gaussian accounting"):
+        dp.solve(learner(), data(), dp.Privacy(0.8, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_candidates_on_all_of_the_data_share_a_promise(adjacency: str) -> None:
+    whole, budget = dp.Privacy(2.0, 1e-6, adjacency), dp.Budget(dp.Privacy(2.0, 1e-6, adjacency))
+    grid = {f"{r:g}": learner(r) for r in (1.0, 0.05, 0.01)}
+    size = 300 if adjacency == "add-remove" else None
+    mechanism = dp.OutputPerturbation("gaussian")
+    outcome = dp.tune(grid, data(), whole, mechanism, split=False, size=size, budget=budget)
+    assert outcome.choice in grid
+    assert outcome.spent == whole
+    certificate = outcome.release.certificate
+    assert certificate is not None
+    assert certificate.privacy == whole
+    assert "the best of 3 fits" in certificate.mechanism
+    assert budget.remaining.epsilon == 0
+    single = dp.verify(grid[outcome.choice], whole, 300, mechanism)
+    assert certificate.noise_scale < 2.1 * single.noise_scale  # a sum of epsilons would ask for more than three times
+    events = certificate.event
+    assert events is not None
+    assert Pure(0.2) in events.leaves()  # the choice
+    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
