@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib")
+figures = pytest.importorskip("matplotlib.figure")
 
 import dpconvex as dp
 from dpconvex.errors import TemplateError
@@ -126,6 +126,14 @@ def test_ellipses_are_where_a_gaussian_has_fallen() -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
     flat = gaussians([mean], [np.diag([1.0, 0.0, 0.0])])
     assert not flat.lines
+
+
+def test_ellipses_side_by_side_may_share_their_axes() -> None:
+    figure = figures.Figure()
+    for axes in figure.subplots(1, 2, sharex=True, sharey=True):
+        gaussians([[0.0, 0.0]], [np.eye(2)], axes=axes)
+    figure.draw_without_rendering()
+    assert gaussians([[0.0, 0.0]], [np.eye(2)]).get_adjustable() == "datalim"
 
 
 def test_an_audit_is_drawn_on_axes() -> None:
