@@ -349,12 +349,7 @@ def derive(
         values["sampling"] = rate
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up (dp-accounting)"
     composed = Derivation("composition of all steps", "", values, how)
-    children = (
-        gradient,
-        moved,
-        composed,
-        *public_steps(analysis, "add-remove"),
-    )  # what is clipped is the loss as a whole
+    children = (gradient, moved, composed, *public_steps(analysis, "add-remove"))
     return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)
 
 

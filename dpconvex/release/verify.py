@@ -83,7 +83,7 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one with the smallest predicted excess risk; where no gradient is
+        By default, among those that can be proved private, the one whose foreseen excess risk is smallest; where no gradient is
         bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
@@ -178,7 +178,8 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
 
 def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = read(template)[1] if mechanism is None else analyse(template, mechanism).obstacle
+    free = getattr(mechanism, "bounds_gradients", False)
+    obstacle = analyse(template, mechanism).obstacle if free else read(template)[1]
     if obstacle is not None:
         raise obstacle
 
