@@ -26,4 +26,20 @@ def direction(expression: Expression, leaf: Expression) -> int | None:
             if atom is not None and (way := found[argument]) is not None
         }
         found[node] = None if not ways else ways.pop() if len(ways) == 1 else 0
+        if atom is not None and any(found[a] is not None for a in node.args):
+            asked = zip(atom.domain(node), node.args, strict=True)
+            if not all(found[a] is None or kept(domain, a, found[a]) for domain, a in asked):
+                found[node] = 0
     return found[expression]
+
+
+def kept(domain: str | None, argument: Expression, way: int | None) -> bool:
+    """Whether slopes are those in an atom's domain: it is never left, or a solver keeps to it and it grows with the leaf.
+
+    Of an argument without variables nobody asks whether it is in the domain, and outside of it values mean nothing.
+    """
+    if domain is None:
+        return True
+    if domain not in ("positive", "not negative"):
+        return False
+    return sign(argument) == 1 or (way == 1 and bool(argument.variables))

@@ -181,6 +181,8 @@ class Private(BaseEstimator):
 
     def _keep(self, release: Release) -> None:
         self.release_ = release
+        kept = self.get_params(deep=False)
+        self._fitted_with = {name: kept[name] for name in kept if name not in ("budget", "mechanism", "backend")}
 
     # Predictions
 
@@ -230,7 +232,8 @@ class Private(BaseEstimator):
         released = state.pop("release_", None)
         super().__setstate__(state)
         if released is not None:
-            template = self.template(self.n_features_in_)
+            # Parameters that were set after the fit say nothing about what was fitted.
+            template = type(self)(**self._fitted_with).template(self.n_features_in_)
             self.release_ = Release.from_bytes(released, template=template)
 
     # Display

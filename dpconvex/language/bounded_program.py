@@ -102,6 +102,11 @@ class BoundedProgram:
             return
         if all(variable.value is not None for variable in self.variables) and self.violation() <= self.allowed:
             self.anchor, self.allowed = self.point(), max(self.violation(), 0.0)
+        if not np.isfinite(self.allowed):
+            raise TemplateError(
+                "with every private bound at its minimum, a constraint has no finite value at the best point that was found. "
+                "Raise the minimum, if it is higher for all data, or write the constraint without dividing by a bound."
+            )
 
     def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
         """Solve at given values of the bounds, from a cold start; return the status."""
@@ -136,7 +141,9 @@ class BoundedProgram:
 
     def violation(self) -> float:
         """By how much the variables' values exceed bounds, as evaluated; at most 0 if they do not."""
-        return max(float(np.max(beyond.value)) for beyond in self.limits)
+        with np.errstate(all="ignore"):
+            found = max(float(np.max(beyond.value)) for beyond in self.limits)
+        return found if not np.isnan(found) else np.inf
 
 
 def limit(constraint: Any) -> Any:

@@ -77,6 +77,14 @@ class PrivateBound:
         least.setflags(write=False)
         self.minimum: Array = least
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False):
+            raise TemplateError(
+                f"a PrivateBound cannot be changed after it was made (its {name} was to be set); make a new one."
+            )
+        super().__setattr__(name, value)
 
     @property
     def size(self) -> int:

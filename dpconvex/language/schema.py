@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, label_text
+from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, label_text, missing_entries
 from dpconvex.language.tables import columns_of
 
 __all__ = ["Schema", "read_settings"]
@@ -196,6 +196,11 @@ class Schema:
 
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
+        absent = missing_entries(values) & np.array(
+            [not isinstance(value, str) for value in values.tolist()], dtype=bool
+        )
+        if absent.any():
+            raise DomainError(f"{where(int(np.flatnonzero(absent)[0]))}: the label is missing; leave such records out.")
         if self.labels is not None:
             return [self.labels[code] for code in codes(where, values, self.labels, None)]
         assert self.label_bounds is not None

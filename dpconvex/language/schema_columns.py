@@ -207,6 +207,10 @@ class Boolean(OneNumber):
 
     def __post_init__(self) -> None:
         levels_of((self.false, self.true))
+        if self.false.casefold() in ("true", "1") or self.true.casefold() in ("false", "0"):
+            raise TemplateError(
+                f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
+            )
         if self.missing is not None and self.missing != INDICATOR:
             check_missing(self, self.missing)
 
@@ -387,7 +391,7 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
         raise TemplateError(
             f"the bounds of {what} must be two numbers, a lower and an upper one, not {pair!r}."
         ) from error
-    if not (lower < upper and math.isfinite(lower) and math.isfinite(upper)):
+    if not (lower < upper and math.isfinite(upper - lower)):
         raise TemplateError(f"the bounds of {what} must be finite, the lower one below the upper one, not {pair!r}.")
     return lower, upper
 

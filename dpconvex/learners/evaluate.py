@@ -29,8 +29,8 @@ from dpconvex.release.solve import public_size
 
 __all__ = ["Evaluation", "evaluate"]
 
-# Errors of a regression are added up in steps of this.
-STEP = 2.0**-20
+# Errors of a regression are added up in so many steps of the largest one.
+STEPS = 2**20
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def evaluate(
     batch = template.record.validate(data, clip=clip, empty=protected)
     if not protected and batch.size != public:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    errors = errors_of(template, release, batch, data, features, label, largest)
+    errors = errors_of(template, release, batch, data, features, label, alone=protected)
     counts = [int(errors.sum()), batch.size] if protected else [int(errors.sum())]
     # Where the number of records is protected, half of the promise pays for it.
     each = privacy.epsilon / len(counts)
@@ -138,13 +138,15 @@ def evaluate(
         for count, noise in zip(counts, noises, strict=True)
     ]
     records = max(round(noisy[1]), 1) if protected else public
-    unit = 1.0 if isinstance(template.record.fields[label], Choice) else STEP
-    spread = noises[0].scale * math.log(1 / 0.05) * unit / records
-    top = largest * unit
-    error = min(max(noisy[0] * unit / records, 0.0), top)
+    top = largest_error(template.record.fields[label])
+    unit = top / largest
+    # Each noise is within its quantile but for its part of 0.05.
+    apart = [quantile(noise.scale, 0.05 / len(noises)) for noise in noises]
+    fewest, most = (max(noisy[1] - apart[1], 1.0), max(noisy[1] + apart[1], 1.0)) if protected else (public, public)
+    low, high = (noisy[0] - apart[0]) * unit / most, (noisy[0] + apart[0]) * unit / fewest
     return Evaluation(
-        error,
-        (max(error - spread, 0.0), min(error + spread, top)),
+        min(max(noisy[0] * unit / records, 0.0), top),
+        (min(max(low, 0.0), top), min(max(high, 0.0), top)),
         records,
         None if seed is not None else Privacy(privacy.epsilon, 0.0, privacy.adjacency),
     )
@@ -162,9 +164,22 @@ def error_bound(template: Template, features: str, label: str) -> int:
     if isinstance(domain, Choice):
         return 1
     lower, upper = (np.asarray(getattr(domain, side, np.inf)) for side in ("lower", "upper"))
-    if lower.shape != () or not np.isfinite([lower, upper]).all():
+    if lower.shape != () or not np.isfinite(upper - lower) or lower == upper:
         raise TemplateError(f"evaluate: the field {label!r} must be a Choice, or one bounded number, not {domain!r}.")
-    return math.ceil(float(upper - lower) ** 2 / STEP)
+    return STEPS
+
+
+def largest_error(domain: Any) -> float:
+    """Return the largest error of a record: one mistake, or the square of the whole range."""
+    return 1.0 if isinstance(domain, Choice) else float(domain.upper - domain.lower) ** 2
+
+
+def quantile(scale: float, probability: float) -> float:
+    """Return the least k that integers with probabilities proportional to ``exp(-|k|/scale)`` exceed so rarely, either way."""
+    ratio = math.exp(-1 / scale)
+    if ratio == 0:
+        return 0.0
+    return float(max(math.ceil(math.log(probability * (1 + ratio) / 2) / math.log(ratio)) - 1, 0))
 
 
 def errors_of(
@@ -174,12 +189,13 @@ def errors_of(
     data: Mapping[str, ArrayLike],
     features: str,
     label: str,
-    largest: int,
+    alone: bool,
 ) -> NDArray[np.int64]:
     """Return the error of each record in whole steps, each between 0 and the largest one."""
     if not batch.size:
         return np.zeros(0, dtype=np.int64)
-    predicted = release.predict(dense(batch.fields[features][:]))
+    x = dense(batch.fields[features][:])
+    predicted = release.predict_each(x) if alone else release.predict(x)
     domain = template.record.fields[label]
     truth = np.array(data[label], dtype=object) if isinstance(domain, Choice) else dense(batch.fields[label][:])
     if predicted.shape != truth.shape:
@@ -189,8 +205,8 @@ def errors_of(
     if isinstance(domain, Choice):
         return np.asarray(predicted != truth, dtype=np.int64)
     lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
-    squares = (np.clip(predicted, lower, upper) - truth) ** 2
-    return np.clip(np.rint(squares / STEP), 0, largest).astype(np.int64)
+    shares = ((np.clip(predicted, lower, upper) - truth) / (upper - lower)) ** 2
+    return np.clip(np.rint(shares * STEPS), 0, STEPS).astype(np.int64)
 
 
 def laplace(sensitivity: int, epsilon: float) -> IntegerNoise:

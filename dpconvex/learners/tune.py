@@ -160,7 +160,7 @@ def tune(
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
     x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
-    counts = [mistakes(release, x, truth) if len(rows) else 0 for release in releases]
+    counts = [mistakes(release, x, truth, protected) if len(rows) else 0 for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
@@ -238,7 +238,7 @@ def on_all(
     for template, certificate in zip(named.values(), plan.shares.certificates, strict=True):
         checked = template.record.checked(columns, clip)
         releases.append(run_certified(template, checked, certificate, fitter, solver, source, clip=clip))
-        wrong.append(count_mistakes(releases[-1], template, checked, *fields))
+        wrong.append(count_mistakes(releases[-1], template, checked, *fields, plan.privacy.adjacency))
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
@@ -324,9 +324,9 @@ def whole(name: str, column: Any) -> Any:
     return array
 
 
-def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
-    """Count wrong predictions; each record counts once, whatever shape a prediction has."""
-    predicted = release.predict(x)
+def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any], alone: bool) -> int:
+    """Count wrong predictions; each record counts once, whatever shape a prediction has, and by itself if one may be missing."""
+    predicted = release.predict_each(x) if alone else release.predict(x)
     if predicted.shape != truth.shape:
         raise TemplateError(
             f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
@@ -334,7 +334,9 @@ def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any]) -> int:
     return int(np.sum(predicted != truth))
 
 
-def count_mistakes(release: Release, template: Template, checked: Checked, features: str, label: str) -> int:
+def count_mistakes(
+    release: Release, template: Template, checked: Checked, features: str, label: str, adjacency: str
+) -> int:
     """Count the records whose label is not predicted."""
     record, batch = template.record, checked.batch
     names = np.array([combination[label] for combination in record.combinations], dtype=object)
@@ -343,7 +345,7 @@ def count_mistakes(release: Release, template: Template, checked: Checked, featu
         x = dense(block)
         if not len(x):  # a learner's predict need not know what to do with nothing
             continue
-        wrong += mistakes(release, x, truth[start : start + len(x)])
+        wrong += mistakes(release, x, truth[start : start + len(x)], adjacency == "add-remove")
         start += len(x)
     return wrong
 

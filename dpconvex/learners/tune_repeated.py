@@ -155,7 +155,7 @@ def tune_repeated(
         for _ in range(count):
             name = names[int(rng.integers(len(names)))]
             release = run_certified(named[name], checked[name], plans[name].run, fitter, solver, source, clip=clip)
-            wrong = count_mistakes(release, named[name], checked[name], features, label)
+            wrong = count_mistakes(release, named[name], checked[name], features, label, privacy.adjacency)
             noisy = perturb(np.array([wrong], dtype=float), plans[name].score, source.seeded)
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
             if best is None or noisy[0] < best[0]:

@@ -194,6 +194,14 @@ def test_what_learns_before_a_private_step_is_warned_of() -> None:
     make_pipeline(Normalizer(), dp.LogisticRegression(clip=True)).fit(x, y)
 
 
+def test_what_is_set_after_a_fit_does_not_reach_its_pickle() -> None:
+    x, y = records()
+    fitted = dp.LogisticRegression(epsilon=50.0, seed=1).fit(x, y)
+    expected = fitted.predict(x)
+    fitted.set_params(classes=(1, 0), regularization=1.0)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(x), expected)
+
+
 def test_a_pipeline_from_a_data_frame_is_the_template_bit_for_bit() -> None:
     rng = np.random.default_rng(2)
     table = pd.DataFrame({"age": rng.integers(0, 100, 300), "colour": rng.choice(["red", "green"], 300)})

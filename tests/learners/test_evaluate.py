@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.evaluate import STEP, error_bound, errors_of, laplace
+from dpconvex.learners.evaluate import error_bound, errors_of, laplace, largest_error, quantile
 from dpconvex.mechanisms.grid import measurement
 
 LOGISTIC = dp.load("logistic_regression", features=2)
@@ -42,8 +42,8 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
     data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
     largest = error_bound(HUBER, "x", "y")
     batch = HUBER.record.validate(data)
-    errors = errors_of(HUBER, far, batch, data, "x", "y", largest)
-    assert errors[0] * STEP == pytest.approx(4.0)
+    errors = errors_of(HUBER, far, batch, data, "x", "y", alone=False)
+    assert errors[0] / largest * largest_error(HUBER.record.fields["y"]) == pytest.approx(4.0)
     assert 0 <= errors[0] <= largest
 
 
@@ -76,3 +76,40 @@ def test_what_cannot_be_counted_costs_nothing() -> None:
     with pytest.raises(dp.TemplateError, match="no field 'y'"):
         dp.evaluate(location, MODEL, {"x": X}, dp.Privacy(0.5), budget=budget)
     assert budget.spent.epsilon == 0
+
+
+def test_sums_of_large_errors_stay_within_integers() -> None:
+    template = dp.load("huber_regression", features=2, target=1e5)
+    size = 2000
+    data = {"x": np.tile([1.0, 0.0], (size, 1)), "y": np.full(size, 1e5)}
+    far = dp.Release({"w": [-1e5, 0.0]}, not_private_because="a test", predictor=template.predict)
+    found = dp.evaluate(template, far, data, dp.Privacy(5.0), seed=0)
+    assert found.error == pytest.approx(4e10, rel=1e-3)
+
+
+def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
+    """Rows on a boundary: their rounding follows the place in a batch, and must not."""
+    rng = np.random.default_rng(0)
+    w, seen = rng.normal(size=300), []
+    x = rng.normal(size=300)
+    x -= w * (x @ w) / (w @ w)
+    x /= 2 * np.linalg.norm(x)
+    template = dp.load("logistic_regression", features=300)
+    release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
+    for count in range(1, 12):
+        data = {"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)}
+        errors = errors_of(template, release, template.record.validate(data), data, "x", "y", alone=True)
+        seen.append(int(errors.sum()))
+    assert seen in ([0] * 11, list(range(1, 12)))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.5, 3.0, 10.0])
+def test_the_quantile_is_that_of_integers(epsilon: float) -> None:
+    ratio = np.exp(-epsilon)
+
+    def beyond(k: float) -> float:
+        return float(2 * ratio ** (k + 1) / (1 + ratio))
+
+    k = quantile(1 / epsilon, 0.05)
+    assert beyond(k) <= 0.05 * (1 + 1e-9)
+    assert k == 0 or beyond(k - 1) > 0.05

@@ -193,3 +193,34 @@ def test_the_dispatch_keeps_private_limits() -> None:
 def test_malformed_bounds_are_refused(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(dp.TemplateError, match=complaint):
         bound(**changes)
+
+
+OUTSIDE: dict[str, Any] = {
+    "inverse": lambda x, b: x >= cp.inv_pos(b),
+    "power": lambda x, b: x >= cp.power(b, -2),
+    "quotient": lambda x, b: x >= cp.quad_over_lin(1, b),
+    "xexp": lambda x, b: x <= cp.xexp(b),
+    "shifted logarithm": lambda x, b: x <= cp.log(b + 5),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_bound_that_may_leave_the_domain_of_an_atom_is_refused(name: str) -> None:
+    """Outside of its domain an atom of a number has a value that means nothing, and need not keep its slope."""
+    bound, x = dp.PrivateBound("b", sensitivity=1.0, minimum=-3.0), cp.Variable(name="x")
+    goal = cp.Maximize(x) if name in ("xexp", "shifted logarithm") else cp.Minimize(x)
+    problem = cp.Problem(goal, [OUTSIDE[name](x, bound.parameter), cp.abs(x) <= 1000])
+    with pytest.raises(dp.NotPrivate, match="nothing proves"):
+        dp.verify_bounded(problem, [bound], dp.Privacy(1.0, 1e-6))
+
+
+def test_what_has_no_finite_value_at_the_minimum_is_refused() -> None:
+    bound, x = dp.PrivateBound("b", sensitivity=1.0, minimum=0.0), cp.Variable(name="x")
+    problem = cp.Problem(cp.Minimize(cp.square(x - 5)), [cp.quad_over_lin(x, bound.parameter) <= 1])
+    with pytest.raises(dp.TemplateError):
+        dp.verify_bounded(problem, [bound], dp.Privacy(1.0, 1e-6))
+
+
+def test_a_bound_is_not_changed_afterwards() -> None:
+    with pytest.raises(dp.TemplateError, match="cannot be changed"):
+        dp.PrivateBound("b", sensitivity=1.0).sensitivity = 0.1
