@@ -168,7 +168,7 @@ def drawn(template: dp.Template) -> dict[str, Any]:
 
 
 def reference(template: dp.Template, data: dict[str, Any], noise: dict[str, Array], added: float) -> dict[str, Array]:
-    """Solve the perturbed program to the limit of accuracy: by an interior-point method, or by splitting where that stops early."""
+    """Solve the perturbed program to the limit of accuracy: by an interior-point method, or by splitting if that stops early."""
     problem = template.problem(data, noise, added=added)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
