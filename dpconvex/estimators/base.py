@@ -116,7 +116,7 @@ class Private(BaseEstimator):
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
-        return verify(self.template(features), self.privacy(), size, self.mechanism)
+        return verify(self.template(features), self.privacy(), size, self._mechanism())
 
     def privacy(self) -> Privacy:
         """Return the promise of one fit."""
@@ -125,6 +125,9 @@ class Private(BaseEstimator):
     def _declared(self) -> dict[str, Any]:
         """Return what is public about the label, as the problem file takes it."""
         return {}
+
+    def _mechanism(self) -> Any:
+        return self.mechanism
 
     def _radius(self) -> float:
         return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
@@ -174,10 +177,13 @@ class Private(BaseEstimator):
         return X
 
     def _fitted(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        return self._released_by(fit, data, backend=self.backend, **options)
+
+    def _released_by(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
-        label = {"label": f"fit {type(self).__name__}"}
-        template = self.template(self.n_features_in_)
-        return fit(template, data, self.privacy(), self.mechanism, self.backend, **options, **label)
+        options["label"] = f"fit {type(self).__name__}"
+        return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
 
     def _keep(self, release: Release) -> None:
         self.release_ = release
