@@ -6,7 +6,6 @@ takes.  `fit` makes features of a table, each record by itself, declares the pro
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -245,9 +244,7 @@ class Private(BaseEstimator):
         shown = super()._html_repr()
         if "release_" not in vars(self):
             return str(shown)
-        proof = self.release_.certificate
-        detail = "" if proof is None else f"<details><summary>certificate</summary>{proof._repr_html_()}</details>"
-        return f"<div>{shown}<p>{html.escape(self.release_.status)}</p>{detail}</div>"
+        return f"<div>{shown}{self.release_._repr_html_()}</div>"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -112,9 +112,9 @@ class MetricLearner(ClassifierMixin, Private):
 
     def _named(self, labels: NDArray[Any]) -> NDArray[Any]:
         """Return labels as the problem file has them."""
-        unknown = ~np.isin(labels, self.classes_)
-        if unknown.any():
-            raise DomainError(f"y: the label {labels[unknown][0]!r} is none of the declared {list(self.classes)!r}.")
+        unknown = labels[~np.isin(labels, self.classes_)].tolist()
+        if unknown:
+            raise DomainError(f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}.")
         return np.asarray(NAMES[(labels == self.classes_[1]).astype(int)])
 
     def _classes(self) -> NDArray[Any]:
@@ -127,7 +127,9 @@ class MetricLearner(ClassifierMixin, Private):
         self._released()
         differences = differences_of(X)
         if differences.shape[1] != self.n_features_in_:
-            raise TemplateError(f"X has {differences.shape[1]} features, and those of the fit had {self.n_features_in_}.")
+            raise TemplateError(
+                f"X has {differences.shape[1]} features, and those of the fit had {self.n_features_in_}."
+            )
         return differences
 
     def _factor(self) -> Array:

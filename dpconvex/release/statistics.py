@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.core.arguments import is_real
+from dpconvex.core.markup import paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
@@ -103,7 +103,7 @@ class Statistics:
         return f"Statistics({self.moments.count} sums; {self.status})"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>Statistics</b>, {self.moments.count} sums, {html.escape(self.status)}</p>"
+        return paragraph("Statistics", f", {self.moments.count} sums, {self.status}", not self.private)
 
     def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
         """Fit a template from the statistics; it costs nothing.

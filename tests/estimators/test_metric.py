@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 import dpconvex as dp
 
-FIXED: dict[str, Any] = {"epsilon": 20.0, "seed": 0, "radius": 4.0, "regularization": 1e-3}
+FIXED: dict[str, Any] = {"epsilon": 50.0, "seed": 0, "radius": 3.0, "regularization": 1e-4}
 
 
 def pairs(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:
