@@ -9,7 +9,7 @@ def template(
     *,
     features: int,
     classes: int = 2,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     sparsity: float = 0.01,
     radius: float = 1.0,
     labels: tuple = (-1, 1),

@@ -12,7 +12,7 @@ def template(
     classes: int = 2,
     covariance: tuple | None = None,
     tolerance: float = 0.05,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     radius: float = 1.0,
     labels: tuple = (-1, 1),
 ) -> dp.Template:

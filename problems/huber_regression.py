@@ -8,7 +8,7 @@ import dpconvex as dp
 def template(
     *,
     features: int,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
     threshold: float = 0.5,

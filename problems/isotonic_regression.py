@@ -6,7 +6,7 @@ import numpy as np
 import dpconvex as dp
 
 
-def template(*, features: int, regularization: float = 0.01, target: float = 1.0) -> dp.Template:
+def template(*, features: int, regularization: float = 1e-6, target: float = 1.0) -> dp.Template:
     """Return the template (Barlow, Bartholomew, Bremner & Brunk 1972, chapter 1, with a ridge).
 
     A record's x is the number of its cell, such as a dose or an age group, and its target is fitted by the value of the function

@@ -14,7 +14,7 @@ def template(
     gamma: float = 1.0,
     paired: bool = True,
     seed: int = 0,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     width: float = 0.5,
     labels: tuple = (-1, 1),
 ) -> dp.Template:

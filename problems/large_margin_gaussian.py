@@ -10,7 +10,7 @@ def template(
     *,
     features: int,
     classes: int = 2,
-    regularization: float | None = None,
+    regularization: float = 1e-6,
     trace: float = 1e-4,
     radius: float = 1.0,
     width: float = 0.5,
@@ -34,12 +34,9 @@ def template(
         Number of features d; matrices have d + 1 rows.
     classes : int
         Number of classes C.
-    regularization : float, optional
-        Lambda: ``lambda ||Phi_c||^2`` makes the objective strongly convex, with modulus 2 lambda.  The default is chosen
-        without data, and may be small, because a mechanism adds the strong convexity that privacy needs beyond it.  It is
-        1e-3 for two classes or summed competitors: two matrices of norm 5 then cost 0.05, where matrices of zero cost 1.
-        With soft competitors matrices of zero cost L = 1 + log(C - 1), margins have to be L times as large to bring that
-        down, and at C matrices of norm 5 L the penalty should still be a twentieth of it: 2e-3 / (C L).
+    regularization : float
+        Lambda: ``lambda ||Phi_c||^2`` makes the objective strongly convex, with modulus 2 lambda.  The default is too small to
+        matter, for any number of records: a mechanism adds the strong convexity that privacy needs beyond it.
     trace : float
         Weight of the trace of the inverse covariances Psi_c.
     radius : float
@@ -58,8 +55,6 @@ def template(
     if competitors not in (None, "summed", "soft"):
         raise dp.TemplateError(f"large_margin_gaussian: competitors must be 'summed' or 'soft', not {competitors!r}.")
     summed = classes == 2 or competitors == "summed"
-    if regularization is None:
-        regularization = 1e-3 if summed else 2e-3 / (classes * (1 + np.log(classes - 1)))
     size = features + 1
     Phi = [cp.Variable((size, size), PSD=True, name=f"Phi_{c}") for c in range(classes)]
 

@@ -11,7 +11,7 @@ def template(
     features: int,
     classes: int = 2,
     components: int = 2,
-    regularization: float | None = None,
+    regularization: float = 1e-6,
     trace: float = 1e-4,
     radius: float = 1.0,
     width: float = 0.5,
@@ -39,10 +39,9 @@ def template(
         Number of classes C.
     components : int
         Number of Gaussians K for each class.
-    regularization : float, optional
-        Lambda: ``lambda ||Phi_c_k||^2`` makes the objective strongly convex, with modulus 2 lambda.  By default 0.01 for two
-        classes or summed competitors; with soft ones it falls with the number of classes C as for `large_margin_gaussian`,
-        0.02 / (C (1 + log(C - 1))).
+    regularization : float
+        Lambda: ``lambda ||Phi||^2`` for every matrix.  The default is too small to matter, for any number of records: a mechanism
+        adds the strong convexity that privacy needs beyond it.
     trace : float
         Weight of the trace of the inverse covariances.
     radius : float
@@ -65,8 +64,6 @@ def template(
             f"large_margin_gaussian_mixture: competitors must be 'summed' or 'soft', not {competitors!r}."
         )
     summed = classes == 2 or competitors == "summed"
-    if regularization is None:
-        regularization = 0.01 if summed else 0.02 / (classes * (1 + np.log(classes - 1)))
     size = features + 1
     Phi = [
         [cp.Variable((size, size), PSD=True, name=f"Phi_{c}_{k}") for k in range(components)] for c in range(classes)

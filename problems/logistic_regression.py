@@ -6,7 +6,7 @@ import dpconvex as dp
 
 
 def template(
-    *, features: int, classes: int = 2, regularization: float = 0.01, radius: float = 1.0, labels: tuple = (-1, 1)
+    *, features: int, classes: int = 2, regularization: float = 1e-6, radius: float = 1.0, labels: tuple = (-1, 1)
 ) -> dp.Template:
     """Return the template.
 

@@ -10,7 +10,7 @@ def template(
     *,
     features: int,
     classes: int = 4,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     bound: float = 3.0,
     radius: float = 1.0,
     labels: tuple | None = None,

@@ -6,7 +6,7 @@ import numpy as np
 import dpconvex as dp
 
 
-def template(*, features: int, regularization: float = 0.01, radius: float = 1.0, width: float = 0.5) -> dp.Template:
+def template(*, features: int, regularization: float = 1e-6, radius: float = 1.0, width: float = 0.5) -> dp.Template:
     """Return the template.
 
     A record is the difference x of two objects and whether they are alike; alike pairs should be closer than the threshold

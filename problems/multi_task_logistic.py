@@ -11,7 +11,7 @@ def template(
     features: int,
     classes: int = 2,
     tasks: tuple = ("first", "second", "third"),
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     coupling: float = 0.1,
     radius: float = 1.0,
     labels: tuple = (-1, 1),

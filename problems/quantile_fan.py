@@ -10,7 +10,7 @@ def template(
     *,
     features: int,
     quantiles: tuple = (0.1, 0.5, 0.9),
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
     width: float = 0.1,

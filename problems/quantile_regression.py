@@ -9,7 +9,7 @@ def template(
     *,
     features: int,
     quantile: float = 0.5,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     radius: float = 1.0,
     target: float = 1.0,
     width: float = 0.1,

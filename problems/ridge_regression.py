@@ -6,7 +6,7 @@ import dpconvex as dp
 
 
 def template(
-    *, features: int, regularization: float = 0.01, radius: float = 1.0, target: float = 1.0, bound: float = 1.0
+    *, features: int, regularization: float = 1e-6, radius: float = 1.0, target: float = 1.0, bound: float = 1.0
 ) -> dp.Template:
     """Return the template.
 

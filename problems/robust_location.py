@@ -6,7 +6,7 @@ import numpy as np
 import dpconvex as dp
 
 
-def template(*, features: int, regularization: float = 0.01, radius: float = 1.0, scale: float = 0.2) -> dp.Template:
+def template(*, features: int, regularization: float = 1e-6, radius: float = 1.0, scale: float = 0.2) -> dp.Template:
     """Return the template: not classification, but a summary of where people are.
 
     Each record pulls with ``sqrt(scale^2 + ||x - m||^2)``, so nobody pulls harder than a unit, however far away.

@@ -31,7 +31,7 @@ def template(
     *,
     features: int,
     classes: int = 2,
-    regularization: float = 0.01,
+    regularization: float = 1e-6,
     radius: float = 1.0,
     width: float = 0.5,
     labels: tuple = (-1, 1),

@@ -31,14 +31,12 @@ LABELS = ("benign", "malignant")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 QUICK = (0.3, 3.0, 30.0)
 TEST_SIZE = 100
-REGULARIZATION = 1e-3
 
 ABOUT = f"""\
 Breast Cancer Wisconsin (Original): {{size}} records for training, {TEST_SIZE} for testing, 9 gradings from 1 to 10.
 Features are scaled by these public bounds: (x - 1)/9, centred, then into the unit ball.
-Large-margin Gaussians with regularization {REGULARIZATION:g}, fixed without the data: at parameters of norm 7, the mechanism's
-guess of their size, the penalty is a twentieth of the loss of no classifier at all.  What privacy needs beyond that, the
-mechanism adds by itself, from public numbers.
+Large-margin Gaussians with the problem's own regularization, fixed without the data and too small to matter.  What privacy needs
+beyond that, the mechanism adds by itself, from public numbers.
 """
 
 FOOTNOTE = """\
@@ -86,7 +84,7 @@ class Study:
 
 def learner() -> dp.Template:
     """Return the classifier; the same for every epsilon."""
-    return dp.load("large_margin_gaussian", features=9, labels=LABELS, regularization=REGULARIZATION)
+    return dp.load("large_margin_gaussian", features=9, labels=LABELS)
 
 
 def study(draws: int, epsilons: Sequence[float] = EPSILONS, seed: int | None = None, progress: bool = True) -> Study:

@@ -47,6 +47,19 @@ class Nothing:
         """Return 0."""
         return np.zeros(self.dim)
 
+    @property
+    def records(self) -> int:
+        """Return 0."""
+        return 0
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Return 0."""
+        return np.zeros(self.dim)
+
+    def public_gradient(self, theta: Array) -> Array:
+        """Return 0."""
+        return np.zeros(self.dim)
+
     def project(self, theta: Array) -> Array:
         """Note the point, and return 0."""
         self.seen.append(theta)
@@ -91,7 +104,8 @@ def drawn(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, dr
     rng = system_generator()
     if not certificate.minimises:
         steps = int(certificate.settings["steps"])
-        one = replace(certificate, settings={**certificate.settings, "steps": float(min(steps, draws))})
+        settings = {**certificate.settings, "steps": float(min(steps, draws)), "momentum": 0.0}
+        one = replace(certificate, settings=settings)
         found: list[Array] = []
         while len(found) < draws:
             engine = Nothing(dim)

@@ -226,6 +226,9 @@ def constants(analysis: Analysis, certificate: Certificate | None) -> dict[str, 
         move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
         bound, sensitivity = certificate.gradient_bound, certificate.sensitivity
         eigenvalue = certificate.hessian_bound
+        if "clip" in certificate.settings:  # holds by itself; what can be wrong is what it is compared with
+            bound = analysis.gradient_bound
+            sensitivity = analysis.replacement_bound if move == "difference" else bound
     goals["gradient_bound"] = bound, {"gradient": 1.0}
     goals["sensitivity"] = sensitivity, {move: 1.0}
     if curved:

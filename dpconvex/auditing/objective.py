@@ -90,8 +90,7 @@ def attack_objective(analysis: Analysis, certificate: Certificate, effort: Effor
 
 def left_delta(certificate: Certificate) -> float:
     """Return the delta that is claimed of the mechanism by itself."""
-    paid = sum(part.delta for part in (certificate.cover, certificate.clustering) if part is not None)
-    return max(certificate.delta - paid, 0.0)
+    return certificate.noise_delta
 
 
 class Objective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,14 @@ from dpconvex.auditing.neighbour_search import Candidates, Goal, Search, climb, 
 from dpconvex.auditing.noises import LogNoise, gaussian_density
 from dpconvex.auditing.objective import Effort, left_delta
 from dpconvex.auditing.report import Attack
+from dpconvex.auditing.sampled import SampledProfile
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.release.whitening import second_moment
 
-__all__ = ["attack_cover", "attack_gradients", "attack_output", "profile_delta"]
+__all__ = ["attack_cover", "attack_gradients", "attack_output", "attack_whitening", "profile_delta"]
 
 Array = NDArray[np.float64]
 
@@ -71,12 +74,35 @@ def attack_gradients(analysis: Analysis, certificate: Certificate, effort: Effor
     """Attack noisy gradient descent by the largest difference of two gradients, seen in every step."""
     learner = Learner(analysis, certificate.size, STAND_IN, rng)
     one, _, difference = worst_candidate(learner, certificate, Goal("gradient"), effort, rng)
-    steps = certificate.settings["steps"]
+    steps, clip = certificate.settings["steps"], certificate.settings.get("clip")
+    if clip is not None:
+        return attack_clipped(learner, certificate, one, clip)
     notes = (
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the average of the iterates alone learns less.",
     )
     return shifted(learner, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
+
+
+def attack_clipped(learner: Learner, certificate: Certificate, one: Candidates, clip: float) -> Attack:
+    """Attack descent on clipped gradients by what is left of the two records' gradients, seen in every step."""
+    lift = learner.frame @ one.frame
+    first, second = (records.slopes(one.point[:, None], lift)[0][0, 0] for records in (one.first, one.second))
+    difference = float(np.linalg.norm(shortened(first, clip) - shortened(second, clip)))
+    steps, rate = certificate.settings["steps"], certificate.settings.get("sampling")
+    note = f"All {steps:g} noisy sums are seen, and all are taken where the two clipped gradients differ by {difference:.6g}."
+    if rate is None:
+        return shifted(
+            learner, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", (note,)
+        )
+    found = shifted(learner, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", (note,))
+    profile = SampledProfile(difference / certificate.noise_scale, rate, int(steps))
+    return replace(found, found_epsilon=profile.epsilon(found.delta), found_delta=profile.delta(found.epsilon))
+
+
+def shortened(gradient: Array, clip: float) -> Array:
+    """Clip one gradient."""
+    return gradient * min(1.0, clip / max(float(np.linalg.norm(gradient)), 1e-300))
 
 
 def worst_candidate(
@@ -159,6 +185,27 @@ def shifted(
         answer=learner.form.space.unpack(theta),
         notes=notes,
     )
+
+
+def attack_whitening(certificate: Certificate) -> list[Attack]:
+    """Attack a noisy second moment by the records that move it farthest, and both stages together where both are Gaussian."""
+    noise = certificate.whitening
+    assert noise is not None
+    record = np.zeros((1, noise.features))
+    record[0, 0] = noise.radius
+    moved = second_moment(record, noise.features, noise.radius).astype(float)
+    if certificate.privacy.adjacency == "replace-one":
+        other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
+        moved -= second_moment(other, noise.features, noise.radius)
+    shift = float(np.linalg.norm(moved)) / noise.scale
+    if not noise.composed:
+        found = profile_epsilon(noise.delta, shift), profile_delta(noise.epsilon, shift)
+        return [Attack("whitening", noise.epsilon, noise.delta, *found, "Gaussian profile of the second moment")]
+    both = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
+    epsilon, delta = noise.epsilon + certificate.noise_epsilon, certificate.noise_delta
+    found = profile_epsilon(delta, both), profile_delta(epsilon, both)
+    how = "Gaussian profile of the second moment and of the noise as certified"
+    return [Attack("whitening and noise together", epsilon, delta, *found, how)]
 
 
 def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:

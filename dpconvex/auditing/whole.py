@@ -14,7 +14,7 @@ from dpconvex.auditing.objective import Effort, attack_objective
 from dpconvex.auditing.released_statistics import attack_statistics
 from dpconvex.auditing.report import Attack, Audit
 from dpconvex.auditing.runs import attack_runs
-from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output
+from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output, attack_whitening
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
@@ -24,6 +24,7 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS
+from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import Repetitions
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import analyse, verify
@@ -50,6 +51,7 @@ def audit(
     runs: int = 0,
     backend: Any = None,
     seed: int | None = None,
+    whitening: PrivateWhitening | None = None,
 ) -> Audit:
     """Attack a whole promise, epsilon and delta, and say how near the attack came.
 
@@ -84,6 +86,8 @@ def audit(
         For these fits; as for `solve`.
     seed : int, optional
         Seed of the search, to repeat it.
+    whitening : PrivateWhitening, optional
+        As for `verify`; only without `repetitions`, `share` and `runs`.
 
     Returns
     -------
@@ -111,6 +115,8 @@ def audit(
     (True, True)
     """
     check_options(effort, runs, selection, repetitions)
+    if whitening is not None and (runs or repetitions is not None or share is not None):
+        raise TemplateError("audit: with whitening, leave out runs, repetitions and share.")
     rng = np.random.default_rng(seed)
     work, chosen = Effort.of(float(effort)), mechanism if mechanism is not None else Automatic()
     candidates = [template] if isinstance(template, Template) else list_of(template)
@@ -125,7 +131,7 @@ def audit(
     attacks: list[Attack] = []
     certificate = None
     for k, candidate in enumerate(candidates):
-        certificate = certified(candidate, privacy, each, chosen, cover, share)
+        certificate = certified(candidate, privacy, each, chosen, cover, share, whitening)
         found = attack_certificate(candidate, certificate, chosen, work, rng)
         if runs:
             found.append(attack_runs(candidate, certificate, chosen, found[0], backend, int(runs)))
@@ -167,24 +173,32 @@ def attack_certificate(
     """Attack every part of one fit."""
     if certificate.perturbed == "statistics":
         return attack_statistics(template, certificate, DRAWS, rng)
-    analysis = analyse(template)
+    analysis = analyse(template, mechanism)
     attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
     found = [attack[certificate.perturbed](analysis, certificate, work, rng)]
     if certificate.noise_dimension:
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:
         found.append(attack_cover(certificate.cover))
+    if certificate.whitening is not None:
+        found.extend(attack_whitening(certificate))
     if certificate.clustering is not None:
         found.append(attack_clustering(certificate.clustering, certificate.privacy.adjacency))
     return found
 
 
 def certified(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism, cover: Cover | None, share: float | None
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    cover: Cover | None,
+    share: float | None,
+    whitening: PrivateWhitening | None,
 ) -> Certificate:
     """Return the certificate that is to be attacked."""
     if share is None:
-        return verify(template, privacy, size, mechanism, cover)
+        return verify(template, privacy, size, mechanism, cover, whitening=whitening)
     return verify_mixture(template, privacy, size, mechanism, cover, share=share)
 
 

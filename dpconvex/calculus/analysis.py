@@ -103,14 +103,18 @@ class Analysis:
         One for each combination of discrete fields that is examined (`LossForm.labels`).
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
+    unbounded : DPConvexError or None
+        Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
     public : sparse array, shape (dim, dim), or None
         A Hessian that is the regularizer's besides its own (mean form).
     """
 
     obstacle: DPConvexError | None = None
 
-    def __init__(self, form: LossForm, public: sp.csr_array | None = None) -> None:
-        self.form, self.public = form, public
+    def __init__(
+        self, form: LossForm, unbounded: DPConvexError | None = None, public: sp.csr_array | None = None
+    ) -> None:
+        self.form, self.unbounded, self.public = form, unbounded, public
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
@@ -119,7 +123,8 @@ class Analysis:
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
         self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
-        self.losses = tuple(self._bounds(walker, k) for k in range(len(form.losses)))
+        count = 0 if unbounded is not None else len(form.losses)
+        self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
     def _bounds(self, walker: Walker, k: int) -> LossBounds:
         loss = self.form.losses[k]
@@ -163,7 +168,7 @@ class Analysis:
         shared = None if self.public is not None else shared_curvature(self.form)
         if shared is None:
             return self
-        found = Analysis(shared.form, shared.hessian)
+        found = Analysis(shared.form, public=shared.hessian)
         # The differences are the same ones, and each reading bounds them.
         found.__dict__["replacement_bound"] = min(found.replacement_bound, self.replacement_bound)
         return found

@@ -58,10 +58,10 @@ class LossForm:
 
     exchange: Exchange | None = None
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: Template, convex: bool = True) -> None:
         self.template = template
         check_public(template)
-        check_loss(template)
+        check_loss(template, convex)
         self.space = Space(template.variables)
         self.feasible: FeasibleSet = feasible_set(self.space, template.constraints)
         self.bases = Bases(template.record)
@@ -177,10 +177,10 @@ def check_public(template: Template) -> None:
             )
 
 
-def check_loss(template: Template) -> None:
-    """Refuse a loss that is not convex, or does not depend on a variable."""
+def check_loss(template: Template, convex: bool = True) -> None:
+    """Refuse a loss that is not convex, where it has to be, or does not depend on a variable."""
     for values, loss in zip(template.record.combinations, template.losses, strict=True):
-        if not is_convex(loss):
+        if convex and not is_convex(loss):
             where = f" for {values}" if values else ""
             place = obstacle(loss)
             why, remedy = why_not_convex(place)

@@ -128,7 +128,7 @@ def largest_margin_difference(analysis: Analysis) -> float:
     rows = [single_row(analysis, number) for number in range(len(form.leaves))]
     found = float(np.inf)
     # Points that move with K, so that the bound does not depend on where K lies.
-    for center in form.feasible.centers or (np.zeros(form.space.dim),):
+    for center in form.feasible.middles or (np.zeros(form.space.dim),):
         reach = form.feasible.reach_on(touched, center) if center.any() else form.feasible.norm_on(touched)
         kinds: dict[bytes, Slopes] = {}
         for number, row in enumerate(rows):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
+from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
@@ -89,6 +90,17 @@ class BatchedLoss:
     def gradient(self, theta: Array) -> Array:
         """Gradient of the sum of the losses, shape (dim,)."""
         return self.value_and_gradient(theta)[1]
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        theta = np.asarray(theta, dtype=float)
+        if isinstance(self._engine, BlockEngine) and self._norms is not None:
+            return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
+        return self._whole.clipped_gradient(theta, clip, chosen)
+
+    @cached_property
+    def _norms(self) -> GradientNorms | None:
+        return gradient_norms(self._engine.form) if isinstance(self._engine, BlockEngine) else None
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import Pairwise, SparseRows
+from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
 from dpconvex.evaluation.shared_forms import LeafForm
@@ -24,6 +25,7 @@ __all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Chosen = NDArray[np.bool_]
 Block = dict[str, Any]
 
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; or it takes
@@ -61,6 +63,7 @@ class BlockEngine:
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self.work = 0.0
+        self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
             name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
@@ -123,18 +126,18 @@ class BlockEngine:
             group = self.batch.group[number * self.step : (number + 1) * self.step]
             yield partial(read, functions), group, shares
 
-    def _sums(self, function: Callable[[Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
+    def _sums(self, function: Callable[[int, Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
 
-        def task(read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            return function(read(), group, shares)
+        def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            return function(number, read(), group, shares)
 
         total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
             # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
             fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
             workers = 1 if fetching else min(threads, len(self.plan))
-            for value, part in in_order((partial(task, *block) for block in self._blocks()), workers):
+            for value, part in in_order((partial(task, k, *block) for k, block in enumerate(self._blocks())), workers):
                 total += value
                 slope.add(part)
         return total, np.asarray(self.form.map.T @ slope.value.ravel())
@@ -151,23 +154,50 @@ class BlockEngine:
         """Sum of the losses and its gradient, shape (dim,)."""
         coefficients, fast = self._coefficients(theta), self._pass()
 
-        def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            forms = self.design.forward(block, coefficients, len(group))
-            total, gradient = 0.0, np.zeros_like(forms)
-            for share in shares:
-                if share.scalar:
-                    values, part = self._scalar(share, forms, block, group)
-                else:
-                    leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
-                    values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
-                total += float(values.sum())
-                if share.scalar and share.rows is None:
-                    gradient = part[None]
-                else:
-                    gradient = self._collect(share, np.atleast_2d(part), gradient, group)
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            total, gradient = self._slopes(coefficients, fast, block, group, shares)
             return total, self.design.backward(block, gradient)
 
         return self._sums(one)
+
+    def clipped_gradient(self, theta: Array, clip: float, norms: GradientNorms, chosen: Chosen | None) -> Array:
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        coefficients, fast = self._coefficients(theta), self._pass()
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            if number not in self._lengths:
+                self._lengths[number] = norms.lengths(self.design, block, len(group))
+            lengths = self._lengths[number]
+            if chosen is not None:
+                rows = np.flatnonzero(chosen[number * self.step : number * self.step + len(group)])
+                if not len(rows):
+                    return 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
+                block, group, lengths = {name: c[rows] for name, c in block.items()}, group[rows], lengths[:, rows]
+                shares = self._shares(group)
+            with np.errstate(all="ignore"):
+                _, gradient = self._slopes(coefficients, fast, block, group, shares)
+                return 0.0, self.design.backward(block, clipped(gradient, norms.squares(gradient, lengths), clip))
+
+        return self._sums(one)[1]
+
+    def _slopes(
+        self, coefficients: Array, fast: bool, block: Block, group: Indices, shares: list[Share]
+    ) -> tuple[float, Array]:
+        """Sum of the losses of a block, and their gradients by the forms, shape (forms, records)."""
+        forms = self.design.forward(block, coefficients, len(group))
+        total, gradient = 0.0, np.zeros_like(forms)
+        for share in shares:
+            if share.scalar:
+                values, part = self._scalar(share, forms, block, group)
+            else:
+                leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
+                values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
+            total += float(values.sum())
+            if share.scalar and share.rows is None:
+                gradient = part[None]
+            else:
+                gradient = self._collect(share, np.atleast_2d(part), gradient, group)
+        return total, gradient
 
     def _scalar(self, share: Share, forms: Array, block: Block, group: Indices) -> tuple[Array, Array]:
         """Losses of a share's records, and their derivatives by the form or the leaf."""
@@ -181,7 +211,7 @@ class BlockEngine:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
         coefficients, along, fast = self._coefficients(theta), self._coefficients(direction), self._pass()
 
-        def one(block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
             both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
             forms, moves = both[: len(coefficients)], both[len(coefficients) :]
             return 0.0, self.design.backward(block, self._bent(block, group, shares, (forms, moves), fast))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import PIECE, Pairwise, in_pieces
+from dpconvex.evaluation.clipping import clipped
 from dpconvex.evaluation.derivatives import gradient, hessian_product, values
 from dpconvex.evaluation.lowered_template import LoweredTemplate
 from dpconvex.evaluation.programs import Lowered
@@ -23,6 +24,8 @@ Indices = NDArray[np.int64]
 
 # So many numbers of a kind are made at a time: they stay in a cache.
 CACHED = 2**16
+# Relative error of a squared norm, at most.
+ROUNDED = 1e-9
 
 
 class WholeLosses:
@@ -35,10 +38,15 @@ class WholeLosses:
     def _entries(self, theta: Array) -> Array:
         return np.asarray(self.lift @ theta)[:, None]
 
-    def _pieces(self, theta: Array) -> Iterator[tuple[Lowered, Indices, dict[Expression, Any], int]]:
+    def _pieces(
+        self, theta: Array, chosen: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[Lowered, Indices, dict[Expression, Any], int]]:
         """Yield programs, records, what stands in the slots, and how many records that is: one if it is the same for all."""
         entries = self._entries(theta)
-        for lowered, rows in self._groups:
+        for lowered, everyone in self._groups:
+            rows = everyone if chosen is None else everyone[chosen[everyone]]
+            if not len(rows):
+                continue
             step = PIECE * max(CACHED // (PIECE * max(len(lowered.place), 1)), 1)
             for start in range(0, len(rows), step if lowered.fields else len(rows)):
                 some = rows[start : start + step] if lowered.fields else rows
@@ -54,6 +62,16 @@ class WholeLosses:
             total += float(found.sum()) * (len(rows) // count)
             slope.add(self._placed(lowered, part, len(rows) // count))
         return total, np.asarray(self.lift.T @ slope.value)
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        total = Pairwise(np.zeros(self.lift.shape[1]))
+        for lowered, rows, leaves, count in self._pieces(theta, chosen):
+            with np.errstate(all="ignore"):
+                slopes = np.asarray(self.lift[lowered.place].T @ gradient(lowered.program, leaves, count)[1])
+                slopes = clipped(slopes, np.einsum("ij,ij->j", slopes, slopes) * (1 + ROUNDED), clip)
+            total.add(len(rows) // count * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0])
+        return np.asarray(total.value)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""

@@ -180,9 +180,14 @@ class FeasibleSet:
         square += float(np.sum(np.maximum(np.abs(self.lower[rest]), np.abs(self.upper[rest])) ** 2))
         return float(min([box, np.sqrt(square), *covering]))
 
-    @cached_property
+    @property
     def centers(self) -> tuple[Array, ...]:
-        """Points other than 0 that K may be bounded about, shape (dim,) each: the middles of bounds, and of balls."""
+        """Points other than 0 that K may be bounded about, shape (dim,) each."""
+        return tuple(point for point in self.middles if point.any())
+
+    @cached_property
+    def middles(self) -> tuple[Array, ...]:
+        """The middles of bounds, and those of balls, which move with K, shape (dim,) each."""
         finite = np.isfinite(self.lower), np.isfinite(self.upper)
         ends = [np.where(known, bound, 0.0) for known, bound in zip(finite, (self.lower, self.upper), strict=True)]
         middle = (ends[0] + ends[1]) / np.maximum(finite[0].astype(float) + finite[1], 1.0)
@@ -192,7 +197,7 @@ class FeasibleSet:
             if center is not None:
                 pieces[piece.coordinates] = center
         found = [middle] if np.array_equal(middle, pieces) else [middle, pieces]
-        return tuple(point for point in found if point.any() and np.isfinite(point).all())
+        return tuple(point for point in found if np.isfinite(point).all())
 
     def reach_on(self, coordinates: NDArray[np.int64], center: Array) -> float:
         """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite."""

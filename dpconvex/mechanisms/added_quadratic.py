@@ -1,13 +1,18 @@
 """How much strong convexity to add, and what every mechanism that minimises asks of the regularizer.
 
-If the user's mu is small, a quadratic of modulus Delta may be added; every Delta that is chosen without the data is private,
-and the one with the smallest predicted excess risk is taken (docs/theory.md, excess risk).
+If the user's mu is small, a quadratic of modulus Delta may be added; every Delta that is chosen without the data is private.
+Where a loss follows a target, or is the logarithm of a sum of exponentials, the one with the smallest predicted excess risk is
+taken, for parameters that are as long as is usual (`minimiser_radius`); hinges bend on a narrow band of margins only, where few
+records are: at most a share of epsilon is left to their curvature, and less where the margins that they ask for say so.
+Neither depends on the units of the loss, of the features or of the target; the numbers are measured over public data sets
+(docs/choosing.md), and prove nothing.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,26 +21,99 @@ from scipy.optimize import brentq, minimize_scalar
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
+from dpconvex.core.remembered import once
 from dpconvex.errors import TemplateError
 
-__all__ = ["best_added", "check_options", "not_strongly_convex", "reference_radius"]
+__all__ = [
+    "best_added",
+    "check_options",
+    "hinged",
+    "leaf_lengths",
+    "minimiser_radius",
+    "not_strongly_convex",
+    "reference_radius",
+    "shared_added",
+]
 
 Array = NDArray[np.float64]
 
-# Without a public guess, minimisers are taken to move the margins of the steepest records by this much.
-MARGIN = 10.0
+# How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
+# the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.
+MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
+# At most this part of epsilon is left to the largest curvature of hinges; a number whose exponential is one, too.
+SHARE, LARGEST_SHARE = 0.3, 500.0
+# A set of one point has a radius, too, that can be divided by.
+SMALLEST = 1e-100
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-4, 30.0, 60)])
 ACCURACY = 1e-6
+# Above the logarithms of all numbers, and a number itself, so that a search can step on it.
+HOPELESS = 1e3
 # Noise is predicted to fewer digits than this fraction of it.
 UNSURE = 1e-3
 
 
+class Lengths(NamedTuple):
+    """How long parameters are that move leaves as far as is usual; 0 where there is no leaf of that kind."""
+
+    margin: float
+    hinge: float
+    target: float
+
+
 def reference_radius(analysis: Analysis, given: float | None) -> float:
-    """Return a guess of the norm of the minimiser from public numbers; it steers choices and proves nothing."""
+    """Return a guess of the norm of a good answer from public numbers, the same for every mechanism."""
     if given is not None:
         return given
-    return MARGIN / max(analysis.gradient_bound, 1e-300)
+    lengths = leaf_lengths(analysis)
+    usual = lengths.hinge if hinged(analysis) and lengths.hinge else max(lengths.margin, lengths.target)
+    return max(min(usual, analysis.form.feasible.norm_bound), SMALLEST)
+
+
+def minimiser_radius(analysis: Analysis, given: float | None, size: int, noise: float) -> float:
+    """Return a guess of the norm of the minimiser under noise of that size on the sum of gradients."""
+    growth = (size * analysis.gradient_bound / max(noise, SMALLEST)) ** GROWTH if given is None else 1.0
+    return max(min(reference_radius(analysis, given) * growth, analysis.form.feasible.norm_bound), SMALLEST)
+
+
+def hinged(analysis: Analysis) -> bool:
+    """Say whether losses are hinges or the like: no target, and no logarithm of a sum of exponentials."""
+    bent = any(loss.scalar.logit is None and any(p.outer for p in loss.scalar.pieces) for loss in analysis.losses)
+    return bent and not leaf_lengths(analysis).target
+
+
+@once
+def leaf_lengths(analysis: Analysis) -> Lengths:
+    """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
+    gram, form = analysis.gram, analysis.form
+    rows = np.unique(np.concatenate(gram.rows), axis=0)
+    longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)), strict=True))
+    margin = hinge = target = 0.0
+    for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
+        for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
+            norm = longest[bytes(row)]
+            if norm > 0 and high > low:
+                target = max(target, FOLLOWED * float(high - low) / norm)
+            elif norm > 0:
+                margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)
+                hinge = max(hinge, HINGE * float(abs(low)) / norm)
+    return Lengths(margin, hinge, target)
+
+
+def shared_added(cost: Callable[[float], float], bend: float, regular: float, epsilon: float) -> float:
+    """Return the modulus to add so that the largest eigenvalue costs its share of epsilon, and all of them at most twice that."""
+    mu = max(regular, bend / math.expm1(min(SHARE * epsilon, LARGEST_SHARE)))
+    if cost(mu) > 2 * SHARE * epsilon:
+        mu = math.exp(affordable(cost, math.log(mu), 2 * SHARE * epsilon))
+    return mu - regular
+
+
+def affordable(cost: Callable[[float], float], start: float, epsilon: float) -> float:
+    """Return the logarithm of the modulus at which curvature costs so much."""
+    high = start
+    while cost(math.exp(high)) >= epsilon:
+        high += 1.0
+    return float(brentq(lambda t: cost(math.exp(t)) - epsilon, start, high))
 
 
 def best_added(
@@ -58,10 +136,7 @@ def best_added(
 
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
-        high = start
-        while cost(math.exp(high)) >= epsilon:
-            high += 1.0
-        start = float(brentq(lambda t: cost(math.exp(t)) - epsilon, start, high))
+        start = affordable(cost, start, epsilon)
     grid = start + STEPS
     values = lowest(price, noise, grid)
     best = int(np.argmin(values))
@@ -96,8 +171,8 @@ def lowest(price: Callable[[float], float], noise: Callable[[float], float], gri
 
 
 def logarithm(value: float) -> float:
-    """Return the logarithm of a risk, infinite where there is no proof."""
-    return math.log(value) if math.isfinite(value) else math.inf
+    """Return the logarithm of a risk; where there is no proof, one larger than that of any number."""
+    return math.log(value) if math.isfinite(value) else HOPELESS
 
 
 def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:

@@ -38,6 +38,22 @@ class Engine(Protocol):
         """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
         ...
 
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        ...
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,).
+
+        `chosen`, shape (records,), leaves out the other records.
+        """
+        ...
+
+    def public_gradient(self, theta: Array) -> Array:
+        """Return the gradient of size times the regularizer, shape (dim,)."""
+        ...
+
     def project(self, theta: Array) -> Array:
         """Project on the feasible set K."""
         ...

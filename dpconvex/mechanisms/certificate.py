@@ -14,13 +14,14 @@ from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
+from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 
 __all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
 # Parts of a certificate that are objects of their own.
-PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise}
+PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise, "whitening": WhiteningNoise}
 
 
 COMPARED = (
@@ -96,6 +97,8 @@ class Certificate:
         What is added to the computed answer on its way out; None for a mechanism by itself, which releases nothing yet.
     clustering : ClusteringNoise or None
         What pays for component labels that were learnt from the data; None if there are none.
+    whitening : WhiteningNoise or None
+        What pays for a noisy second moment of the records, which they are whitened by; None if they are not.
     event : Event or None
         What the release is for accounting, which a `Budget` keeps; None if nothing but its promise is known.
     """
@@ -123,6 +126,7 @@ class Certificate:
     settings: dict[str, float] = field(default_factory=dict)
     cover: IntegerNoise | None = None
     clustering: ClusteringNoise | None = None
+    whitening: WhiteningNoise | None = None
     event: Event | None = field(default=None, repr=False)
 
     @property
@@ -134,6 +138,12 @@ class Certificate:
     def delta(self) -> float:
         """The promised delta."""
         return self.privacy.delta
+
+    @property
+    def noise_delta(self) -> float:
+        """The part of delta that pays for the noise: what the other parts leave."""
+        paid = sum(getattr(self, name).delta for name in PARTS if getattr(self, name) is not None)
+        return max(self.delta - paid, 0.0)
 
     @property
     def minimises(self) -> bool:
@@ -210,6 +220,8 @@ class Certificate:
             yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
         if self.clustering is not None:
             yield from clustering_rows(self.clustering)
+        if self.whitening is not None:
+            yield from self.whitening.rows()
 
     def _statistics_rows(self) -> Iterator[tuple[str, str, str]]:
         root = self.derivation
@@ -273,6 +285,9 @@ class Certificate:
                 yield self.cover.counting, "a noisy number of records, which tau depends on"
         if self.clustering is not None:
             yield self.clustering.epsilon, "the component labels: noisy k-means"
+        if self.whitening is not None:
+            together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
+            yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
 
     def _repr_html_(self) -> str:
         paid = [

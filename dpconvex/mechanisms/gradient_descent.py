@@ -27,6 +27,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.clipped_descent import Options, certify_clipped, descend
 from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
 from dpconvex.mechanisms.rounding import covered_count
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
@@ -43,6 +44,8 @@ SMALLEST_RADIUS = 1e-100
 GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
+# What is usual with clipped gradients.
+CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 ASSUMPTIONS = (
     "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
@@ -54,9 +57,13 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True)
 class NoisyGradientDescent:
-    """Projected full-batch gradient descent with Gaussian noise; releases the average iterate.
+    """Projected gradient descent with Gaussian noise; releases the average iterate, or with clipped gradients the last one.
 
-    Needs a bounded set K with a projection, and a promise with delta.  The loss may have kinks, the regularizer may be none.
+    Needs a promise with delta, and a projection on the set K.  Without a clip, K has to be bounded, and the loss Lipschitz on it;
+    it may have kinks, and the regularizer may be none.
+
+    With a clip, every record's gradient is scaled down to that norm, and nothing else is asked of the loss: no convexity, no
+    bound on its slope or on K.  Nothing is then claimed about accuracy.
 
     Parameters
     ----------
@@ -66,22 +73,64 @@ class NoisyGradientDescent:
         A public bound on the distance from the start (the point of K next to 0) to the minimiser; None takes it from K.  It
         only sets the step size: every choice is private.
     step_size : float or None
-        In sum form; None is ``R / (B sqrt(T))``.
+        In sum form; None is ``R / (B sqrt(T))``, and with a clip a rule from public numbers (docs/theory.md).
+    clip : float or None
+        Largest norm of a record's gradient (loss per unit of the parameters).  A quarter of the gradient bound is a good choice;
+        more than all of it changes nothing.
+    sampling : float or None
+        With a clip, under add-remove: the probability with which each record takes part in each step, independently.
+        Privacy-loss distributions account for it (``pip install dpconvex[accounting]``).  None takes all records.
+    momentum : float or None
+        With a clip: the weight of earlier steps in the next one, in [0, 1).  None is 0.8.
+    average : float or None
+        With a clip: the fraction of the iterates, from the last one back, whose mean is released; None and 0 are the last one.
+    directions : float or None
+        With a clip: how many directions the records share evenly, if that is public; it allows for longer steps.  Private
+        whitening finds it out.
 
     Raises
     ------
     TemplateError
-        If an option is out of range.
+        If an option is out of range, or needs a clip.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("softmax_regression", features=2, classes=3, regularization=0)
+    >>> privacy = dp.Privacy(1.0, 1e-5, "add-remove")
+    >>> certificate = dp.verify(template, privacy, 1000, dp.NoisyGradientDescent(clip=0.3))
+    >>> round(certificate.sensitivity, 3)
+    0.3
     """
 
     steps: int | None = None
     radius: float | None = None
     step_size: float | None = None
+    clip: float | None = None
+    sampling: float | None = None
+    momentum: float | None = None
+    average: float | None = None
+    directions: float | None = None
 
     def __post_init__(self) -> None:
         if self.steps is not None and not is_whole(self.steps, 1):
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
-        check_options("NoisyGradientDescent", self, (), ("radius", "step_size"))
+        positive = ("radius", "step_size", "clip", "sampling", "directions")
+        check_options("NoisyGradientDescent", self, ("momentum", "average"), positive)
+        for name in ("sampling", "average", "momentum"):
+            value = getattr(self, name)
+            if value is not None and not (value < 1 or (value == 1 and name == "average")):
+                raise TemplateError(f"NoisyGradientDescent: {name} must be below 1, not {value!r}.")
+        for name in ("sampling", "momentum", "average", "directions"):
+            if self.clip is None and getattr(self, name) is not None:
+                raise TemplateError(
+                    f"NoisyGradientDescent: {name} is an option for clipped gradients; give a `clip` too."
+                )
+
+    @property
+    def bounds_gradients(self) -> bool:
+        """Whether gradients are clipped, so that no bound on those of the loss is needed."""
+        return self.clip is not None
 
     @property
     def name(self) -> str:
@@ -109,7 +158,9 @@ class NoisyGradientDescent:
         TemplateError
             If no bound on the regularizer's gradient is found and no step size is given.
         """
-        check_conditions(analysis, privacy)
+        check_conditions(analysis, privacy, self.clip is not None)
+        if self.clip is not None:
+            return certify_clipped(self._options(self.clip), analysis, privacy, size)
         rounding = gradient_rounding(analysis, covered_count(privacy, size))
         sensitivity = sensitivity_of(analysis, privacy) + 2 * rounding
         p = analysis.form.noise_dimension
@@ -151,8 +202,18 @@ class NoisyGradientDescent:
             event=Gaussian(math.sqrt(steps) * sensitivity / sigma * (1 + 1e-12)),
         )
 
+    def _options(self, clip: float) -> Options:
+        """Fill in what was not chosen."""
+        steps = CLIPPED_STEPS if self.steps is None else int(self.steps)
+        momentum = MOMENTUM if self.momentum is None else float(self.momentum)
+        return Options(
+            float(clip), steps, self.step_size, self.sampling, momentum, float(self.average or 0.0), self.directions
+        )
+
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
         """Descend, and average the iterates; returns coordinates, shape (dim,)."""
+        if "clip" in certificate.settings:
+            return descend(analysis, certificate, engine, rng)
         basis, p = analysis.form.basis, certificate.noise_dimension
         step = certificate.settings["step_size"]
         theta = engine.project(np.zeros(analysis.form.space.dim))
@@ -170,15 +231,15 @@ class NoisyGradientDescent:
         return GAUSSIAN.quantile(certificate.noise_dimension, certificate.noise_scale, each)
 
 
-def check_conditions(analysis: Analysis, privacy: Privacy) -> None:
+def check_conditions(analysis: Analysis, privacy: Privacy, clipped: bool) -> None:
     """Refuse what noisy gradient descent cannot do."""
     feasible = analysis.form.feasible
     check_delta(privacy, "noisy gradient descent", "use ObjectivePerturbation or OutputPerturbation")
-    if not feasible.bounded:
+    if not feasible.bounded and not clipped:
         raise NotPrivate(
             "noisy gradient descent needs bounded parameters: its steps and its risk scale with their size",
             feasible.describe(),
-            "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds",
+            "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds; or clip gradients",
         )
     if not feasible.has_projection:
         raise NotPrivate(

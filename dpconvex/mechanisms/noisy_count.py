@@ -17,6 +17,7 @@ from dpconvex.errors import DomainError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.clipped_descent import reclipped
 from dpconvex.mechanisms.gradient_descent import gradient_rounding
 from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
 from dpconvex.mechanisms.residual_noise import (
@@ -62,6 +63,8 @@ def enlarged(
     """Return a certificate with a tolerance that is reached for so many records, paid by the noise where it is to be."""
     before = certificate.tolerance
     if not certificate.minimises:
+        if "clip" in certificate.settings:
+            return reclipped(analysis, certificate, cover.records, records)
         more = 2 * (gradient_rounding(analysis, records) - gradient_rounding(analysis, cover.records))
         return scaled(certificate, certificate.sensitivity, more, before, "sensitivity")
     cap = noise_cap(mechanism, certificate)

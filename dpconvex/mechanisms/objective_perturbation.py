@@ -26,7 +26,16 @@ from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.added_quadratic import (
+    best_added,
+    check_options,
+    hinged,
+    leaf_lengths,
+    minimiser_radius,
+    not_strongly_convex,
+    reference_radius,
+    shared_added,
+)
 from dpconvex.mechanisms.advice import advise
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
@@ -38,6 +47,8 @@ __all__ = ["ObjectivePerturbation"]
 Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
+# So many times the largest curvature, over epsilon, makes curvature free.
+FREE = 1e6
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
@@ -56,8 +67,8 @@ class ObjectivePerturbation:
         Gamma-distributed norm and uniform direction, for pure epsilon; Gaussian noise, for (epsilon, delta); or matrix-shaped
         noise, for pure epsilon where every gradient is a matrix of rank one (softmax, large-margin Gaussians).
     added : float or None
-        Modulus of a quadratic to add to the objective, in sum form; None picks the one with the smallest predicted excess
-        risk, which uses public numbers only.
+        Modulus of a quadratic to add to the objective, in sum form; None picks one from public numbers only, by
+        the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
     tolerance : float
@@ -168,7 +179,7 @@ class ObjectivePerturbation:
             raise NotPrivate(*not_strongly_convex(analysis))
 
     def _choose(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
-        """Pick the added modulus with the smallest predicted excess risk; public numbers only.
+        """Pick the added modulus, by a share of epsilon or by the smallest predicted excess risk; public numbers only.
 
         The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
         """
@@ -184,9 +195,20 @@ class ObjectivePerturbation:
         def risk(mu: float) -> float:
             return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
 
-        radius = reference_radius(analysis, self.reference_norm)
+        least = 0.0
+        if self.reference_norm is None and hinged(analysis):
+            least = shared_added(cost, analysis.hessian_bound, regular, privacy.epsilon)
+            if not leaf_lengths(analysis).hinge:
+                return least
         joint = isinstance(self.law, GaussianLaw)  # curvature may be free there, whatever its own supremum
-        return best_added(risk, regular, radius, None if joint else cost, privacy.epsilon)
+        radius = self._radius(analysis, privacy, size)
+        return max(least, best_added(risk, regular, radius, None if joint else cost, privacy.epsilon))
+
+    def _radius(self, analysis: Analysis, privacy: Privacy, size: int) -> float:
+        """Guess the norm of the minimiser, with the noise that there is when curvature is free."""
+        free = analysis.moduli(size, FREE * max(analysis.hessian_bound, size * analysis.modulus) / privacy.epsilon)
+        noise = np.sqrt(self.law.square(analysis, privacy, free))
+        return minimiser_radius(analysis, self.reference_norm, size, float(noise))
 
 
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:

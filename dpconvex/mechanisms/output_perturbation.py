@@ -31,7 +31,13 @@ from dpconvex.core.evaluate import evaluate
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.added_quadratic import best_added, check_options, not_strongly_convex, reference_radius
+from dpconvex.mechanisms.added_quadratic import (
+    best_added,
+    check_options,
+    minimiser_radius,
+    not_strongly_convex,
+    reference_radius,
+)
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
@@ -133,8 +139,10 @@ class OutputPerturbation:
         regular = size * proof.modulus
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
+        noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
         if added is None:
-            added = best_added(risk, regular, reference_radius(analysis, self.reference_norm))
+            added = best_added(risk, regular, minimiser_radius(analysis, self.reference_norm, size, noise))
+        radius = reference_radius(analysis, self.reference_norm)
         mu = regular + added
         width = 0.0
         smooth = analysis
@@ -166,7 +174,7 @@ class OutputPerturbation:
             perturbed="output",
             noise=self.noise,
             mean_noise=self.law.mean(p, scale),
-            predicted_risk=added * reference_radius(analysis, self.reference_norm) ** 2 / 2 + risk(mu),
+            predicted_risk=added * radius**2 / 2 + risk(mu),
             settings=settings,
             event=Gaussian(reach / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )

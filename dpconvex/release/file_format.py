@@ -17,6 +17,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.whitening import Whitening
 
 __all__ = ["pack", "plain_value", "unpack"]
 
@@ -24,7 +25,9 @@ Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex release", 1
 HEADER = "header"
-KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table"}
+KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table", "whitening"}
+# Entries that files of earlier versions do not have.
+LATER = {"whitening": None}
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
@@ -68,10 +71,12 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
             "read it with the dpconvex that wrote it, or a later one."
         )
     try:
+        header = {**LATER, **header}
         if set(header) != KEYS:
             raise ValueError(f"its header has the entries {sorted(header)}")
-        names = header["names"]
-        if set(members) != {member(index) for index in range(len(names))} or len(set(names)) != len(names):
+        names, whitening = header["names"], header["whitening"]
+        arrays = len(names) + (whitening is not None)
+        if set(members) != {member(index) for index in range(arrays)} or len(set(names)) != len(names):
             raise ValueError("names and arrays do not match")
         fields = {
             "certificate": None if header["certificate"] is None else proof(header["certificate"]),
@@ -79,6 +84,9 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
             "not_private_because": str(header["not_private_because"]),
             "source": None if header["source"] is None else tuple(header["source"]),
             "schema": None if header["table"] is None else Schema.from_dict(header["table"]),
+            "whitening": None
+            if whitening is None
+            else Whitening(str(whitening[0]), float(whitening[1]), members[member(len(names))]),
         }
         return fields, {name: members[member(index)] for index, name in enumerate(names)}
     except Exception as error:

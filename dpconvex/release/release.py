@@ -31,6 +31,7 @@ from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
 from dpconvex.release.outputs import replaceable, write_whole
+from dpconvex.release.whitening import Whitening
 
 __all__ = ["Release"]
 
@@ -60,6 +61,8 @@ class Release(Mapping[str, Array]):
         The template's, of the same arguments.
     schema : Schema, optional
         The declared columns that the features were read from, so that further records can be read alike.
+    whitening : Whitening, optional
+        The public matrix that records were whitened with; predictions whiten new ones alike.
 
     Raises
     ------
@@ -86,6 +89,7 @@ class Release(Mapping[str, Array]):
     decision: Predict | None = None
     probabilities: Predict | None = None
     schema: Schema | None = None
+    whitening: Whitening | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.parameters, Mapping):
@@ -191,6 +195,8 @@ class Release(Mapping[str, Array]):
             features = np.asarray(numbers("x", x), dtype=float)
         if not np.isfinite(features.data if sp.issparse(features) else features).all():
             raise DomainError(f"{name}: the features must be finite; some are NaN or infinite.")
+        if self.whitening is not None:
+            features = self.whitening(features)
         try:
             return np.asarray(function(dict(self.parameters), features))
         except DPConvexError:
@@ -328,7 +334,10 @@ class Release(Mapping[str, Array]):
             "source": None if self.source is None else list(self.source),
             "table": None if self.schema is None else self.schema.to_dict(),
         }
-        return pack(header, list(self.values()))
+        if self.whitening is None:
+            return pack(header, list(self.values()))
+        map_of = {"whitening": [self.whitening.field, self.whitening.radius]}
+        return pack(header | map_of, [*self.values(), self.whitening.matrix])
 
 
 def freeze(name: object, value: ArrayLike) -> Array:

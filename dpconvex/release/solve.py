@@ -6,9 +6,10 @@ Data enter here and nowhere else, after the certificate is fixed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,6 +29,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages, whitened_matrix
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
@@ -35,8 +37,12 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
-from dpconvex.release.verify import analyse, check_solvable, form_of, verify
+from dpconvex.release.verify import analyse, check_solvable, form_of, planned, verify
+from dpconvex.release.whitening import Whitening, second_moment
 from dpconvex.solvers.problem import Problem
+
+if TYPE_CHECKING:
+    from dpconvex.evaluation.batch_loss import BatchedLoss
 
 __all__ = ["solve"]
 
@@ -56,6 +62,7 @@ def solve(
     label: str = "solve",
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: PrivateWhitening | None = None,
 ) -> Release:
     """Fit a template privately.
 
@@ -83,6 +90,9 @@ def solve(
         For tests.  The release then says that it is not private.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; as for `verify`.
+    whitening : PrivateWhitening, optional
+        A first stage, from a share of the same promise.  The parameters are then those for whitened records, and the release
+        predicts from original ones.
 
     Returns
     -------
@@ -102,13 +112,16 @@ def solve(
     """
     chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
-    certificate = verify(template, privacy, public, chosen, cover)
-    check_solvable(template)
+    certificate = verify(template, privacy, public, chosen, cover, whitening=whitening)
+    check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label, certificate.event)
+    if whitening is not None:  # planned again, as it was for the certificate
+        stages = planned(whitening, cover, chosen, analyse(template, chosen), privacy, public)
+        return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
 
@@ -133,7 +146,7 @@ def run_certified(
         )
     if certificate.perturbed == "statistics":
         return release_statistics(form_of(template), batch, certificate, source).fit()
-    analysis = analyse(template)
+    analysis = analyse(template, mechanism)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
         certificate = for_count(mechanism, analysis, certificate, bound)
@@ -151,6 +164,32 @@ def run_certified(
         decision=template.decision,
         probabilities=template.probabilities,
     )
+
+
+def run_whitened(
+    template: Template,
+    data: Mapping[str, ArrayLike],
+    certificate: Certificate,
+    stages: Stages,
+    mechanism: Mechanism,
+    backend: Any,
+    source: NoiseSource,
+    *,
+    clip: bool = False,
+) -> Release:
+    """Release a noisy second moment, whiten the records by it, and run a mechanism on these; the promise is paid for."""
+    noise = stages.noise
+    columns = template.record.held(data)
+    batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    moment = stages.released(second_moment(batch.fields[noise.field], noise.features, noise.radius), source.apart())
+    matrix, directions = whitened_matrix(moment, noise.sigma)
+    whitening = Whitening(noise.field, noise.radius, matrix)
+    fit = stages.adapted(analyse(template, mechanism), directions)
+    records = {**columns, noise.field: whitening(batch.fields[noise.field])}
+    release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
+    assert isinstance(release.certificate, Certificate)
+    whole = replace(stages.whole(release.certificate), advice=certificate.advice)
+    return replace(release, certificate=whole, whitening=whitening, **source.spending(certificate.privacy))
 
 
 class DataEngine:
@@ -217,6 +256,29 @@ class DataEngine:
     def gradient(self, theta: Array) -> Array:
         """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
         return self._plain.gradient(theta)
+
+    @cached_property
+    def _losses(self) -> BatchedLoss:
+        from dpconvex.evaluation.batch_loss import batched_loss
+
+        form = self.analysis.form
+        return batched_loss(form.template, form.space, self.batch)
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return self.batch.size
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        project = self.analysis.form.projection
+        if project is None:
+            return self._losses.clipped_gradient(theta, clip, chosen)
+        return project(self._losses.clipped_gradient(project(theta), clip, chosen))
+
+    def public_gradient(self, theta: Array) -> Array:
+        """Return the gradient of size times the regularizer, shape (dim,)."""
+        return self.size * self._losses.regularizer_value_and_gradient(theta)[1]
 
     def project(self, theta: Array) -> Array:
         """Project a noisy point on the feasible set K: post-processing, so how exactly that is done has nothing to hide."""

@@ -11,42 +11,49 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.remembered import once
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "form_of", "is_private", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "planned", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
 
 
-def analyse(template: Template) -> Analysis:
-    """Return the constants of a template, computed once."""
+def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
-    return analysed(template)
+    try:
+        return analysed(template)
+    except (NotPrivate, MissingRule) as error:
+        if not getattr(mechanism, "bounds_gradients", False):
+            raise
+        return analysed(template, type(error), str(error))
 
 
 @once
-def analysed(template: Template) -> Analysis:
-    """Do the work of `analyse`."""
-    form, obstacle = read(template)
-    found = Analysis(form)
+def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
+    """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
+    unbounded = None if reason is None else DPConvexError(why)
+    form, obstacle = read(template, convex=unbounded is None)
+    found = Analysis(form, unbounded=unbounded)
     found.obstacle = obstacle
     return found
 
 
 @once
-def read(template: Template) -> tuple[LossForm, DPConvexError | None]:
+def read(template: Template, convex: bool = True) -> tuple[LossForm, DPConvexError | None]:
     """Return the parts of a template, compared with its expressions, and why its program cannot be run, if it cannot."""
-    form = LossForm(template)
+    form = LossForm(template, convex)
     return form, check_translation(form)
 
 
@@ -58,7 +65,13 @@ def form_of(template: Template) -> LossForm:
 
 
 def verify(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    cover: Cover | None = None,
+    *,
+    whitening: PrivateWhitening | None = None,
 ) -> Certificate:
     """Prove that a mechanism on a template is private, or say why not.
 
@@ -70,10 +83,12 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one with the smallest predicted excess risk; where no gradient is
+        By default, among those that can be proved private, the one whose foreseen excess risk is smallest; where no gradient is
         bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
+    whitening : PrivateWhitening, optional
+        A first stage, from a share of the same promise.
 
     Returns
     -------
@@ -102,11 +117,15 @@ def verify(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
     if isinstance(chosen, SufficientStatistics):
+        if whitening is not None:
+            raise TemplateError(
+                "verify: released statistics need no whitening: every fit from them is free; leave it out."
+            )
         return verify_statistics(template, privacy, int(size), chosen, cover)
     try:
-        analysis = analyse(template)
+        analysis = analyse(template, chosen)
     except NotPrivate:
-        if not isinstance(chosen, Automatic):
+        if not isinstance(chosen, Automatic) or whitening is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
@@ -115,13 +134,30 @@ def verify(
         raise
     try:
         with computable(privacy):
-            certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+            if whitening is None:
+                certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
+            else:
+                certificate = planned(whitening, cover, chosen, analysis, privacy, int(size)).whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def planned(
+    whitening: PrivateWhitening,
+    cover: Cover | None,
+    mechanism: Mechanism,
+    analysis: Analysis,
+    privacy: Privacy,
+    size: int,
+) -> Stages:
+    """Prove a fit on whitened records."""
+    if not isinstance(whitening, PrivateWhitening):
+        raise TemplateError(f"verify: whitening must be a PrivateWhitening, not {whitening!r}.")
+    return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
 
 
 def verify_statistics(
@@ -140,19 +176,26 @@ def outlook(analysis: Analysis) -> tuple[str, ...]:
     return () if not feasible.by_multipliers else (f"Constraints: {feasible.handled}.",)
 
 
-def check_solvable(template: Template) -> None:
+def check_solvable(template: Template, mechanism: Mechanism | None = None) -> None:
     """Refuse, before anything is paid, a program that cannot be run, whatever the data."""
-    obstacle = read(template)[1]
+    free = getattr(mechanism, "bounds_gradients", False)
+    obstacle = analyse(template, mechanism).obstacle if free else read(template)[1]
     if obstacle is not None:
         raise obstacle
 
 
 def is_private(
-    template: Template, privacy: Privacy, size: int, mechanism: Mechanism | None = None, cover: Cover | None = None
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None = None,
+    cover: Cover | None = None,
+    *,
+    whitening: PrivateWhitening | None = None,
 ) -> bool:
     """Say whether `verify` finds a proof."""
     try:
-        verify(template, privacy, size, mechanism, cover)
+        verify(template, privacy, size, mechanism, cover, whitening=whitening)
     except NotPrivate:
         return False
     return True

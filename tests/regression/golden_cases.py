@@ -152,6 +152,7 @@ GAUSSIAN = Fit(APPROXIMATE, dp.ObjectivePerturbation("gaussian"))
 DESCENT = Fit(APPROXIMATE, dp.NoisyGradientDescent(steps=30))
 TENTH = Fit(dp.Privacy(0.1))
 MATRIX = Fit(dp.Privacy(10.0, adjacency="add-remove"), dp.ObjectivePerturbation("matrix"))
+SMALL = {"regularization": 1e-3}
 THREE: dict[str, Any] = {"classes": 3, "regularization": 0.01}
 SOFT = THREE | {"competitors": "soft"}
 SUMMED = THREE | {"competitors": "summed"}
@@ -229,7 +230,7 @@ CASES: tuple[Case, ...] = (
     on_original("logistic", "logistic_regression", signs, fits=(Fit(), OUTPUT, GAUSSIAN)),
     on_original("Huber machine", "huber_svm", signs, fits=(Fit(), Fit(ADD_REMOVE))),
     on_original("hinge machine", "hinge_svm", signs, fits=(OUTPUT, DESCENT)),
-    on_original("large-margin Gaussians", "large_margin_gaussian", classes, fits=(Fit(), GAUSSIAN)),
+    on_original("large-margin Gaussians", "large_margin_gaussian", classes, options=SMALL, fits=(Fit(), GAUSSIAN)),
     on_original("large-margin mixture", "large_margin_gaussian_mixture", components, slow=True),
     Case(
         "breast_cancer",
@@ -250,7 +251,7 @@ CASES: tuple[Case, ...] = (
     on_diagnostic("smooth hinge machine", "smooth_hinge_svm", signs, oracle=False, fits=(Fit(),)),
     on_diagnostic("elastic net", "elastic_net_logistic", signs),
     on_diagnostic("Huber machine", "huber_svm", signs, fits=(Fit(), GAUSSIAN)),
-    on_diagnostic("large-margin Gaussians", "large_margin_gaussian", classes, oracle=False),
+    on_diagnostic("large-margin Gaussians", "large_margin_gaussian", classes, options=SMALL, oracle=False),
     on_shared("adult", "logistic, every tenth", thinned(golden_data.adult, 10), "logistic_regression", signs),
     on_shared(
         "adult",

@@ -25,6 +25,8 @@ Numbers = dict[str, Any]
 
 # Certified distance from the exact minimiser, in the Euclidean norm of the parameters.
 TOLERANCE = 1e-7
+# Where a case says nothing else: minima are then determined to that distance on every machine.
+REGULARIZATION = 0.01
 # Inner products with so many fixed directions stand for a vector of parameters.
 PROBES = 3
 
@@ -140,7 +142,7 @@ class Measured:
         self.test = {name: column[data.test] for name, column in columns.items()}
         self.inputs = (self.test["x"] if case.inputs is None else case.inputs(data)[data.test]).astype(float)
         features = case.features if case.features is not None else columns["x"].shape[1]
-        self.template = dp.load(case.problem, features=features, **case.options)
+        self.template = dp.load(case.problem, features=features, **{"regularization": REGULARIZATION, **case.options})
         self.size = int((~data.test).sum())
         analysis = analyse(self.template)
         form = analysis.form

@@ -298,12 +298,14 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
         "decision",
         "probabilities",
         "schema",
+        "whitening",
     }
     assert set(vars(release)) == expected
     assert {k: v.tolist() for k, v in release.parameters.items()} == {"W": W.tolist(), "b": 0.5}
     assert release.certificate == proof()
     assert release.source == ("logistic_regression", {"features": 3, "labels": ["no", "yes"]})
     assert release.predictor is scores
+    assert release.whitening is None
     assert release.schema == TABLE
     assert not {"objective", "iterations", "time", "value", "labels", "status_of_solver"} & set(dir(release))
 

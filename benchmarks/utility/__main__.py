@@ -1,0 +1,147 @@
+"""The duel: error at equal privacy, ours untuned against tuned competitors, on public data.
+
+``python -m benchmarks.utility`` takes about a minute on samples of the data; ``--full`` takes all records and more draws.
+Competitors are tuned without paying for it, on one half of the test records, and reported on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from benchmarks import RESULTS
+from benchmarks.utility import competitors
+from benchmarks.utility.competitors import Predict
+from benchmarks.utility.tables import Split, find
+
+__all__ = ["duel", "halved", "ours", "tuned"]
+
+DELTA = 1e-5
+EPSILONS = (0.3, 1.0, 3.0, 8.0)
+QUICK = ("wisconsin", "digits", "letter", "adult", "heavy tails")
+FULL = ("wisconsin", "diagnostic", "digits", "landsat", "letter", "adult", "kdd", "infrared", "hours", "heavy tails")
+# Grids of the competitors: quick, and full.
+CLIPPED = (
+    {"clip": [0.3], "steps": [50], "rate": [1.0, 5.0, 25.0]},
+    {"clip": [0.1, 0.3, 1.0], "steps": [30, 100, 300], "rate": [0.5, 2.0, 8.0, 32.0]},
+)
+SAMPLED = (
+    {"clip": [0.3], "sampling": [0.1], "steps": [100], "rate": [1.0, 4.0]},
+    {"clip": [0.1, 0.3, 1.0], "sampling": [0.05], "steps": [100, 400, 1200], "rate": [0.25, 1.0, 4.0, 16.0]},
+)
+Fit = Callable[..., Predict]
+
+
+def halved(split: Split) -> tuple[Split, Split]:
+    """Part the test records: a half for choosing, a half for reporting."""
+    middle = len(split.y_test) // 2
+    first = replace(split, x_test=split.x_test[:middle], y_test=split.y_test[:middle])
+    return first, replace(split, x_test=split.x_test[middle:], y_test=split.y_test[middle:])
+
+
+def ours(split: Split, epsilon: float, seed: int) -> Predict:
+    """Fit with all defaults."""
+    labels: dict[str, Any] = {"labels": tuple(range(split.classes)), "classes": split.classes} if split.classes else {}
+    problem = {0: "huber_regression", 2: "logistic_regression"}.get(split.classes, "softmax_regression")
+    template = dp.load(problem, features=split.x.shape[1], **labels)
+    release = dp.solve(template, split.data, dp.Privacy(epsilon, DELTA, "add-remove"), size=len(split.y), seed=seed)
+    return release.predict
+
+
+def tuned(fit: Fit, grid: dict[str, list[Any]], split: Split, epsilon: float, seed: int) -> float:
+    """Return the error, on one half, of the settings that are best on the other."""
+    choosing, reporting = halved(split)
+    found = []
+    for values in itertools.product(*grid.values()):
+        predict = fit(split, epsilon, DELTA, np.random.default_rng(seed), **dict(zip(grid, values, strict=True)))
+        found.append((choosing.error(predict(choosing.x_test)), reporting.error(predict(reporting.x_test))))
+    return min(found)[1]
+
+
+def duel(split: Split, epsilon: float, seed: int, full: bool) -> Iterator[tuple[str, float]]:
+    """Yield each competitor's name and error."""
+    reporting = halved(split)[1]
+    rng = np.random.default_rng(seed)
+
+    def error(predict: Predict) -> float:
+        return reporting.error(predict(reporting.x_test))
+
+    yield "ours, untuned", error(ours(split, epsilon, seed))
+    if split.classes:
+        yield "clipped descent, tuned", tuned(competitors.clipped_descent, CLIPPED[full], split, epsilon, seed)
+        yield "Poisson-sampled descent, tuned", tuned(competitors.poisson_descent, SAMPLED[full], split, epsilon, seed)
+        yield "whitened rule, untuned", error(competitors.whitened(split, epsilon, DELTA, rng))
+    else:
+        yield "AdaSSP", error(competitors.adassp(split, epsilon, DELTA, rng))
+    yield "not private", error(competitors.exact(split))
+
+
+def draw(table: dict[str, dict[str, list[float]]], output: Path) -> None:
+    """Draw error against epsilon for each data set."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(table), figsize=(3.4 * len(table), 3.4), layout="constrained", squeeze=False)
+    for axis, (name, rows) in zip(axes[0], table.items(), strict=True):
+        for method, errors in rows.items():
+            axis.plot(EPSILONS, errors, "o-", label=method, color="black" if method.startswith("ours") else None)
+        axis.set(xscale="log", title=name, xlabel="epsilon", ylabel="1 - R²" if "AdaSSP" in rows else "test error")
+        axis.set_ylim(0, min(1.2, axis.get_ylim()[1]))
+        axis.set_xticks(EPSILONS, [f"{value:g}" for value in EPSILONS])
+        axis.minorticks_off()
+    handles = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
+    figure.savefig(output / "utility.png", dpi=120)
+    plt.close(figure)
+
+
+def main(arguments: Any = None) -> None:
+    """Run, print and draw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility", description=__doc__)
+    parser.add_argument(
+        "--full", action="store_true", help="all data sets and records, larger grids, more draws (an hour)"
+    )
+    parser.add_argument("--data", nargs="*", choices=FULL, help="which data sets")
+    parser.add_argument(
+        "--diffprivlib", type=Path, metavar="FOLDER", help="compare with it, in an environment made there"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where the picture goes")
+    options = parser.parse_args(arguments)
+    seeds, most = (3, None) if options.full else (1, 3000)
+    table: dict[str, dict[str, list[float]]] = {}
+    print(
+        f"| data | method | {' | '.join(f'ε = {value:g}' for value in EPSILONS)} |\n|---|---|{'---|' * len(EPSILONS)}"
+    )
+    for name in options.data or (FULL if options.full else QUICK):
+        splits = [split for seed in range(seeds) if (split := find(name, seed, most)) is not None]
+        if not splits:
+            print(f"| {name} | skipped: its file is not found (DPCONVEX_DATA) |")
+            continue
+        rows: dict[str, list[float]] = {}
+        for epsilon in EPSILONS:
+            found: dict[str, list[float]] = {}
+            for seed, split in enumerate(splits):
+                for method, error in duel(split, epsilon, seed, options.full):
+                    found.setdefault(method, []).append(error)
+            for method, errors in found.items():
+                rows.setdefault(method, []).append(float(np.mean(errors)))
+        if options.diffprivlib is not None and splits[0].classes:
+            reporting = halved(splits[0])[1]
+            answers = competitors.diffprivlib(reporting, list(EPSILONS), options.diffprivlib)
+            rows["diffprivlib (pure epsilon)"] = [reporting.error(answer) for answer in answers]
+        for method, errors in rows.items():
+            print(f"| {name} | {method} | {' | '.join(f'{value:.3f}' for value in errors)} |", flush=True)
+        table[name] = rows
+    if table:
+        options.output.mkdir(parents=True, exist_ok=True)
+        draw(table, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
+
+``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
+`dpconvex.mechanisms.automatic.FORESEEN` that follow from it, and the regret of the choice on public data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import dpconvex as dp
+from benchmarks.data import clouds
+from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
+from dpconvex.mechanisms.automatic import FORESEEN, Automatic, kind_of
+from dpconvex.release.verify import analyse
+
+__all__ = ["Setting", "factors", "measured", "real", "regret", "synthetic"]
+
+DELTA = 1e-5
+EPSILONS = (0.1, 1.0, 8.0)
+BINARY = ("logistic_regression", "huber_svm", "hinge_svm")
+CHOICES = 41  # factors that are tried, from 1/100 to 100
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem of some size: what each mechanism's theory says, and what its test error was."""
+
+    name: str
+    kinds: tuple[str, ...]
+    risks: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    def chosen(self, table: dict[str, float]) -> float:
+        """Return the error of the mechanism that a table of factors chooses, over the smallest."""
+        scores = [risk * table.get(kind, 1.0) for kind, risk in zip(self.kinds, self.risks, strict=True)]
+        return self.errors[int(np.argmin(scores))] / min(self.errors)
+
+
+def declared(problem: str, split: Split) -> dp.Template:
+    """Load a problem for a data set."""
+    labels = {"classes": split.classes, "labels": tuple(range(split.classes))} if split.classes else {}
+    return dp.load(problem, features=split.x.shape[1], **labels)
+
+
+def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
+    """Fit every candidate a few times."""
+    privacy, size = dp.Privacy(epsilon, DELTA, "add-remove"), len(split.y)
+    template = declared(problem, split)
+    found: list[tuple[str, float, float]] = []
+    for mechanism in Automatic().candidates(analyse(template), privacy):
+        try:
+            certificate = dp.verify(template, privacy, size, mechanism)
+        except dp.NotPrivate:
+            continue
+        fits = (dp.solve(template, split.data, privacy, mechanism, size=size, seed=k) for k in range(seeds))
+        error = float(np.mean([split.error(fit.predict(split.x_test)) for fit in fits]))
+        found.append((kind_of(certificate), certificate.predicted_risk or math.inf, max(error, 1 / len(split.y_test))))
+    kinds, risks, errors = zip(*found, strict=True)
+    return Setting(f"{problem}, {split.name}, epsilon {epsilon:g}", kinds, risks, errors)
+
+
+def made(n: int, d: int, classes: int, seed: int) -> Split:
+    """Draw overlapping clouds, or linear targets with heavy tails where there are no classes."""
+    x, y = clouds(n + 3000, d, classes, seed).values() if classes else heavy_tails(n + 3000, d)
+    return Split(f"n {n}, d {d}, C {classes}", x[:n], y[:n], x[n:], y[n:], classes)
+
+
+def synthetic(full: bool) -> Iterator[Setting]:
+    """Yield settings of many sizes."""
+    sizes = [(300, 5), (300, 40), (3000, 5), (3000, 40)] + [(20_000, 10), (20_000, 100)] * full
+    for n, d in sizes:
+        for problem, classes in (*((name, 2) for name in BINARY), ("softmax_regression", 6), ("ridge_regression", 0)):
+            for epsilon in EPSILONS:
+                yield measured(made(n, d, classes, n + d), problem, epsilon, 8 if full else 3)
+
+
+def real(full: bool) -> Iterator[Setting]:
+    """Yield settings on public data."""
+    for name, (_, _, classes) in {**CLASSES, **REGRESSION}.items():
+        split = find(name, most=12_000 if full else 2000)
+        if split is None:
+            continue
+        for problem in {2: BINARY, 0: ("ridge_regression",)}.get(classes, ("softmax_regression",)):
+            for epsilon in EPSILONS:
+                yield measured(split, problem, epsilon, 6 if full else 3)
+
+
+def regret(settings: list[Setting], table: dict[str, float]) -> tuple[float, float]:
+    """Return the geometric mean and the largest of error over the smallest error."""
+    values = np.array([setting.chosen(table) for setting in settings])
+    return float(np.exp(np.log(values).mean())), float(values.max())
+
+
+def factors(settings: list[Setting]) -> dict[str, float]:
+    """Find the factor of each kind, one after the other, that chooses best; the first kind's is 1."""
+    kinds = sorted({kind for setting in settings for kind in setting.kinds} - {"objective"})
+    table = dict.fromkeys(["objective", *kinds], 1.0)
+    for kind in kinds * 2:
+        tried = np.geomspace(0.01, 100, CHOICES)
+        values = np.array([regret(settings, {**table, kind: float(f)})[0] for f in tried])
+        best = np.flatnonzero(values <= values.min() * (1 + 1e-9))
+        table[kind] = float(tried[best[len(best) // 2]])  # the middle of those that choose alike
+    return table
+
+
+def main(arguments: Any = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.utility.choices", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more sizes and seeds (some minutes)")
+    options = parser.parse_args(arguments)
+    made_up, public = list(synthetic(options.full)), list(real(options.full))
+    best = factors(made_up)
+    print("factors:", {kind: round(value, 2) for kind, value in best.items()}, "shipped:", FORESEEN)
+    for title, settings in (("synthetic", made_up), ("public data", public)):
+        for name, table in (("as proved", {}), ("shipped", FORESEEN), ("factors", best)):
+            mean, worst = regret(settings, table) if settings else (math.nan, math.nan)
+            print(f"{title:12} {name:10} error over the smallest: {mean:.3f} on average, {worst:.2f} at worst")
+
+
+if __name__ == "__main__":
+    main()

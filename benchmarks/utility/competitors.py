@@ -1,0 +1,186 @@
+"""Competitors at equal privacy (epsilon, delta, add-remove), in plain NumPy, and scikit-learn without privacy.
+
+Features have norm at most 1.  Each returns a function from features to predictions.  Numbers of records are taken as public
+in step sizes, which favours the competitors.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.utility.tables import Split
+from dpconvex.noise.gaussian_profiles import gaussian_sigma
+
+__all__ = ["adassp", "clipped_descent", "diffprivlib", "exact", "poisson_descent", "sampled_sigma", "whitened"]
+
+Array = NDArray[np.float64]
+Predict = Callable[[Array], NDArray[Any]]
+
+
+def residuals(x: Array, y: NDArray[Any], weights: Array, classes: int) -> Array:
+    """Return the derivative of every record's loss by its scores: logistic for two classes, softmax for more."""
+    scores = x @ weights
+    if classes == 2:
+        return np.asarray(0.5 * (1 + np.tanh(scores / 2)) - y[:, None])
+    scores -= scores.max(axis=1, keepdims=True)
+    share = np.exp(scores)
+    share /= share.sum(axis=1, keepdims=True)
+    share[np.arange(len(y)), y] -= 1
+    return np.asarray(share)
+
+
+def clipped_sum(x: Array, y: NDArray[Any], weights: Array, classes: int, clip: float) -> Array:
+    """Return the sum of the records' gradients, each scaled down to a norm of at most `clip`."""
+    slope = residuals(x, y, weights, classes)
+    norms = np.linalg.norm(slope, axis=1) * np.linalg.norm(x, axis=1)
+    return np.asarray(x.T @ (slope * np.minimum(1, clip / np.maximum(norms, 1e-300))[:, None]))
+
+
+def classifier(weights: Array, classes: int) -> Predict:
+    """Predict by the largest score, or by the sign of the only one."""
+    if classes == 2:
+        return lambda x: (x @ weights[:, 0] > 0).astype(int)
+    return lambda x: np.argmax(x @ weights, axis=1)
+
+
+def clipped_descent(
+    split: Split, epsilon: float, delta: float, rng: np.random.Generator, *, clip: float, steps: int, rate: float
+) -> Predict:
+    """Full-batch gradient descent on clipped gradients; `rate` is the length of a step in mean gradients over the clip."""
+    sigma = gaussian_sigma(epsilon, delta, clip * math.sqrt(steps))
+    x, y, classes = split.x, split.y, split.classes
+    weights = np.zeros((x.shape[1], 1 if classes == 2 else classes))
+    for _ in range(steps):
+        gradient = clipped_sum(x, y, weights, classes, clip) + sigma * rng.normal(size=weights.shape)
+        weights -= rate / (clip * len(y)) * gradient
+    return classifier(weights, classes)
+
+
+@lru_cache
+def sampled_sigma(epsilon: float, delta: float, sampling: float, steps: int) -> float:
+    """Return the noise, in units of the clip, with which so many Poisson-sampled steps keep the promise."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    def spent(sigma: float) -> float:
+        one = pld.from_gaussian_mechanism(sigma, value_discretization_interval=1e-3, sampling_prob=sampling)
+        return float(one.self_compose(steps).get_epsilon_for_delta(delta))
+
+    low, high = 0.3, 2.0
+    while spent(high) > epsilon:
+        low, high = high, 2 * high
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+    return high
+
+
+def poisson_descent(
+    split: Split,
+    epsilon: float,
+    delta: float,
+    rng: np.random.Generator,
+    *,
+    clip: float,
+    sampling: float,
+    steps: int,
+    rate: float,
+) -> Predict:
+    """Gradient descent on Poisson samples, privacy-loss accounting; every record takes part in a step independently."""
+    sigma = clip * sampled_sigma(epsilon, delta, sampling, steps)
+    x, y, classes = split.x, split.y, split.classes
+    weights = np.zeros((x.shape[1], 1 if classes == 2 else classes))
+    for _ in range(steps):
+        part = rng.random(len(y)) < sampling
+        gradient = clipped_sum(x[part], y[part], weights, classes, clip) + sigma * rng.normal(size=weights.shape)
+        weights -= rate / (clip * sampling * len(y)) * gradient
+    return classifier(weights, classes)
+
+
+def whitened(split: Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
+    """Private whitening, then clipped steps, untuned: docs/choosing.md says how it was chosen."""
+    level = 1 / gaussian_sigma(epsilon, delta, 1.0)
+    x, y, classes = split.x, split.y, split.classes
+    n, d = x.shape
+    count = max(n + rng.normal() / (0.1 * level), 1.0)
+    spread = 1 / (0.3 * level)
+    drawn = rng.normal(size=(d, d)) * spread
+    noise = np.triu(drawn, 1) / math.sqrt(2)
+    values, vectors = np.linalg.eigh(x.T @ x + noise + noise.T + np.diag(np.diag(drawn)))
+    kept, ridge = np.maximum(values, 0), spread * math.sqrt(2 * d)
+    transform = (vectors / np.sqrt(kept + ridge)) @ vectors.T
+    z = x @ transform
+    z /= np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-300)
+    gain = kept / (kept + ridge)
+    effective = gain.sum() / max(gain.max(), 1e-12)
+    clip, steps, sigma = 0.3, 60, 1 / (level * math.sqrt(0.9))
+    rate = min(1.4 / (clip * sigma * steps), 32 * effective / (clip * count))
+    weights = np.zeros((d, 1 if classes == 2 else classes))
+    move = np.zeros_like(weights)
+    for _ in range(steps):
+        gradient = clipped_sum(z, y, weights, classes, clip)
+        gradient += clip * sigma * math.sqrt(steps) * rng.normal(size=weights.shape)
+        move = 0.8 * move + 0.2 * rate * gradient
+        weights -= move
+    return classifier(transform @ weights, classes)
+
+
+def adassp(split: Split, epsilon: float, delta: float, rng: np.random.Generator) -> Predict:
+    """Adaptive sufficient statistics (Wang 2018, algorithm 2): a third of the promise each for the ridge, X'X and X'y."""
+    d = split.x.shape[1]
+    sigma = gaussian_sigma(epsilon, delta, math.sqrt(3))  # three releases of sensitivity 1
+    values = np.linalg.eigvalsh(split.x.T @ split.x)
+    least = max(values[0] + sigma * rng.normal() - sigma * math.sqrt(2 * math.log(20)), 0.0)
+    ridge = max(sigma * math.sqrt(d * math.log(2 * d * d / 0.05)) - least, 0.0)
+    drawn = sigma * rng.normal(size=(d, d))
+    noise = np.triu(drawn) + np.triu(drawn, 1).T
+    moments = split.x.T @ split.x + noise + ridge * np.eye(d)
+    slopes = np.linalg.solve(moments, split.x.T @ split.y + sigma * rng.normal(size=d))
+    return lambda x: x @ slopes
+
+
+def exact(split: Split) -> Predict:
+    """Fit with scikit-learn, without privacy."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    model = LogisticRegression(C=100.0, max_iter=2000) if split.classes else Ridge(alpha=1e-3)
+    return model.fit(split.x, split.y).predict  # type: ignore[no-any-return]
+
+
+# Runs in its own environment: it asks for other versions of NumPy and scikit-learn than this one has.
+SCRIPT = """
+import json, sys, warnings
+import numpy as np
+from diffprivlib.models import LogisticRegression
+warnings.simplefilter("ignore")
+data = np.load(sys.argv[1])
+answers = []
+for epsilon in json.loads(sys.argv[2]):
+    model = LogisticRegression(epsilon=epsilon, data_norm=1.0, C=float(sys.argv[3]), fit_intercept=False, max_iter=1000)
+    answers.append(model.fit(data["x"], data["y"]).predict(data["x_test"]).tolist())
+print(json.dumps(answers))
+"""
+
+
+def diffprivlib(split: Split, epsilons: list[float], environment: Path, strength: float = 1.0) -> list[NDArray[Any]]:
+    """Predict with diffprivlib's logistic regression (pure epsilon), in an environment that is made if it is missing."""
+    python = environment / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "diffprivlib"], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "split.npz"
+        np.savez(file, x=split.x, y=split.y, x_test=split.x_test)
+        command = [str(python), "-c", SCRIPT, str(file), json.dumps(epsilons), str(strength)]
+        answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [np.array(row) for row in json.loads(answer)]

@@ -1,0 +1,378 @@
+"""Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed.
+
+Each record's gradient is scaled down to a norm of at most c, so one record moves their sum by at most c, whatever the loss and
+wherever the parameters are.  Clipping is the projection on a ball: the difference of two clipped gradients is at most 2c, and at
+most that of the gradients themselves.  T full-batch steps are one Gaussian mechanism of sensitivity ``sqrt(T) c``; with Poisson
+samples their privacy-loss distribution is composed (docs/theory.md, section 8).
+
+What is minimised no longer has a name: clipped gradients of several leaves are gradients of no function.  So nothing is claimed
+about accuracy, and step sizes follow a rule of thumb from public numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.accounting.events import Gaussian
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.regularizer_slopes import slope_of
+from dpconvex.core.derivation import Derivation
+from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.geometry.absolute_values import weighted_sum
+from dpconvex.geometry.kinks import split_kinks
+from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.quadratics import squares
+from dpconvex.language.privacy import Privacy, left
+from dpconvex.mechanisms.base import Engine
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, sensitivity_of
+from dpconvex.mechanisms.regularizer_curvature import bend_of, parts
+from dpconvex.mechanisms.rounding import covered_count, largest_eigenvalue, public_start
+from dpconvex.noise.gaussian_profiles import gaussian_sigma
+from dpconvex.noise.poisson_sampling import sampled_multiplier
+from dpconvex.noise.samplers import in_subspace
+from dpconvex.noise.spherical import SPHERICAL
+
+__all__ = ["Options", "certify_clipped", "clipped_rounding", "descend", "for_directions", "reclipped"]
+
+Array = NDArray[np.float64]
+
+GAUSSIAN = SPHERICAL["gaussian"]
+SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
+# The rule for steps, in margins: how far the noise of all steps moves a margin, and, times the number of directions that the
+# records share evenly, how far one step of all records' clipped gradients may; a loss without a bound on its slope gets less.
+# Where curvature is known, so many times its inverse is enough.
+NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
+# A computed clipped gradient is at most so much longer than the clip.
+ROUNDED = 1 + 1e-12
+# With samples, the part of the promise that hides what rounding does to all other records' gradients.
+ROUNDING_SHARE = 1e-3
+# How often more noise is tried where there are far more records than planned.
+ROUNDS = 30
+# Probabilities of samples are multiples of this, as uniform variates are.
+GRAIN = 2.0**-53
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen, as `NoisyGradientDescent` describes it."""
+
+    clip: float
+    steps: int
+    step_size: float | None
+    sampling: float | None
+    momentum: float
+    average: float
+    directions: float | None
+
+
+@dataclass(frozen=True)
+class Path:
+    """Public numbers of a descent: clip, number of steps, largest step, norm of the noise at most, slope of the regularizer."""
+
+    clip: float
+    steps: int
+    step: float
+    cap: float
+    slope: float
+    start: float
+
+    def radius(self, records: float) -> float:
+        """Bound the norm of all iterates: a gradient step on a smooth convex regularizer moves no two points apart."""
+        return self.start + self.steps * self.step * (records * self.clip + self.cap + self.slope)
+
+
+def certify_clipped(options: Options, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
+    """Calibrate the noise of all steps together, and choose the steps, from public numbers."""
+    clip, steps, rate = options.clip, options.steps, sampling_rate(options, privacy)
+    bound, apart = largest_norms(analysis, privacy, clip)
+    p = analysis.form.noise_dimension
+    clean = deviation(privacy, apart, 0.0, steps, rate)
+    stiff, slope = regularizer_steepness(analysis, size)
+    step, largest = step_sizes(options, analysis, clean, size * rate, bound, rate * stiff)
+    if not largest * rate * stiff <= 2:
+        raise TemplateError(
+            f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
+            f"{stiff:.3g} in sum form; give a smaller `step_size`, below {2 / (rate * stiff):.3g}."
+        )
+    path = Path(bound, steps, largest, noise_quantile(p, 2 * clean, steps), rate * slope, start_norm(analysis))
+    rounding = path_rounding(analysis, covered_count(privacy, size), path)
+    sigma = deviation(privacy, apart, rounding, steps, rate)
+    if not sigma <= 2 * clean:
+        raise TemplateError(
+            "NoisyGradientDescent: rounding in sums of so many gradients is larger than the clip; give a larger `clip`."
+        )
+    settings = {"clip": clip, "steps": float(steps), "step_size": step}
+    settings |= {"momentum": options.momentum, "average": options.average, "largest_step": largest}
+    more = {"sampling": rate} if options.sampling is not None else {}
+    return Certificate(
+        privacy=privacy,
+        mechanism="noisy gradient descent, clipped" + (" and sampled" if more else ""),
+        size=size,
+        gradient_bound=bound,
+        sensitivity=apart + 2 * rounding,
+        strong_convexity=0.0,
+        added=0.0,
+        hessian_bound=curvature(analysis),
+        jacobian_epsilon=0.0,
+        noise_epsilon=privacy.epsilon,
+        noise_dimension=p,
+        noise_scale=sigma,
+        tolerance=max(steps * largest * rounding, 1e-200),
+        derivation=derive(analysis, privacy, clip, apart + 2 * rounding, steps, sigma, rate),
+        assumptions=assumptions(analysis),
+        advice=advise(analysis, clip),
+        perturbed="gradients",
+        event=None if more else Gaussian(math.sqrt(steps) * (apart + 2 * rounding) / sigma * (1 + 1e-12)),
+        noise="gaussian",
+        mean_noise=GAUSSIAN.mean(p, sigma),
+        settings=settings | more,
+    )
+
+
+def sampling_rate(options: Options, privacy: Privacy) -> float:
+    """Return the probability with which a record takes part in a step."""
+    if options.sampling is None:
+        return 1.0
+    if privacy.adjacency != "add-remove":
+        raise NotPrivate(
+            "Poisson samples are accounted for where a record is added or removed, not where one is replaced",
+            f"sampling = {options.sampling:g}",
+            'promise adjacency="add-remove", or use all records at every step',
+        )
+    return max(math.floor(options.sampling / GRAIN), 1) * GRAIN
+
+
+def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[float, float]:
+    """Bound one record's clipped gradient, and how far neighbours move their sum.
+
+    Clipping is a projection, which brings no two points farther apart.
+    """
+    replaced = privacy.adjacency == "replace-one"
+    if analysis.unbounded is not None:
+        return clip * ROUNDED, (2 if replaced else 1) * clip * ROUNDED
+    bound = min(clip * ROUNDED, analysis.gradient_bound)
+    return bound, min(2 * bound if replaced else bound, sensitivity_of(analysis, privacy))
+
+
+def deviation(privacy: Privacy, apart: float, rounding: float, steps: int, rate: float) -> float:
+    """Return the deviation of every step's noise.
+
+    Rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by sampling: it is
+    paid from a share of its own, with noise on top.
+    """
+    root = math.sqrt(steps) * (1 + 1e-12)
+    if rate == 1.0:
+        return gaussian_sigma(privacy.epsilon, privacy.delta, apart + 2 * rounding) * root
+    multiplier = sampled_multiplier(
+        left(privacy.epsilon, ROUNDING_SHARE * privacy.epsilon),
+        left(privacy.delta, ROUNDING_SHARE * privacy.delta),
+        rate,
+        steps,
+    )
+    return math.hypot(multiplier * apart, rounding_noise(privacy, rounding) * root) * (1 + 1e-12)
+
+
+def rounding_noise(privacy: Privacy, rounding: float) -> float:
+    """Return the deviation of one release that hides rounding alone."""
+    if rounding <= 0:
+        return 0.0
+    return gaussian_sigma(ROUNDING_SHARE * privacy.epsilon, ROUNDING_SHARE * privacy.delta, 2 * rounding)
+
+
+def noise_quantile(dimension: int, sigma: float, steps: int) -> float:
+    """Return what the norm of no step's noise exceeds, but for a probability of 2^-100."""
+    return GAUSSIAN.quantile(dimension, sigma, TAIL / steps) if dimension else 0.0
+
+
+def step_sizes(
+    options: Options, analysis: Analysis, sigma: float, records: float, bound: float, stiff: float
+) -> tuple[float, float]:
+    """Return the step, and the largest that whitened records may lead to."""
+    if options.step_size is not None:
+        return options.step_size, options.step_size
+    largest = min(
+        NOISE_MARGIN * margin_length(analysis) / (sigma * math.sqrt(options.steps)), 1 / stiff if stiff else math.inf
+    )
+
+    directions = options.directions or 1.0
+    most = max(directions, analysis.form.bases.count)
+    return tuple(min(largest, capped(analysis, bound * records, records, d)) for d in (directions, most))  # type: ignore[return-value]
+
+
+def capped(analysis: Analysis, pull: float, records: float, directions: float) -> float:
+    """Return the longest step for gradients that add up to at most `pull`."""
+    margin = STEP_MARGIN if analysis.unbounded is None else UNBOUNDED_MARGIN
+    bend = curvature(analysis)
+    longest = margin * margin_length(analysis) / pull
+    return directions * (min(longest, BENDS / (bend * records)) if bend else longest)
+
+
+def margin_length(analysis: Analysis) -> float:
+    """Return how long parameters are that move a leaf by one unit: its offset's size, or 1 if it has none, over a row's norm."""
+    leaves = [leaf for group in analysis.form.leaves for leaf in group]
+    longest = math.sqrt(max(float(analysis.gram.squared_norms(rows).max(initial=0.0)) for rows in analysis.gram.rows))
+    ends = [analysis.offset_range(analysis.form.polynomial(leaf)) for leaf in leaves]
+    offset = max(max(float(np.abs(end).max(initial=0.0)) for end in pair) for pair in ends)
+    return (offset if 0 < offset < math.inf else 1.0) / longest
+
+
+def regularizer_steepness(analysis: Analysis, size: float) -> tuple[float, float]:
+    """Bound the curvature of the regularizer's smooth part, and the slope of the rest of it, in sum form.
+
+    A gradient step on the smooth part, from the start, has the slope there.  Where K is bounded, nothing depends on the slope.
+    """
+    form = analysis.form
+    constant, (stiff, _, _) = largest_eigenvalue(analysis), parts(form)
+    bend = bend_of(form, form.feasible.norm_bound)
+    smooth = math.isfinite(bend.rest)
+    smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
+    steep = {
+        part: row
+        for part, row in linear_parts(form.template.regularizer).items()
+        if part not in smoothed and not part.is_affine and squares(part, row.toarray()[0]) is None
+    }
+    slope = public_start(analysis, size, 0.0)[1] + 2 * size * (slope_of(weighted_sum(steep), form) if steep else 0.0)
+    if math.isfinite(slope) or form.feasible.bounded:
+        return size * (constant + (bend.rest if smooth else stiff)), slope
+    raise NotPrivate(
+        "nothing bounds the curvature or the slope of the regularizer, so nothing bounds the iterates, and what rounding does "
+        f"to their gradients: {bend.reason}",
+        form.template.regularizer,
+        "smooth it, or bound the parameters",
+    )
+
+
+def start_norm(analysis: Analysis) -> float:
+    """Return the norm of the first iterate, the point of K next to 0."""
+    return float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
+
+
+def path_rounding(analysis: Analysis, records: float, path: Path) -> float:
+    """Bound how far the computed sum of clipped gradients can be from the exact one, at all iterates."""
+    radius = min(path.radius(records), analysis.form.feasible.norm_bound)
+    return analysis.form.lengths.gradient_error(records, path.clip, curvature(analysis), radius, 0.0)
+
+
+def curvature(analysis: Analysis) -> float:
+    """Return the largest curvature of one record's loss, 0 if that is not known."""
+    known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
+    return analysis.hessian_bound if known else 0.0
+
+
+def clipped_rounding(analysis: Analysis, certificate: Certificate, records: float) -> float:
+    """Do the same for a certificate and another number of records."""
+    settings, steps = certificate.settings, int(certificate.settings["steps"])
+    slope = certificate.settings.get("sampling", 1.0) * regularizer_steepness(analysis, certificate.size)[1]
+    cap = noise_quantile(certificate.noise_dimension, 2 * certificate.noise_scale, steps)
+    path = Path(certificate.gradient_bound, steps, settings["largest_step"], cap, slope, start_norm(analysis))
+    return path_rounding(analysis, records, path)
+
+
+def reclipped(analysis: Analysis, certificate: Certificate, before: float, records: float) -> Certificate:
+    """Return the certificate for more records: rounding of their sum is larger, and the noise that hides it."""
+    known, scale, p = (
+        clipped_rounding(analysis, certificate, before),
+        certificate.noise_scale,
+        certificate.noise_dimension,
+    )
+    for _ in range(ROUNDS):
+        more = max(clipped_rounding(analysis, replace(certificate, noise_scale=scale), records), known)
+        if "sampling" in certificate.settings:
+            # On top of what there is, which hides some rounding already.
+            privacy = replace(certificate.privacy, epsilon=certificate.noise_epsilon, delta=certificate.noise_delta)
+            hidden = rounding_noise(privacy, more) * math.sqrt(certificate.settings["steps"]) * (1 + 1e-12)
+            sigma = math.hypot(certificate.noise_scale, hidden)
+        else:
+            sigma = certificate.noise_scale * (1 + 2 * (more - known) / certificate.sensitivity) * (1 + 1e-12)
+        if sigma <= 2 * scale:  # the noise that iterates were bounded for
+            break
+        scale = sigma
+    else:
+        raise DomainError(
+            "there are so many records that rounding in the sum of their gradients is larger than their gradients; nothing is "
+            "released. Give a larger nominal number of records as `size`."
+        )
+    return replace(
+        certificate,
+        noise_scale=sigma,
+        mean_noise=GAUSSIAN.mean(p, sigma),
+        sensitivity=certificate.sensitivity + 2 * (more - known),
+        tolerance=certificate.tolerance * more / known,
+    )
+
+
+def descend(analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+    """Descend with momentum; return the mean of the last iterates, or the last one, shape (dim,)."""
+    settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
+    steps, rate = int(settings["steps"]), settings.get("sampling", 1.0)
+    kept = max(round(settings["average"] * steps), 1)
+    momentum, step = settings["momentum"], settings["step_size"]
+    theta = engine.project(np.zeros(analysis.form.space.dim))
+    velocity, total = np.zeros_like(theta), np.zeros_like(theta)
+    for t in range(steps):
+        chosen = rng.random(engine.records) < rate if rate < 1 else None
+        noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
+        released = engine.clipped_gradient(theta, settings["clip"], chosen) + noise
+        velocity = momentum * velocity + (1 - momentum) * step * released
+        theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
+        if t >= steps - kept:
+            total += theta
+    return total / kept
+
+
+def for_directions(analysis: Analysis, certificate: Certificate, directions: float) -> Certificate:
+    """Return a certificate whose steps are for records that share so many directions evenly, which is public by then."""
+    settings = certificate.settings
+    records = certificate.size * settings.get("sampling", 1.0)
+    longest = capped(analysis, certificate.gradient_bound * records, records, directions)
+    step = max(min(settings["largest_step"], longest), settings["step_size"])
+    return replace(certificate, settings={**settings, "step_size": step})
+
+
+def derive(
+    analysis: Analysis, privacy: Privacy, clip: float, sensitivity: float, steps: int, sigma: float, rate: float
+) -> Derivation:
+    """Assemble the derivation tree of a certificate."""
+    gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
+    why = "one clipped gradient appears or disappears"
+    if privacy.adjacency == "replace-one":
+        why = "two clipped gradients: 2 clips apart at most, and no farther than the gradients themselves"
+    moved = Derivation("sensitivity", "", {"G_adj": sensitivity}, f"{why}; rounding of the sums included")
+    values = {"steps": float(steps), "sigma": sigma}
+    how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
+    if rate < 1:
+        values["sampling"] = rate
+        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up (dp-accounting)"
+    composed = Derivation("composition of all steps", "", values, how)
+    children = (gradient, moved, composed, *public_steps(analysis, "add-remove"))
+    return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)
+
+
+def assumptions(analysis: Analysis) -> tuple[str, ...]:
+    """Say what the proof takes for granted, and what it does not say."""
+    said = [
+        "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+        "Clipped gradients are no longer than the clip as they are computed; a bound on what rounding does to their sum is part "
+        "of the sensitivity (docs/release.md).",
+        "Nothing is claimed about accuracy: clipped gradients need not be the gradients of any function.",
+        "Nobody observes how long a fit takes.",
+    ]
+    if analysis.unbounded is not None:
+        said.insert(
+            2,
+            f"No convexity and no bound on the loss was proved, and none is needed: {str(analysis.unbounded).splitlines()[0]}.",
+        )
+    return (*said, *declared_constants(analysis))
+
+
+def advise(analysis: Analysis, clip: float) -> tuple[str, ...]:
+    """Say what the clip does."""
+    if analysis.unbounded is None and clip >= analysis.gradient_bound:
+        bound = analysis.gradient_bound
+        return (f"No gradient is longer than {bound:.4g}, so the clip changes nothing.",)
+    return ()

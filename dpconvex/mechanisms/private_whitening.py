@@ -1,0 +1,271 @@
+"""Private whitening: a noisy second moment of the records first, and then any mechanism on records that it makes round.
+
+Released is ``S + noise``, ``S = sum x x'``, with Gaussian noise on the coordinates of symmetric matrices, which one record moves
+by ``||x||^2`` at most, and a replacement by ``sqrt(2)`` of that.  With ``A = V (max(l, 0) + r)^(-1/2) V'`` from its eigenvalues
+l, and the edge r of the noise's own, every record becomes ``z = radius A x / ||A x||``, which lies in the same ball: the second
+stage has the constants that it has without whitening.
+
+Where the second stage is Gaussian, both together are one Gaussian mechanism, whose levels add up in squares; else the promise is
+divided.  S is summed in integers, and the noise is drawn exactly (docs/theory.md, section 8; docs/release.md, section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.accounting.events import Composition, Concentrated
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.arguments import is_real
+from dpconvex.core.bisection import bisect
+from dpconvex.core.derivation import Derivation
+from dpconvex.core.record_domains import Ball
+from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.privacy import Privacy, left
+from dpconvex.language.record import Record
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
+from dpconvex.mechanisms.clipped_descent import for_directions
+from dpconvex.mechanisms.grid import gaussian_integers
+from dpconvex.mechanisms.proof_steps import check_delta
+from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
+from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
+from dpconvex.noise.spherical import SPHERICAL
+
+__all__ = ["PrivateWhitening", "Stages", "whitened_matrix"]
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MOST_FEATURES = 4096
+SOURCE = "docs/theory.md, section 8"
+# The part of epsilon that pays for the noise being on a grid.
+RESERVE = 1e-4
+SLACK = 1 + 1e-9
+ASSUMED = (
+    "The whitening's noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers; that it "
+    "is not continuous is paid for."
+)
+
+
+@dataclass(frozen=True)
+class PrivateWhitening:
+    """A first stage, for `verify` and `solve`, that makes records round before any mechanism sees them.
+
+    A few directions hold most of the records of most data, and noise that is round is then large in all others.  Whitened
+    records need fewer steps and less noise.  Predictions are made from the original records: a release carries the matrix.
+
+    Parameters
+    ----------
+    share : float
+        What it may cost, in (0, 1): the fraction of the squared level of one Gaussian mechanism, where the second stage is
+        Gaussian too, and of epsilon and delta elsewhere.
+    field : str, optional
+        The field of the record to be whitened, a `Ball` in the Euclidean norm.  By default the only one there is.
+
+    Raises
+    ------
+    TemplateError
+        If the share is out of range.
+
+    Notes
+    -----
+    The noisy second moment is never part of the release itself, but the matrix shows as much.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> template = dp.load("logistic_regression", features=3, regularization=0)
+    >>> privacy, mechanism = dp.Privacy(1.0, 1e-5, "add-remove"), dp.NoisyGradientDescent(clip=0.3)
+    >>> certificate = dp.verify(template, privacy, 1000, mechanism, whitening=dp.PrivateWhitening())
+    >>> round(certificate.whitening.share, 6)
+    0.09
+    """
+
+    share: float = 0.09
+    field: str | None = None
+
+    def __post_init__(self) -> None:
+        if not (is_real(self.share) and 0 < self.share < 1):
+            raise TemplateError(f"PrivateWhitening: share must be a number between 0 and 1, not {self.share!r}.")
+        if self.field is not None and not isinstance(self.field, str):
+            raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
+
+    def plan(self, cover: Cover, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Stages:
+        """Prove both stages private, without data."""
+        check_delta(privacy, "private whitening", "leave it out")
+        name, ball = field_of(analysis.form.template.record, self.field)
+
+        def second(part: Privacy) -> Certificate:
+            return cover.certify(mechanism, analysis, part, size)
+
+        found = self._together(cover, second, privacy, name, ball)
+        return found if found is not None else self._apart(second, privacy, name, ball)
+
+    def _together(
+        self, cover: Cover, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball
+    ) -> Stages | None:
+        """Compose two Gaussian mechanisms exactly; None if the second is none."""
+
+        def whole(epsilon: float) -> float:
+            spent = cover.split(replace(privacy, epsilon=epsilon))[1]
+            return level(*self._left(privacy, spent.epsilon, spent.delta))
+
+        def excess(epsilon: float) -> bool:
+            rest = cover.split(replace(privacy, epsilon=epsilon))[0]
+            return level(rest.epsilon, rest.delta) ** 2 <= (1 - self.share) * whole(epsilon) ** 2
+
+        most, _ = bisect(excess, 0.0, privacy.epsilon, 60)
+        if most <= 0:
+            return None
+        fit = second(replace(privacy, epsilon=most))
+        own = gaussian_level(fit)
+        if own is None or fit.cover is None:
+            return None
+        epsilon, delta = self._left(privacy, left(most, fit.noise_epsilon), fit.cover.delta)
+        total = level(epsilon, delta)
+        first = math.sqrt(max(total**2 - (own * SLACK) ** 2, 0.0)) / SLACK
+        if not first > 0 or not gaussian_delta(epsilon, math.hypot(first, own)) <= delta:
+            return None
+        noise = calibrated(name, ball, privacy.adjacency, first, RESERVE * privacy.epsilon)
+        share = first**2 / (first**2 + own**2)
+        noise = replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=math.hypot(first, own))
+        return Stages(privacy, noise, fit)
+
+    def _left(self, privacy: Privacy, epsilon: float, delta: float) -> tuple[float, float]:
+        """Return what is left for two Gaussian mechanisms: the grid of the first costs a little."""
+        reserve = RESERVE * privacy.epsilon
+        rest = left(left(privacy.delta, delta), 4 * tail_of(privacy.epsilon)) * math.exp(-reserve)
+        return left(left(privacy.epsilon, epsilon), reserve), max(rest, 1e-300)
+
+    def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
+        """Divide the promise."""
+        part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
+        fit = second(privacy.minus(part))
+        first = level(*self._left(part, 0.0, 0.0)) / SLACK
+        noise = calibrated(name, ball, privacy.adjacency, first, RESERVE * part.epsilon)
+        return Stages(privacy, replace(noise, epsilon=part.epsilon, delta=part.delta, share=self.share), fit)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Both stages, proved: the promise of the whole, the first one's noise, and the second one's certificate."""
+
+    privacy: Privacy
+    noise: WhiteningNoise
+    fit: Certificate
+
+    def whole(self, fit: Certificate | None = None) -> Certificate:
+        """Return the certificate of the whole, from that of the second stage."""
+        fit = self.fit if fit is None else fit
+        noise = self.noise
+        values = {"sensitivity": noise.sensitivity, "sigma": noise.sigma, "level": noise.level}
+        why = "the Frobenius norm of x x' is the square of that of x; exact profile of the Gaussian mechanism"
+        step = Derivation("whitening", "", values, why)
+        how = "levels of Gaussian mechanisms add up in squares" if noise.composed else "both parts add up"
+        return replace(
+            fit,
+            privacy=self.privacy,
+            whitening=noise,
+            event=None if fit.event is None else Composition((Concentrated(noise.level**2 / 2 * SLACK), fit.event)),
+            derivation=Derivation(
+                "whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", (step, fit.derivation)
+            ),
+            assumptions=(*fit.assumptions, ASSUMED),
+        )
+
+    def released(self, sums: Integers, rng: np.random.Generator | None) -> Array:
+        """Return the noisy second moment, in units of the squared radius, from exact sums in levels, shape (d, d)."""
+        d = len(sums)
+        upper, scale = np.triu_indices(d, 1), self.noise.scale
+        noisy = np.diag(np.diag(sums) + gaussian_integers(scale, d, rng))
+        noisy[upper] = sums[upper] + gaussian_integers(
+            math.nextafter(scale / math.sqrt(2), math.inf), len(upper[0]), rng
+        )
+        return np.asarray((noisy + np.triu(noisy, 1).T) / float(LEVELS) ** 2)
+
+    def adapted(self, analysis: Analysis, directions: float) -> Certificate:
+        """Return the second stage's certificate for records that share so many directions, which are public by then."""
+        return for_directions(analysis, self.fit, directions) if "clip" in self.fit.settings else self.fit
+
+
+def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
+    """Return the field to be whitened."""
+    balls = {key: d for key, d in record.continuous.items() if isinstance(d, Ball) and d.norm == 2}
+    if name is None and len(balls) == 1:
+        name = next(iter(balls))
+    if name not in balls:
+        raise TemplateError(
+            f"PrivateWhitening: name one of the record's Euclidean balls as `field`, not {name!r}; there are {list(balls)}."
+        )
+    if balls[name].dim > MOST_FEATURES:
+        raise TemplateError(
+            f"PrivateWhitening: {balls[name].dim} features are more than the {MOST_FEATURES} that it can do."
+        )
+    return name, balls[name]
+
+
+def level(epsilon: float, delta: float) -> float:
+    """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a promise."""
+    return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
+
+
+def gaussian_level(certificate: Certificate) -> float | None:
+    """Return the same for a certificate's noise; None if it is no Gaussian mechanism."""
+    if certificate.noise != "gaussian" or "sampling" in certificate.settings:
+        return None
+    if certificate.perturbed == "gradients":
+        return certificate.sensitivity * math.sqrt(certificate.settings["steps"]) / certificate.noise_scale
+    reach = certificate.settings.get("distance_of_answers")
+    return reach / certificate.noise_scale if certificate.perturbed == "output" and reach is not None else None
+
+
+def calibrated(name: str, ball: Ball, adjacency: str, first: float, reserve: float) -> WhiteningNoise:
+    """Return the noise of a level, if what its grid costs is paid for."""
+    sensitivity = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
+    sigma = sensitivity / first
+    noise = WhiteningNoise(
+        epsilon=0.0,
+        delta=0.0,
+        level=first,
+        share=0.0,
+        composed=0.0,
+        sensitivity=sensitivity,
+        sigma=sigma,
+        field=name,
+        features=int(ball.dim),
+        radius=float(ball.radius),
+    )
+    if not 2 * grid_cost(noise) <= reserve:
+        raise NotPrivate(
+            "the whitening's noise is too small for its grid",
+            f"sigma = {sigma:g}",
+            "promise less, or give it a smaller `share`",
+        )
+    return noise
+
+
+def grid_cost(noise: WhiteningNoise) -> float:
+    """Bound the logarithm of the ratio of the densities of integer noise, made continuous, and of Gaussian noise.
+
+    In a cell around an integer k, exponents differ by at most ``(|x|/2 + 1/8)/sigma^2``; lengths exceed the quantile with a
+    probability below 2^-100.
+    """
+    count = noise.features * (noise.features + 1) // 2
+    smallest = noise.scale / math.sqrt(2)
+    longest = SPHERICAL["gaussian"].quantile(count, 1.0, TAIL) + noise.level
+    return (math.sqrt(count) * longest / 2 + count / (8 * smallest)) / smallest
+
+
+def whitened_matrix(moment: Array, sigma: float) -> tuple[Array, float]:
+    """Return ``(S + r)^(-1/2)`` for a noisy second moment S, and the number of directions that records share evenly."""
+    values, vectors = np.linalg.eigh(moment)
+    values, edge = np.maximum(values, 0.0), sigma * math.sqrt(2 * len(values))
+    kept = values / (values + edge)
+    directions = float(kept.sum() / kept.max()) if kept.max() > 0 else 1.0
+    return np.asarray((vectors / np.sqrt(values + edge)) @ vectors.T), directions

@@ -1,0 +1,94 @@
+"""Whitened records: how the data become them, and how a release makes them of records to predict for.
+
+Products are of integers below 2^53, exact in any order, so that what becomes of a record depends on that record alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.read_only import frozen
+from dpconvex.errors import TemplateError
+from dpconvex.language.columns import blocks
+from dpconvex.mechanisms.whitening_noise import LEVELS
+
+__all__ = ["Whitening", "second_moment"]
+
+Array = NDArray[np.float64]
+
+# Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.
+FINE, RECORD_LEVELS = 2**22, 2**18
+SMALLEST = 1e-250
+# Numbers of a block that is gone through.
+BLOCK = 2**22
+# Whitened records lie within their ball by so much.
+INSIDE = 1 - 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """The public map from records to whitened ones, ``z = radius A x / ||A x||``.
+
+    Attributes
+    ----------
+    field : str
+        The field that it is for.
+    radius : float
+    matrix : ndarray, shape (d, d)
+        A, scaled and rounded to a grid.
+    """
+
+    field: str
+    radius: float
+    matrix: Array
+
+    def __post_init__(self) -> None:
+        matrix = np.array(self.matrix, dtype=float)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all() or not matrix.any():
+            raise TemplateError("Whitening: the matrix must be square, finite, and not 0.")
+        matrix = np.rint(matrix / np.abs(matrix).max() * FINE) / FINE
+        object.__setattr__(self, "matrix", frozen(matrix))
+
+    def __call__(self, column: Any) -> Array:
+        """Whiten records, shape (n, d), dense, sparse or in pieces."""
+        d = len(self.matrix)
+        if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
+            raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
+        found = [self._whitened(block) for block in blocks(column, max(BLOCK // d, 1))]
+        return np.concatenate(found) if found else np.zeros((0, d))
+
+    def _whitened(self, block: Any) -> Array:
+        largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
+        # What is too small to be divided by counts as nothing.
+        scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
+        if sp.issparse(block):
+            levels: Any = sp.csr_array(sp.diags_array(scale) @ block).trunc()
+        else:
+            levels = np.trunc(np.asarray(block, dtype=float) * scale[:, None])
+        turned = np.asarray(levels @ (self.matrix.T * FINE))
+        lengths = np.sqrt(np.einsum("ij,ij->i", turned, turned))
+        return turned * (self.radius * INSIDE / np.where(lengths > 0, lengths, 1.0))[:, None]
+
+
+def levels_of(column: Any, features: int, radius: float) -> Iterator[Any]:
+    """Yield blocks of records, rounded towards 0 to whole levels, each number by itself."""
+    for block in blocks(column, max(BLOCK // features, 1)):
+        if sp.issparse(block):
+            yield (sp.csr_array(block) * (LEVELS / radius)).trunc()
+        else:
+            yield np.trunc(np.asarray(block, dtype=float) * (LEVELS / radius))
+
+
+def second_moment(column: Any, features: int, radius: float) -> NDArray[np.int64]:
+    """Return the sum of ``x x'`` over records, in squared levels, shape (d, d)."""
+    total = np.zeros((features, features), dtype=np.int64)
+    for levels in levels_of(column, features, radius):
+        part = levels.T @ levels
+        total += np.asarray(part.toarray() if sp.issparse(part) else part).astype(np.int64)
+    return total

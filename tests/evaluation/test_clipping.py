@@ -1,0 +1,116 @@
+"""Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.clipping import clipped
+from dpconvex.language.record import Batch
+
+
+def mixed() -> dp.Template:
+    """Several monomials share a parameter, and parameters share a form."""
+    w, c = cp.Variable(3, name="w"), cp.Variable(name="c")
+
+    def loss(x: Any) -> Any:
+        return cp.logistic((x[0] + x[1]) * w[0] + x[2] * w[1] - 2 * x[3] * w[1] + x[0] * w[2] + c)
+
+    return dp.Template(dp.Record(x=dp.Ball(4)), loss, cp.sum_squares(w))
+
+
+def cubic() -> dp.Template:
+    """Leaves of a degree that has no shared forms."""
+    w = cp.Variable(2, name="w")
+    return dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x[0] * x[1] * x[0] * w[0] + x[1] * w[1]), 0.0)
+
+
+TEMPLATES = {
+    "softmax": lambda: dp.load("softmax_regression", features=4, classes=4),
+    "hinge": lambda: dp.load("hinge_svm", features=3),
+    "quadratic": lambda: dp.load("large_margin_gaussian", features=3, classes=3),
+    "ordinal": lambda: dp.load("ordinal_regression", features=3),
+    "matrix": lambda: dp.load("gaussian_precision", features=3),
+    "mixed": mixed,
+    "cubic": cubic,
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
+    template, rng = TEMPLATES[name](), np.random.default_rng(0)
+    batch, space = template.record.sample(200, rng), Space(template.variables)
+    loss = BatchedLoss(template, space, batch)
+    for size in (0.1, 3.0):
+        theta = size * rng.normal(size=space.dim)
+        gradients = loss.record_gradients(theta)
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        for clip in (0.5 * np.median(norms) + 1e-3, 10 * norms.max() + 1):
+            short = gradients * np.minimum(1.0, clip / np.maximum(norms, 1e-300))
+            chosen = rng.random(200) < 0.3
+            for some in (None, chosen):
+                expected = short.sum(axis=0) if some is None else short[some].sum(axis=0)
+                assert loss.clipped_gradient(theta, clip, some) == pytest.approx(expected, rel=1e-7, abs=1e-7 * clip)
+                assert loss._whole.clipped_gradient(theta, clip, some) == pytest.approx(
+                    expected, rel=1e-7, abs=1e-7 * clip
+                )
+
+
+def test_many_blocks_and_sparse_records() -> None:
+    import scipy.sparse as sp
+
+    template, rng = dp.load("softmax_regression", features=30, classes=5), np.random.default_rng(1)
+    x = sp.random_array((30_000, 30), density=0.2, rng=rng, format="csr")
+    x = x / np.maximum(np.sqrt(x.multiply(x).sum(axis=1)), 1.0)[:, None]
+    y = rng.integers(0, 5, size=30_000)
+    space = Space(template.variables)
+    theta = rng.normal(size=space.dim)
+    chosen = rng.random(30_000) < 0.01
+    found = []
+    for table in (sp.csr_array(x), np.asarray(sp.csr_array(x).todense())):
+        loss = BatchedLoss(template, space, template.record.validate({"x": table, "y": y}))
+        found.append((loss.clipped_gradient(theta, 0.3), loss.clipped_gradient(theta, 0.3, chosen)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-9, abs=1e-7)
+    assert found[0][1] == pytest.approx(found[1][1], rel=1e-9, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
+    template, rng = TEMPLATES[name](), np.random.default_rng(2)
+    space, clip = Space(template.variables), 0.05
+    batch = template.record.sample(40, rng)
+    fewer = Batch({name: column[1:] for name, column in batch.fields.items()}, batch.group[1:])
+    both = [BatchedLoss(template, space, some) for some in (batch, fewer)]
+    longest = 0.0
+    for _ in range(20):
+        theta = rng.normal(size=space.dim)
+        one, other = (loss.clipped_gradient(theta, clip) for loss in both)
+        longest = max(longest, float(np.linalg.norm(one - other)))
+    assert 0.99 * clip <= longest <= clip * (1 + 1e-12)
+
+
+def test_gradients_that_are_no_numbers_count_as_none() -> None:
+    gradient = np.array([[3.0, np.inf, np.nan, 1e200, 0.0], [4.0, 0.0, 1.0, 1e200, 0.0]])
+    with np.errstate(all="ignore"):
+        squares = (gradient**2).sum(axis=0)
+    found = clipped(gradient, squares, 1.0)
+    expected = np.array([[0.6, 0, 0, 0, 0], [0.8, 0, 0, 0, 0]])
+    assert found == pytest.approx(expected)
+
+
+def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most() -> None:
+    w = cp.Variable(1, name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(1, radius=50.0)), lambda x: cp.exp(x @ w), 0.0)
+    space = Space(template.variables)
+    batch = template.record.validate({"x": [[50.0], [1.0], [-50.0], [20.0]]})
+    loss = BatchedLoss(template, space, batch)
+    for size in (1.0, 20.0, 1e3, 1e300):
+        found = loss.clipped_gradient(np.array([size]), 0.25)
+        assert np.isfinite(found).all()
+        assert np.linalg.norm(found) <= 1.0

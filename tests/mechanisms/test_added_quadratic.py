@@ -1,0 +1,125 @@
+"""The added quadratic: it follows the units of what was declared, and leaves curvature its share of epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.mechanisms.added_quadratic import SHARE, hinged, leaf_lengths
+from dpconvex.release.verify import analyse
+
+SIZE = 2000
+DIFFERENCES = np.array([[-1.0, -1.0], [1.0, 0.0], [0.0, 1.0]])
+
+
+def declared(kind: str, loss: float = 1.0, feature: float = 1.0, target: float = 1.0) -> dp.Template:
+    """A learner whose loss, features and target are multiplied with constants, and its regularizer accordingly."""
+    classes = 3 if kind == "softmax" else 1
+    w = cp.Variable((2, classes), name="w")
+    y: Any = dp.Box(-target, target) if kind in ("huber", "square") else dp.Choice([-1, 1])
+    functions: dict[str, Callable[[Any, Any], Any]] = {
+        "logistic": lambda x, y: cp.logistic(-y * (x @ w)[0]),
+        "hinge": lambda x, y: dp.huber_hinge(1 - y * (x @ w)[0], width=0.5),
+        "softmax": lambda x, y: cp.log_sum_exp(x @ (w @ DIFFERENCES)),
+        "huber": lambda x, y: cp.huber((x @ w)[0] - y, 0.5 * target),
+        "square": lambda x, y: cp.square((x @ w)[0] - y),
+    }
+    unit = feature / target if kind in ("huber", "square") else feature
+    return dp.Template(
+        dp.Record(x=dp.Ball(2, radius=feature), y=y),
+        lambda x, y: loss * functions[kind](x, y),
+        loss * 1e-6 * feature**2 * cp.sum_squares(w),
+        [cp.norm(w) <= 2 / unit] if kind == "square" else [],
+    )
+
+
+KINDS = ["logistic", "hinge", "softmax", "huber", "square"]
+MECHANISMS = [
+    (dp.ObjectivePerturbation(), dp.Privacy(1.0)),
+    (dp.ObjectivePerturbation("gaussian"), dp.Privacy(0.3, 1e-6, "add-remove")),
+    (dp.OutputPerturbation(), dp.Privacy(1.0)),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "privacy"), MECHANISMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_change_nothing(kind: str, mechanism: Any, privacy: dp.Privacy) -> None:
+    plain = dp.verify(declared(kind), privacy, SIZE, mechanism)
+    assert plain.added > 0
+    # Losses times 7: gradients, noise and the quadratic times 7.
+    louder = dp.verify(declared(kind, loss=7.0), privacy, SIZE, mechanism)
+    assert louder.added == pytest.approx(7 * plain.added, rel=1e-3)
+    # Features times 5: parameters are a fifth, so that a quadratic of theirs is worth the same at 25 times the modulus.
+    longer = dp.verify(declared(kind, feature=5.0), privacy, SIZE, mechanism)
+    assert longer.added == pytest.approx(25 * plain.added, rel=1e-3)
+    # Targets times 3: parameters times 3, losses times 9.
+    if kind in ("huber", "square"):
+        farther = dp.verify(declared(kind, target=3.0), privacy, SIZE, mechanism)
+        assert farther.added == pytest.approx(plain.added, rel=1e-3)
+
+
+def test_what_follows_a_target_and_what_is_a_hinge() -> None:
+    found = {
+        kind: (leaf_lengths(analyse(declared(kind))).target > 0, hinged(analyse(declared(kind)))) for kind in KINDS
+    }
+    assert found == {
+        "logistic": (False, False),
+        "hinge": (False, True),
+        "softmax": (False, False),
+        "huber": (True, False),
+        "square": (True, False),
+    }
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 8.0, 300.0, 1e4])
+def test_hinges_leave_curvature_at_most_its_share(epsilon: float) -> None:
+    analysis, privacy = analyse(declared("hinge")), dp.Privacy(epsilon)
+    certificate = dp.ObjectivePerturbation().certify(analysis, privacy, 1)
+    assert math.log1p(analysis.hessian_bound / certificate.strong_convexity) <= SHARE * epsilon * (1 + 1e-9)
+    soft = analyse(dp.load("large_margin_gaussian", features=2, classes=3, trace=0.0))
+    certificate = dp.ObjectivePerturbation().certify(soft, privacy, 1)
+    paid = math.log1p(soft.hessian_bound / certificate.strong_convexity)
+    if certificate.added and certificate.jacobian_epsilon < 2 * SHARE * epsilon * (1 - 1e-6):
+        assert paid == pytest.approx(SHARE * epsilon)
+    assert paid <= SHARE * epsilon * (1 + 1e-9)
+
+
+def test_summed_hinges_leave_most_of_epsilon_to_the_noise() -> None:
+    template = dp.load("large_margin_gaussian", features=2, classes=8, competitors="summed")
+    certificate = dp.verify(template, dp.Privacy(1.0), SIZE, dp.ObjectivePerturbation())
+    assert certificate.jacobian_epsilon <= 2 * SHARE
+
+
+@pytest.mark.parametrize("size", [1, 10**3, 10**6, 10**9])
+def test_more_records_and_more_promise_need_no_more_quadratic(size: int) -> None:
+    """The quadratic follows the noise, which knows no number of records; with more of them it only gets smaller."""
+    template = declared("logistic")
+    first, second = (dp.verify(template, dp.Privacy(1.0), n, dp.ObjectivePerturbation()) for n in (size, 10 * size))
+    assert second.added <= first.added * (1 + 1e-6)
+    strict = dp.verify(template, dp.Privacy(0.1), size, dp.ObjectivePerturbation())
+    assert strict.added >= first.added
+
+
+def test_untuned_is_nearly_as_good_as_the_best_of_a_grid() -> None:
+    X, labels = breast_cancer()
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = unit_ball(X, lower=1, upper=10)[order], (labels == "malignant").astype(int)[order]
+    X = np.column_stack([X, np.ones(len(X))]) / np.sqrt(2)
+    train, test, privacy = {"x": X[:500], "y": y[:500]}, X[500:], dp.Privacy(3.0)
+
+    def error(template: dp.Template, mechanism: dp.ObjectivePerturbation) -> float:
+        fits = (dp.solve(template, train, privacy, mechanism, seed=seed) for seed in range(6))
+        return float(np.mean([np.mean(fit.predict(test) != y[500:]) for fit in fits]))
+
+    for problem in ("logistic_regression", "huber_svm"):
+        template = dp.load(problem, features=10, labels=(0, 1))
+        chosen = dp.verify(template, privacy, 500, dp.ObjectivePerturbation()).added
+        grid = [error(template, dp.ObjectivePerturbation(added=chosen * step)) for step in (0.3, 3.0, 10.0)]
+        assert error(template, dp.ObjectivePerturbation()) <= 1.15 * min(grid)

@@ -1,0 +1,239 @@
+"""Descent on clipped gradients: exact privacy of its transcript, any loss, any K, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.release.verify import analyse
+
+Array = NDArray[np.float64]
+ADJACENCIES = ("replace-one", "add-remove")
+ADD = dp.Privacy(1.0, 1e-5, "add-remove")
+
+
+def squares(features: int = 1, constraints: Any = (), regularizer: float = 0.0) -> dp.Template:
+    """Least squares on all of space: no gradient is bounded."""
+    w = cp.Variable(features, name="w")
+    return dp.Template(
+        dp.Record(x=dp.Ball(features), y=dp.Box(-1, 1)),
+        lambda x, y: cp.square(y - x @ w) / 2,
+        regularizer * cp.sum_squares(w),
+        [constraint(w) for constraint in constraints],
+    )
+
+
+def slopes(theta: Array, records: Array, clip: float) -> Array:
+    """Clipped gradients of the sum of squares on the line, at each theta; records are pairs (x, y)."""
+    x, y = records[:, 0], records[:, 1]
+    each = (theta[:, None] * x - y) * x
+    return np.asarray(np.clip(each, -clip, clip).sum(axis=1))
+
+
+def transcript_delta(first: Array, second: Array, clip: float, step: float, sigma: float, epsilon: float) -> float:
+    """Delta of two noisy clipped sums: the second is taken where the first one led to."""
+    noise = np.linspace(-8.0, 8.0, 801) * sigma
+    start = [slopes(np.zeros(1), records, clip)[0] for records in (first, second)]
+    seen = start[0] + noise
+    theta = -step * seen
+    then = [slopes(theta, records, clip) for records in (first, second)]
+    lead = (seen - start[1]) ** 2 - noise**2
+    v = noise[None, :]
+    follow = (then[0][:, None] + v - then[1][:, None]) ** 2 - v**2
+    loss = (lead[:, None] + follow) / (2 * sigma**2)
+    weight = np.multiply.outer(*[stats.norm.pdf(noise / sigma)] * 2) * (noise[1] - noise[0]) ** 2 / sigma**2
+    return float((weight * np.maximum(-np.expm1(epsilon - loss), 0.0)).sum())
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_two_adaptive_steps_keep_their_promise(adjacency: str) -> None:
+    epsilon, delta, clip = 0.7, 1e-3, 0.25
+    mechanism = dp.NoisyGradientDescent(steps=2, clip=clip, momentum=0.0, step_size=0.02)
+    certificate = mechanism.certify(analyse(squares(), mechanism), dp.Privacy(epsilon, delta, adjacency), 6)
+    step, sigma = certificate.settings["step_size"], certificate.noise_scale
+
+    def worst(deviation: float, limit: float) -> float:
+        found = 0.0
+        others = np.array([[1.0, 1.0], [1.0, -1.0], [0.3, 0.7], [-0.9, 0.2], [1.0, 0.1]])
+        for record in ([1.0, 1.0], [1.0, -1.0], [0.6, -0.5]):
+            mine = np.vstack([others, record])
+            theirs = others if adjacency == "add-remove" else np.vstack([others, [-record[0], record[1]]])
+            for a, b in ((mine, theirs), (theirs, mine)):
+                found = max(found, transcript_delta(a, b, limit, step, deviation, epsilon))
+        return found
+
+    # Gradients beyond the clip use the promise up, where the second step finds them beyond it too.
+    assert 0.3 * delta <= worst(sigma, clip) <= delta
+    assert worst(sigma, 2 * clip) > delta  # records that are not clipped to the clip
+    assert worst(0.8 * sigma, clip) > delta
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_all_steps_are_one_gaussian_release(adjacency: str) -> None:
+    promise = dp.Privacy(0.5, 1e-6, adjacency)
+    for steps, clip in ((1, 0.1), (60, 0.3), (60, 50.0)):
+        certificate = dp.NoisyGradientDescent(steps=steps, clip=clip).certify(analyse(logistic()), promise, 100)
+        bound = min(clip, 1.0) * (2 if adjacency == "replace-one" else 1)
+        assert bound <= certificate.sensitivity <= bound * (1 + 1e-4)
+        spent = float(gaussian_delta(0.5, math.sqrt(steps) * certificate.sensitivity / certificate.noise_scale))
+        assert 0.999 * promise.delta <= spent <= promise.delta
+    assert "changes nothing" in " ".join(certificate.advice)
+
+
+def logistic(features: int = 2, regularization: float = 0.0) -> dp.Template:
+    return dp.load("logistic_regression", features=features, regularization=regularization)
+
+
+class Line:
+    """An engine whose clipped sum pulls to a target; it counts what it is asked."""
+
+    def __init__(self, target: Array) -> None:
+        self.target, self.seen, self.chosen = target, [], []
+        self.records = 1000
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: Any = None) -> Array:
+        self.seen.append(theta)
+        self.chosen.append(chosen)
+        return theta - self.target
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.zeros_like(theta)
+
+    def project(self, theta: Array) -> Array:
+        return theta
+
+
+def run(mechanism: dp.NoisyGradientDescent, engine: Any) -> Array:
+    analysis = analyse(logistic())
+    certificate = mechanism.certify(analysis, dp.Privacy(50.0, 1e-5, "add-remove"), 100)
+    return mechanism.run(analysis, certificate, engine, np.random.Generator(np.random.PCG64(3)))
+
+
+def test_last_iterate_average_and_momentum() -> None:
+    def options(**more: Any) -> dp.NoisyGradientDescent:
+        return dp.NoisyGradientDescent(clip=0.1, steps=40, step_size=0.5, **more)
+
+    engine = Line(np.array([5.0, 0.0]))
+    last = run(options(momentum=0.0), engine)
+    assert len(engine.seen) == 40
+    assert (engine.seen[0] == 0).all()
+    seen = np.array(engine.seen)
+    again = Line(np.array([5.0, 0.0]))
+    half = run(options(momentum=0.0, average=0.5), again)
+    assert half == pytest.approx(np.vstack([seen[21:], last]).mean(axis=0))
+    slow = Line(np.array([5.0, 0.0]))
+    run(options(), slow)
+    assert 0 < slow.seen[1][0] < 0.3 * seen[1][0]  # the first step is a fifth as long
+
+
+def test_poisson_samples_are_drawn_anew_at_every_step() -> None:
+    pytest.importorskip("dp_accounting")
+    engine = Line(np.zeros(2))
+    run(dp.NoisyGradientDescent(clip=0.1, steps=30, sampling=0.2), engine)
+    counts = np.array([chosen.sum() for chosen in engine.chosen])
+    assert abs(counts.mean() - 200) < 10
+    assert 6 < counts.std() < 20  # a batch of a fixed size is no Poisson sample
+    certificate = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
+    full = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.1))
+    assert 0.2 * full.noise_scale < certificate.noise_scale < 0.4 * full.noise_scale
+    with pytest.raises(dp.NotPrivate, match="Poisson"):
+        dp.verify(logistic(), dp.Privacy(1.0, 1e-5), 100, dp.NoisyGradientDescent(clip=0.1, sampling=0.2))
+
+
+def test_it_learns_without_bounds_convexity_or_constraints() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    mechanism = dp.NoisyGradientDescent(clip=0.3)
+    with pytest.raises(dp.NotPrivate):
+        dp.verify(squares(3), ADD, 2000, dp.OutputPerturbation())
+    fit = dp.solve(squares(3), {"x": x, "y": 0.5 * x[:, 0]}, ADD, mechanism, size=2000, seed=0)
+    assert fit["w"] == pytest.approx(np.array([0.5, 0.0, 0.0]), abs=0.2)
+    assert any("needed" in text for text in fit.certificate.assumptions)
+    inside = squares(3, [lambda w: cp.norm(w) <= 0.2, lambda w: w >= 0])
+    fit = dp.solve(inside, {"x": x, "y": 0.5 * x[:, 0]}, ADD, mechanism, size=2000, seed=0)
+    assert np.linalg.norm(fit["w"]) <= 0.2 * (1 + 1e-9)
+    w = cp.Variable(3, name="w")
+    dented = dp.Template(
+        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])), lambda x, y: -cp.exp(-cp.square(1 - y * (x @ w))), 0.0
+    )
+    with pytest.raises(dp.NotPrivate, match="not convex"):
+        dp.verify(dented, ADD, 2000)
+    y = np.where(x[:, 0] > 0, 1, -1)
+    fit = dp.solve(dented, {"x": x, "y": y}, ADD, mechanism, size=2000, seed=0)
+    assert (np.where(x @ fit["w"] > 0, 1, -1) == y).mean() > 0.9
+    assert dp.Certificate.from_dict(fit.certificate.to_dict()) == fit.certificate
+
+
+def test_more_records_than_planned_get_more_noise() -> None:
+    from dpconvex.mechanisms.clipped_descent import clipped_rounding, reclipped
+
+    for sampling in (None, 0.5):
+        if sampling:
+            pytest.importorskip("dp_accounting")
+        mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=5)
+        analysis = analyse(logistic())
+        certificate = dp.verify(logistic(), ADD, 100, mechanism)
+        assert certificate.cover is not None
+        more = reclipped(analysis, certificate, certificate.cover.records, 1e7)
+        rounding = [clipped_rounding(analysis, certificate, n) for n in (certificate.cover.records, 1e7)]
+        assert rounding[1] > 100 * rounding[0]
+        assert more.sensitivity - certificate.sensitivity >= 2 * (rounding[1] - rounding[0]) * (1 - 1e-9)
+        assert more.noise_scale > certificate.noise_scale
+        if sampling is None:
+            spent = float(gaussian_delta(more.noise_epsilon, math.sqrt(5) * more.sensitivity / more.noise_scale))
+            assert spent <= more.noise_delta
+
+
+def test_the_regularizer_limits_the_steps() -> None:
+    steep = dp.verify(logistic(regularization=1.0), ADD, 1000, dp.NoisyGradientDescent(clip=0.3))
+    assert steep.settings["step_size"] == pytest.approx(1e-3)
+    with pytest.raises(dp.TemplateError, match="too long"):
+        dp.verify(logistic(regularization=1.0), ADD, 1000, dp.NoisyGradientDescent(clip=0.3, step_size=0.1))
+    elastic = dp.load("elastic_net_logistic", features=3)
+    assert dp.is_private(elastic, ADD, 100, dp.NoisyGradientDescent(clip=0.3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip": 0.0},
+        {"clip": math.inf},
+        {"momentum": 0.5},
+        {"clip": 1.0, "momentum": 1.0},
+        {"clip": 1.0, "sampling": 1.0},
+        {"clip": 1.0, "average": 1.5},
+        {"directions": 3.0},
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match=list(options)[-1]):
+        dp.NoisyGradientDescent(**options)
+
+
+def test_what_it_does_not_claim() -> None:
+    certificate = dp.verify(logistic(), ADD, 100, dp.NoisyGradientDescent(clip=0.3))
+    assert certificate.predicted_risk is None
+    with pytest.raises(dp.TemplateError, match="clipped"):
+        dp.risk_bound(logistic(), certificate, 0.05, comparator_norm=1.0)
+    assert dp.falsify(logistic(), certificate, starts=4, steps=5, seed=0)["gradient_bound"].holds
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.verify(logistic(), dp.Privacy(1.0), 100, dp.NoisyGradientDescent(clip=0.3))
+
+
+@pytest.mark.parametrize("sampling", [None, 0.2])
+def test_an_audit_finds_what_is_claimed(sampling: float | None) -> None:
+    if sampling:
+        pytest.importorskip("dp_accounting")
+    mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=20)
+    found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
+    assert found.holds
+    assert found["noisy gradients"].ratio > 0.94

@@ -1,0 +1,142 @@
+"""Private whitening: what one record moves, exact composition of both stages, noise on integers, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpconvex as dp
+from dpconvex.mechanisms.private_whitening import calibrated, grid_cost, whitened_matrix
+from dpconvex.mechanisms.whitening_noise import LEVELS
+from dpconvex.noise.gaussian_profiles import gaussian_delta
+
+ADJACENCIES = ("replace-one", "add-remove")
+DESCENT = dp.NoisyGradientDescent(clip=0.3)
+
+
+def logistic(features: int = 3, regularization: float = 0.0) -> dp.Template:
+    return dp.load("logistic_regression", features=features, regularization=regularization)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize("kind", ["gradients", "output"])
+def test_two_gaussian_stages_are_one(kind: str, share: float, adjacency: str) -> None:
+    promise = dp.Privacy(0.8, 1e-6, adjacency)
+    mechanism = DESCENT if kind == "gradients" else dp.OutputPerturbation("gaussian")
+    template = logistic(regularization=0.1)
+    found = dp.verify(template, promise, 500, mechanism, whitening=dp.PrivateWhitening(share))
+    noise, cover = found.whitening, found.cover
+    assert noise is not None
+    assert cover is not None
+    first = (math.sqrt(2) if adjacency == "replace-one" else 1.0) / noise.sigma
+    if kind == "gradients":
+        second = found.sensitivity * math.sqrt(found.settings["steps"]) / found.noise_scale
+    else:
+        second = found.settings["distance_of_answers"] / found.noise_scale
+    assert first**2 / (first**2 + second**2) == pytest.approx(share, rel=1e-3)
+    left = promise.epsilon - cover.epsilon - cover.counting
+    spent = float(gaussian_delta(left, math.hypot(first, second)))
+    assert 0.98 * promise.delta <= spent + cover.delta <= promise.delta
+    assert sum(part for part, _ in found.shares()) == pytest.approx(promise.epsilon, rel=1e-9)
+    assert dp.Certificate.from_dict(found.to_dict()) == found
+    assert "one Gaussian mechanism" in str(found)
+
+
+def test_composition_is_better_than_division() -> None:
+    promise = dp.Privacy(1.0, 1e-5, "add-remove")
+    together = dp.verify(logistic(), promise, 500, DESCENT, whitening=dp.PrivateWhitening(0.09))
+    alone = dp.verify(logistic(), promise, 500, DESCENT)
+    assert 1.04 < together.noise_scale / alone.noise_scale < 1.05  # 1/sqrt(0.91)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_other_mechanisms_divide_the_promise(adjacency: str) -> None:
+    promise = dp.Privacy(1.0, 1e-5, adjacency)
+    template = logistic(regularization=0.1)
+    for mechanism in (dp.ObjectivePerturbation("gaussian"), dp.ObjectivePerturbation("gamma")):
+        found = dp.verify(template, promise, 500, mechanism, whitening=dp.PrivateWhitening(0.2))
+        assert found.whitening is not None
+        assert (found.whitening.epsilon, found.whitening.delta) == (0.2, pytest.approx(2e-6))
+        assert float(gaussian_delta(0.2, found.whitening.level)) <= 2e-6
+        assert sum(part for part, _ in found.shares()) == pytest.approx(1.0, rel=1e-6)
+        rest = dp.verify(template, dp.Privacy(0.8, 8e-6, adjacency), 500, mechanism)
+        assert found.noise_scale == pytest.approx(rest.noise_scale, rel=1e-6)
+
+
+def test_integer_noise_is_nearly_continuous() -> None:
+    """Exact densities on the line: the ratio of a discrete Gaussian law, made continuous, and a normal one."""
+    noise = calibrated("x", dp.Ball(1), "add-remove", 1.0, 1.0)
+    for scale in (30.0, 300.0):
+        coarse = replace(noise, sigma=scale / LEVELS**2)
+        sigma = scale / math.sqrt(2)
+        k = np.arange(-math.floor(10 * sigma), math.floor(10 * sigma) + 1)
+        mass = np.exp(-(k**2) / (2 * sigma**2)) / np.exp(-(k**2) / (2 * sigma**2)).sum()
+        worst = 0.0
+        for offset in (-0.5, -0.2, 0.0, 0.3, 0.5):
+            worst = max(worst, float(np.abs(np.log(mass / stats.norm.pdf((k + offset) / sigma) * sigma)).max()))
+        assert 0.5 * worst <= grid_cost(coarse) or worst <= grid_cost(coarse)
+        assert worst <= grid_cost(coarse)
+        # delta of integer noise against that of normal noise, for a shift of one deviation
+        shift = round(sigma)
+        loss = (2 * k * shift + shift**2) / (2 * sigma**2)
+        found = float((mass * np.maximum(-np.expm1(0.5 - loss), 0)).sum())
+        cost = grid_cost(coarse)
+        allowed = math.exp(cost) * float(gaussian_delta(0.5 - 2 * cost, shift / sigma)) + 2.0**-98
+        assert found <= allowed
+    assert 2 * grid_cost(calibrated("x", dp.Ball(200), "add-remove", 3.0, 1.0)) < 1e-4
+
+
+def test_round_data_share_all_directions() -> None:
+    matrix, directions = whitened_matrix(100 * np.eye(4), 0.01)
+    assert directions == pytest.approx(4)
+    assert matrix == pytest.approx(np.eye(4) / math.sqrt(100 + 0.01 * math.sqrt(8)))
+    _, single = whitened_matrix(np.diag([1000.0, 0.0, 0.0, 0.0]), 1.0)
+    assert single == pytest.approx(1.0)
+    _, none = whitened_matrix(-np.eye(3), 1.0)
+    assert none == 1.0
+
+
+def test_what_it_cannot_do_is_refused() -> None:
+    promise = dp.Privacy(1.0, 1e-5)
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.verify(logistic(regularization=0.1), dp.Privacy(1.0), 100, whitening=dp.PrivateWhitening())
+    w = cp.Variable(2, name="w")
+    box = dp.Template(dp.Record(x=dp.Box([0, 0], [1, 1])), lambda x: cp.logistic(x @ w), cp.sum_squares(w))
+    with pytest.raises(dp.TemplateError, match="Euclidean balls"):
+        dp.verify(box, promise, 100, whitening=dp.PrivateWhitening())
+    with pytest.raises(dp.TemplateError, match="Euclidean balls"):
+        dp.verify(logistic(), promise, 100, DESCENT, whitening=dp.PrivateWhitening(field="y"))
+    with pytest.raises(dp.TemplateError, match="PrivateWhitening"):
+        dp.verify(logistic(), promise, 100, DESCENT, whitening=0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.0}, {"share": True}, {"field": 3}])
+def test_bad_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(dp.TemplateError, match=next(iter(options))):
+        dp.PrivateWhitening(**options)
+
+
+@pytest.mark.parametrize("adjacency", ADJACENCIES)
+def test_an_audit_finds_both_stages(adjacency: str) -> None:
+    promise = dp.Privacy(1.0, 1e-5, adjacency)
+    found = dp.audit(logistic(2), promise, DESCENT, size=100, effort=0.05, seed=0, whitening=dp.PrivateWhitening())
+    assert found.holds
+    assert found["whitening and noise together"].ratio > 0.99
+    divided = dp.audit(
+        logistic(2, 0.1),
+        promise,
+        dp.ObjectivePerturbation(),
+        size=100,
+        effort=0.05,
+        seed=0,
+        whitening=dp.PrivateWhitening(),
+    )
+    assert divided.holds
+    assert divided["whitening"].ratio > 0.99
