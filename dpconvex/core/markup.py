@@ -55,7 +55,7 @@ def paragraph(title: str, text: str = "", warning: bool = False) -> str:
 
 def listing(items: Iterable[str]) -> str:
     """Return a list of sentences."""
-    return f"<ul>{''.join(f'<li>{html.escape(item)}</li>' for item in items)}</ul>"
+    return f"<ul>{''.join(f'<li>{html.escape(brief(item))}</li>' for item in items)}</ul>"
 
 
 def details(title: str, content: str) -> str:

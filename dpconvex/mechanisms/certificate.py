@@ -10,7 +10,7 @@ from typing import Any
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import aligned, details, listing, paragraph
+from dpconvex.core.markup import aligned, brief, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
@@ -427,6 +427,6 @@ def source(root: Derivation, key: str) -> str:
 
 def tree(step: Derivation) -> str:
     """Return a derivation as nested HTML lists."""
-    head = html.escape(next(iter(step.lines())).strip())
+    head = html.escape(brief(next(iter(step.lines())).strip()))
     inner = "".join(tree(child) for child in step.children)
     return f"<ul><li>{head}{inner}</li></ul>"

@@ -43,7 +43,9 @@ def refusal() -> dp.NotPrivate:
 GAMMA = dp.ObjectivePerturbation("gamma")
 LEARNER = dp.load("logistic_regression", features=2)
 SCHEMA = dp.Schema(
-    {"a<b": dp.Numeric(0, 110, missing="indicator"), "ward": dp.Categorical([*"abcdefgh"], other=True)}, "y", ["no", "yes"]
+    {"a<b": dp.Numeric(0, 110, missing="indicator"), "ward": dp.Categorical([*"abcdefgh"], other=True)},
+    "y",
+    ["no", "yes"],
 )
 
 
