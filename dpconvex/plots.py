@@ -290,7 +290,8 @@ def gaussians(
             drawn.plot(*line, color=colour, linewidth=1.8, label=name)
             drawn.plot(*centre[pair], "+", color=colour, markersize=7)
             name = "_"  # one entry of the legend for each class
-    drawn.set_aspect("equal", adjustable="datalim")
+    shared = all(len(group.get_siblings(drawn)) > 1 for group in (drawn.get_shared_x_axes(), drawn.get_shared_y_axes()))
+    drawn.set_aspect("equal", adjustable="box" if shared else "datalim")  # limits that are shared cannot be moved
     drawn.set_xlabel(f"feature {pair[0]}", color=TEXT)
     drawn.set_ylabel(f"feature {pair[1]}", color=TEXT)
     plain_frame(drawn)

@@ -139,7 +139,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Release": (
         dp.Release,
-        {"parameters": {"w": [1.0]}, "spent": PROMISE, "not_private_because": "", "source": None, "table": None},
+        {"parameters": {"w": [1.0]}, "spent": PROMISE, "not_private_because": "", "source": None, "schema": None},
     ),
     "Release.load": (dp.Release.load, {"path": __file__}),
     "unit_ball": (unit_ball, {"X": X, "lower": -1, "upper": 1, "clip": True}),

@@ -128,6 +128,15 @@ def test_ellipses_are_where_a_gaussian_has_fallen() -> None:
     assert not flat.lines
 
 
+def test_ellipses_side_by_side_may_share_their_axes() -> None:
+    figure = gaussians([[0.0, 0.0]], [np.eye(2)]).figure
+    figure.clear()
+    for axes in figure.subplots(1, 2, sharex=True, sharey=True):
+        gaussians([[0.0, 0.0]], [np.eye(2)], axes=axes)
+    figure.draw_without_rendering()
+    assert gaussians([[0.0, 0.0]], [np.eye(2)]).get_adjustable() == "datalim"
+
+
 def test_an_audit_is_drawn_on_axes() -> None:
     template = dp.load("logistic_regression", features=1)
     found = dp.audit(

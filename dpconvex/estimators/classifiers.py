@@ -179,7 +179,10 @@ class LargeMarginGaussian(PrivateClassifier):
 
     @property
     def precisions_(self) -> list[Array]:
-        """Precision matrix of each class's Gaussian, shape (features, features), in the units of the features."""
+        """Precision matrix P of each class's Gaussian, shape (features, features), in the units of the features.
+
+        A class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is half of P.
+        """
         return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[0] for c in range(len(self.classes_))]
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +301,7 @@ def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None
         return
     if isinstance(budget, type) or not callable(getattr(budget, "spend", None)):
         raise TemplateError(f"the budget must be a Budget, or None, not {budget!r}.")
-    if event is not None and isinstance(budget, Budget):
+    if event is not None and "event" in signature(budget.spend).parameters:
         budget.spend(privacy, label, event)
     else:  # a ledger of one's own need not know about events
         budget.spend(privacy, label)
