@@ -6,6 +6,7 @@ and the remedy apart, so that a program can read them as well as a person.
 
 from __future__ import annotations
 
+import html
 import re
 
 __all__ = [
@@ -70,6 +71,11 @@ class NotPrivate(DPConvexError):
         if remedy is not None:
             lines.append(f"  remedy: {remedy}")
         super().__init__("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        parts = [("where", self.expression), ("remedy", self.remedy)]
+        rows = "".join(f"<dt><i>{name}</i></dt><dd>{html.escape(text)}</dd>" for name, text in parts if text)
+        return f"<p><b>{type(self).__name__}</b>: {html.escape(self.reason)}</p><dl>{rows}</dl>"
 
 
 class MissingRule(NotPrivate):

@@ -1,12 +1,18 @@
 """Least-squares classifier of many classes: one linear score per class, squares for a loss, made for sufficient statistics."""
 
 import cvxpy as cp
-import numpy as np
 
 import dpconvex as dp
 
 
-def template(*, features: int, classes: int = 2, regularization: float = 1e-4, radius: float = 1.0) -> dp.Template:
+def template(
+    *,
+    features: int,
+    classes: int = 2,
+    regularization: float = 1e-4,
+    radius: float = 1.0,
+    labels: tuple | None = None,
+) -> dp.Template:
     """Return the template.
 
     Scores are regressed on the class of a record, 1 or 0 (Duda & Hart, "Pattern Classification and Scene Analysis", 1973,
@@ -19,23 +25,28 @@ def template(*, features: int, classes: int = 2, regularization: float = 1e-4, r
     features : int
         Number of features; append a constant one for an offset.
     classes : int
-        Number of classes; labels are 0, 1, ..., classes - 1.
+        Number of classes.
     regularization : float
         Lambda: the regularizer is ``Lambda/2 ||W||^2``.
     radius : float
         Public bound on the Euclidean norm of a record's features.
+    labels : tuple, optional
+        Names of the classes; by default 0, ..., classes - 1.
     """
+    names = tuple(range(classes)) if labels is None else tuple(labels)
+    if len(names) != classes or classes < 2:
+        raise dp.TemplateError(f"least_squares_classifier needs {classes} labels, at least two, not {names!r}.")
     W = cp.Variable((features, classes), name="W")
 
     def loss(x, y):
-        return sum(cp.square(x @ W[:, c]) for c in range(classes)) / 2 - x @ W[:, y]
+        return sum(cp.square(x @ W[:, c]) for c in range(classes)) / 2 - x @ W[:, names.index(y)]
 
-    def predict(parameters, x):
-        return np.argmax(x @ parameters["W"], axis=1)
+    def decision(parameters, x):
+        return x @ parameters["W"]
 
     return dp.Template(
-        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(range(classes))),
+        record=dp.Record(x=dp.Ball(features, radius=radius), y=dp.Choice(names)),
         loss=loss,
         regularizer=regularization / 2 * cp.sum_squares(W),
-        predict=predict,
+        decision=decision,
     )

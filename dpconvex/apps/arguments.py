@@ -5,23 +5,27 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import dpconvex as dp
 from dpconvex.accounting.rules import RULES
-from dpconvex.apps.settings import words
+from dpconvex.apps.settings import assignments, words
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
 
 __all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say"]
 
-# Mechanisms by name: the class, and its noise.
-MECHANISMS = {
-    "objective-gamma": ("ObjectivePerturbation", "gamma"),
-    "objective-gaussian": ("ObjectivePerturbation", "gaussian"),
-    "objective-matrix": ("ObjectivePerturbation", "matrix"),
-    "output-gamma": ("OutputPerturbation", "gamma"),
-    "output-gaussian": ("OutputPerturbation", "gaussian"),
-    "gradient-descent": ("NoisyGradientDescent", ""),
+# Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
+MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
+    "objective-gaussian": ("ObjectivePerturbation", {"noise": "gaussian"}),
+    "objective-matrix": ("ObjectivePerturbation", {"noise": "matrix"}),
+    "output-gamma": ("OutputPerturbation", {"noise": "gamma"}),
+    "output-gaussian": ("OutputPerturbation", {"noise": "gaussian"}),
+    "statistics-gamma": ("SufficientStatistics", {"noise": "gamma"}),
+    "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
+    "gradient-descent": ("NoisyGradientDescent", {}),
 }
 
 
@@ -63,7 +67,10 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
     sub.add_argument("--adjacency", choices=ADJACENCIES, help=f"by default {ADJACENCIES[0]}")
     sub.add_argument("--share", type=float, metavar="S", help="part of it that pays for the components of a mixture")
     sub.add_argument(
-        "--mechanism", choices=sorted(MECHANISMS), help="by default, the one with the least predicted risk"
+        "--mechanism",
+        metavar="NAME[:OPTION=VALUE,...]",
+        help=f"by default, the one with the least predicted risk; one of {', '.join(MECHANISMS)}, and its own options, such "
+        "as gradient-descent:clip=0.25,steps=100 for clipped gradients",
     )
 
 
@@ -90,12 +97,25 @@ def add_ledger(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, help="for tests: the result is then not private, and says so")
 
 
-def mechanism_of(name: str | None) -> Any:
-    """Return the mechanism of a name, None for the automatic choice."""
-    if name is None:
+def mechanism_of(text: str | None) -> Any:
+    """Return the mechanism of a name and its options, None for the automatic choice.
+
+    >>> mechanism_of("gradient-descent:clip=0.25,steps=50").clip
+    0.25
+    """
+    if text is None:
         return None
-    kind, noise = MECHANISMS[name]
-    return getattr(dp, kind)(*([noise] if noise else []))
+    name, _, further = str(text).partition(":")
+    if name not in MECHANISMS:
+        raise TemplateError(f"there is no mechanism {name!r}; there are: {', '.join(MECHANISMS)}.")
+    kind, fixed = MECHANISMS[name]
+    given = assignments(words(further), "--mechanism NAME:", "clip=0.25")
+    own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
+    if not set(given) <= own:
+        raise TemplateError(
+            f"the mechanism {name} has no option {min(set(given) - own)!r}; it has: {', '.join(sorted(own))}."
+        )
+    return getattr(dp, kind)(**fixed, **given)
 
 
 def say(chosen: argparse.Namespace, what: str) -> None:

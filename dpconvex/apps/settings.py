@@ -43,7 +43,7 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 
-def assignments(texts: Sequence[str]) -> dict[str, Any]:
+def assignments(texts: Sequence[str], where: str = "--set ", example: str = "regularization=0.01") -> dict[str, Any]:
     """Read options: numbers, TOML values such as ``[1, 2]`` and ``true``, and otherwise text.
 
     >>> assignments(["features=9", "width=.5", "labels=['no', 'yes']", "name=w"])
@@ -53,9 +53,9 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip().isidentifier():
-            raise TemplateError(f"--set takes OPTION=VALUE, such as --set regularization=0.01, not {text!r}.")
+            raise TemplateError(f"{where.strip(' :')} takes OPTION=VALUE, such as {where}{example}, not {text!r}.")
         if name.strip() in found:
-            raise TemplateError(f"--set gives the option {name.strip()!r} twice.")
+            raise TemplateError(f"{where.strip(' :')} gives the option {name.strip()!r} twice.")
         found[name.strip()] = literal(value.strip())
     return found
 

@@ -7,7 +7,6 @@ must never exceed what is certified; how near it comes says how tight the certif
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.auditing.ascent import Adversary
 from dpconvex.auditing.feasible_region import Region
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.evaluation.compiled import double_precision, lower
 from dpconvex.language.template import Template
@@ -121,14 +121,8 @@ class Falsification(Mapping[str, Finding]):
         return "\n".join(["The attack broke no constant.", "", head, "-" * len(head), *lines])
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{html.escape(a)}</td>"
-            + "".join(f"<td style='text-align:right'>{value}</td>" for value in (b, c, d))
-            + "</tr>"
-            for a, b, c, d in self.rows()
-        )
-        head = "<tr><th>constant</th><th>observed</th><th>certified</th><th>ratio</th></tr>"
-        return f"<p>The attack broke no constant.</p><table>{head}{cells}</table>"
+        head = ["constant", "observed", "certified", "ratio"]
+        return paragraph("The attack broke no constant.") + aligned(head, self.rows(), numbers=(1, 2, 3))
 
 
 def falsify(

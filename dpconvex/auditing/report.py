@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.auditing.masses import Masses
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
 __all__ = ["Attack", "Audit"]
@@ -188,15 +188,8 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{html.escape(a)}</td>"
-            + "".join(f"<td style='text-align:right'>{v}</td>" for v in (b, c, d))
-            + "</tr>"
-            for attack in self.attacks
-            for a, b, c, d in attack.rows()
-        )
-        head = "<tr><th></th><th>claimed</th><th>found</th><th>ratio</th></tr>"
-        return f"<p>{html.escape(self.verdict)}</p><table>{head}{cells}</table>"
+        rows = (row for attack in self.attacks for row in attack.rows())
+        return paragraph(self.verdict) + aligned(["", "claimed", "found", "ratio"], rows, numbers=(1, 2, 3))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""

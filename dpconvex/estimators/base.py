@@ -6,7 +6,6 @@ takes.  `fit` makes features of a table, each record by itself, declares the pro
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -116,7 +115,7 @@ class Private(BaseEstimator):
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
-        return verify(self.template(features), self.privacy(), size, self.mechanism)
+        return verify(self.template(features), self.privacy(), size, self._mechanism())
 
     def privacy(self) -> Privacy:
         """Return the promise of one fit."""
@@ -125,6 +124,9 @@ class Private(BaseEstimator):
     def _declared(self) -> dict[str, Any]:
         """Return what is public about the label, as the problem file takes it."""
         return {}
+
+    def _mechanism(self) -> Any:
+        return self.mechanism
 
     def _radius(self) -> float:
         return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
@@ -174,10 +176,13 @@ class Private(BaseEstimator):
         return X
 
     def _fitted(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        return self._released_by(fit, data, backend=self.backend, **options)
+
+    def _released_by(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+        """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
-        label = {"label": f"fit {type(self).__name__}"}
-        template = self.template(self.n_features_in_)
-        return fit(template, data, self.privacy(), self.mechanism, self.backend, **options, **label)
+        options["label"] = f"fit {type(self).__name__}"
+        return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
 
     def _keep(self, release: Release) -> None:
         self.release_ = release
@@ -242,9 +247,7 @@ class Private(BaseEstimator):
         shown = super()._html_repr()
         if "release_" not in vars(self):
             return str(shown)
-        proof = self.release_.certificate
-        detail = "" if proof is None else f"<details><summary>certificate</summary>{proof._repr_html_()}</details>"
-        return f"<div>{shown}<p>{html.escape(self.release_.status)}</p>{detail}</div>"
+        return f"<div>{shown}{self.release_._repr_html_()}</div>"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

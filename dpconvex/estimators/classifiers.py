@@ -22,6 +22,7 @@ __all__ = [
     "HuberSVC",
     "KernelSVC",
     "LargeMarginGaussian",
+    "LeastSquaresClassifier",
     "LinearSVC",
     "LogisticRegression",
     "OrdinalRegressor",
@@ -136,6 +137,14 @@ class SoftmaxRegression(PrivateClassifier):
 
     def _models_probabilities(self) -> bool:
         return True
+
+
+class LeastSquaresClassifier(PrivateClassifier):
+    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
+
+    problem = "least_squares_classifier"
+    weights = "W"
+    two_classes = False
 
 
 class OrdinalRegressor(PrivateClassifier):

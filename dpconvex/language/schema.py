@@ -19,15 +19,28 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, label_text, missing_entries
+from dpconvex.language.schema_columns import (
+    Column,
+    Numeric,
+    Where,
+    codes,
+    column_of,
+    interval,
+    label_text,
+    missing_entries,
+)
 from dpconvex.language.tables import columns_of
 
 __all__ = ["Schema", "read_settings"]
 
 Array = NDArray[np.float64]
+
+# Levels of a column that are shown in a notebook.
+SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,7 @@ class Schema:
 
     Examples
     --------
+    >>> from dpconvex.language.schema_columns import Categorical
     >>> schema = Schema(
     ...     {"age": (0, 100), "colour": Categorical(["red", "green"])}, label="sick", labels=["no", "yes"]
     ... )
@@ -125,6 +139,20 @@ class Schema:
         """The record that is encoded: x in the unit ball, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
         return Record(x=Ball(len(self.feature_names), radius=1.0), y=y)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (name, type(column).__name__.lower(), says(column), f"{len(column.names(name))}")
+            for name, column in self.features.items()
+        ]
+        target = (
+            ("classes", ", ".join(map(str, self.labels)))
+            if self.labels is not None
+            else ("number", "{:g} to {:g}".format(*(self.label_bounds or ())))
+        )
+        title = f": {len(self.features)} columns, {len(self.feature_names)} features in the unit ball"
+        rows.append((f"{self.label} (to predict)", *target, ""))
+        return paragraph("Schema", title) + aligned(["column", "kind", "declared", "features"], rows, numbers=(3,))
 
     # Data
 
@@ -263,6 +291,22 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def says(column: Column) -> str:
+    """Return the declaration of a column in words.
+
+    >>> says(column_of("age", {"bounds": [0, 110], "missing": "indicator"}))
+    '0 to 110; missing: indicator'
+    """
+    spelled = column.to_dict()
+    declared: dict[str, Any] = dict(spelled) if isinstance(spelled, dict) else {"bounds": spelled}
+    kind, values = next(iter(declared.items()))
+    between, many = kind in ("bounds", "dates"), len(values) > SHOWN
+    texts = [f"{v:g}" if isinstance(v, float | int) else str(v) for v in values[:SHOWN]]
+    text = (" to " if between else ", ").join(texts) + (f", ... ({len(values)} levels)" if many else "")
+    text += " or other" if declared.get("other") else ""
+    return text + (f"; missing: {declared['missing']}" if declared.get("missing") is not None else "")
 
 
 def labels_of(labels: Any) -> tuple[str, ...]:

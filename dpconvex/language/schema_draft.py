@@ -20,6 +20,8 @@ __all__ = ["draft"]
 FEW = 2
 # A column of texts with more levels than this is not offered as a category.
 MANY = 200
+# More texts than this, of which no two are equal, name the records.
+DISTINCT = 10
 HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
 # off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
 """
@@ -77,7 +79,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     if None not in days and len(levels) > 1:
         first, last = (datetime.date.fromordinal(end(n for n in days if n is not None)) for end in (min, max))
         return Date(first, last, missing)
-    if len(levels) < 2 or len(levels) > MANY:
+    if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
         return None
     return Categorical(levels, missing=missing)
 

@@ -16,11 +16,12 @@ import numpy as np
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.errors import TemplateError
+from dpconvex.errors import TemplateError, readable, shorten, text_of
 from dpconvex.language.batch_program import ProgramParts, perturbed_program
 from dpconvex.language.predictions import Predict, labels_from, softmax_of
 from dpconvex.language.problem_parts import problem_parts
@@ -265,6 +266,13 @@ class Template:
         result = copy(self)
         result.__dict__.update(parts)
         return result
+
+    def _repr_html_(self) -> str:
+        fields = [("field of the record", name, repr(domain)) for name, domain in self.record.fields.items()]
+        shapes = [("parameter", v.name, " x ".join(map(str, v.shape)) or "a number") for v in self.variables]
+        limits = [("constraint", "", readable(text_of(limit))) for limit in self.constraints]
+        size = [("regularizer", "", shorten(readable(text_of(self.regularizer))))]
+        return paragraph("Template") + aligned(["", "name", "is"], [*fields, *shapes, *size, *limits], numbers=())
 
     def __repr__(self) -> str:
         names = ", ".join(f"{v.name}{list(v.shape)}" for v in self.variables)

@@ -11,7 +11,6 @@ off, and so is what noise takes off the sum of squared residuals (docs/theory.md
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpconvex.core.arguments import is_real
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.template import Template
@@ -87,7 +87,10 @@ class Coefficients:
         return "\n".join([head, *lines, foot])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        head = ["coefficient", "estimate", "standard error", "of which noise", "lower", "upper"]
+        rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
+        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+        return aligned(head, rows, numbers=range(1, 6)) + paragraph("", foot)
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:

@@ -6,7 +6,6 @@ A record is a mistake or it is none, so a count of mistakes moves by at most one
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
@@ -60,7 +60,11 @@ class Evaluation:
         return f"error {self.error:.4g} (between {low:.4g} and {high:.4g}) on {self.records} records; {status}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(str(self))}</p>"
+        (low, high), records = self.interval, f"{self.records}"
+        status = f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
+        row = (f"{self.error:.4g}", f"{low:.4g} to {high:.4g}", records)
+        table = aligned(["error", "95 % interval", "records"], [row], numbers=(0, 1, 2))
+        return paragraph("Evaluation", f", {status}", self.spent is None) + table
 
 
 def evaluate(

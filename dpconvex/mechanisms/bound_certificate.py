@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.truncated_laplace import TruncatedLaplace, excess, truncated_laplace
 
@@ -66,7 +66,12 @@ class BoundCertificate:
         return "\n".join([*lines, "", "Assumed", *(f"  - {text}" for text in self.assumptions)])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return (
+            paragraph("The tightened bounds", f" are private: {self.privacy}, and never exceed the true ones.")
+            + aligned(["quantity", "value", "meaning"], self.rows())
+            + details("derivation", listing(line.strip() for line in self.derivation.lines()))
+            + details("assumptions", listing(self.assumptions))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.markup import aligned, brief, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
@@ -289,19 +290,18 @@ class Certificate:
             yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{html.escape(value)}</td>"
-            f"<td>{html.escape(why)}</td></tr>"
-            for name, value, why in self.rows()
-        )
-        spent = "<br>".join(html.escape(line.strip()) for line in self.spending())
-        assumed = "".join(f"<li>{html.escape(text)}</li>" for text in self.assumptions)
+        paid = [
+            (number(spent) if spent > NOTHING * self.epsilon else "0", f"{100 * spent / self.epsilon:.0f} %", what)
+            for spent, what in self.shares()
+        ]
         return (
-            f"<p><b>{html.escape(self.mechanism)}</b> is private: {html.escape(str(self.privacy))}. "
-            f"{html.escape(self.proviso)}</p>"
-            f"<table><tr><th>constant</th><th>value</th><th>from</th></tr>{cells}</table><p>{spent}</p>"
-            f"<details><summary>derivation</summary>{tree(self.derivation)}</details>"
-            f"<details><summary>assumptions</summary><ul>{assumed}</ul></details>"
+            paragraph(self.mechanism, f" is private: {self.privacy}. {self.proviso}")
+            + aligned(["constant", "value", "from"], self.rows())
+            + paragraph("How epsilon is spent")
+            + aligned(["epsilon", "share", "pays for"], paid, numbers=(0, 1))
+            + (listing(self.advice) if self.advice else "")
+            + details("derivation", tree(self.derivation))
+            + details("assumptions", listing(self.assumptions))
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -363,13 +363,9 @@ class Comparison:
         return "\n".join([*lines, "", self.verdict()])
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><td>{name}</td><td>{a:.6g}</td><td>{b:.6g}</td><td>{ratio(r)}</td></tr>"
-            for name, a, b, r in self.rows()
-        )
-        return (
-            "<table><tr><th>constant</th><th>first</th><th>second</th><th>ratio</th></tr>"
-            f"{cells}</table><p>{html.escape(self.verdict())}</p>"
+        rows = [(name, number(a), number(b), ratio(r)) for name, a, b, r in self.rows()]
+        return aligned(["constant", "first", "second", "ratio"], rows, numbers=(1, 2, 3)) + paragraph(
+            "", self.verdict()
         )
 
     def verdict(self) -> str:
@@ -381,6 +377,10 @@ class Comparison:
             return "Both perturb the answer equally."
         better, factor = ("first", b / a) if a < b else ("second", a / b)
         return f"The {better} perturbs the answer less, by a factor of {factor:.3g} (mean norm of b over mu)."
+
+
+# Of epsilon, less than this part is shown as none of it.
+NOTHING = 5e-4
 
 
 def ratio(value: float) -> str:
@@ -427,6 +427,6 @@ def source(root: Derivation, key: str) -> str:
 
 def tree(step: Derivation) -> str:
     """Return a derivation as nested HTML lists."""
-    head = html.escape(next(iter(step.lines())).strip())
+    head = html.escape(brief(next(iter(step.lines())).strip()))
     inner = "".join(tree(child) for child in step.children)
     return f"<ul><li>{head}{inner}</li></ul>"

@@ -18,6 +18,7 @@ from typing import Any
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
+from dpconvex.core.markup import aligned, bar, paragraph
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
@@ -234,6 +235,21 @@ class Budget:
     def __repr__(self) -> str:
         where = "" if self.path is None else f", path={str(self.path)!r}"
         return f"Budget({self.privacy}{where})"
+
+    def _repr_html_(self) -> str:
+        found = self.entries
+        spent, left = self._rule.spent(found), self._rule.left(found)
+        rows = [(item.label, text(item.privacy.epsilon), text(item.privacy.delta), str(item.known)) for item in found]
+        rows += [
+            ("spent in all", text(spent.epsilon), text(spent.delta), ""),
+            ("left", text(left.epsilon), text(left.delta), ""),
+        ]
+        part = spent.epsilon / self.privacy.epsilon
+        return (
+            paragraph("Budget", f": {self.privacy}; {self._rule.name} accounting ({self._rule.says})")
+            + f"<p>{bar(part)} {100 * part:.0f} % spent</p>"
+            + aligned(["release", "epsilon", "delta", "known as"], rows, numbers=(1, 2))
+        )
 
     def __str__(self) -> str:
         found = self.entries

@@ -18,6 +18,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.core.arguments import is_real
+from dpconvex.core.markup import aligned, brief, paragraph
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import TAIL, Certificate, number
@@ -83,6 +84,16 @@ class RiskBound:
         ]
         wide = max(len(name) for name in self.parts)
         return "\n".join([*lines, *(f"    {name:<{wide}}  {number(value)}" for name, value in self.parts.items())])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"with probability {number(1 - self.probability)}", number(self.bound)),
+            *((f"- of it: {name}", number(value)) for name, value in self.parts.items()),
+            ("on average", number(self.expected)),
+        ]
+        head = [f"excess risk ({self.objective}), at most", "value"]
+        against = f", {self.size} records, against comparators of norm at most {number(self.comparator_norm)}"
+        return paragraph(self.mechanism, brief(against)) + aligned(head, rows)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ code.
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers, trusted_rows
@@ -138,14 +138,12 @@ class Release(Mapping[str, Array]):
         return f"Release({', '.join(f'{name} {value.shape}' for name, value in self.items())}; {self.status})"
 
     def _repr_html_(self) -> str:
-        colour = "inherit" if self.private else "#b00020"
-        rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value.shape))}</td></tr>"
-            for name, value in self.items()
-        )
+        rows = [(name, " x ".join(map(str, value.shape)) or "a number") for name, value in self.items()]
+        proof = "" if self.certificate is None else details("certificate", self.certificate._repr_html_())
         return (
-            f'<p><b>Release</b>, <span style="color: {colour}">{html.escape(self.status)}</span></p>'
-            f"<table><tr><th>parameter</th><th>shape</th></tr>{rows}</table>"
+            paragraph("Release", f", {self.status}", not self.private)
+            + aligned(["parameter", "shape"], rows, numbers=())
+            + proof
         )
 
     def predict(self, x: ArrayLike) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.core.arguments import is_real
+from dpconvex.core.markup import paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
@@ -103,7 +103,7 @@ class Statistics:
         return f"Statistics({self.moments.count} sums; {self.status})"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>Statistics</b>, {self.moments.count} sums, {html.escape(self.status)}</p>"
+        return paragraph("Statistics", f", {self.moments.count} sums, {self.status}", not self.private)
 
     def fit(self, template: Template | None = None, ridge: float | None = None) -> Release:
         """Fit a template from the statistics; it costs nothing.
@@ -144,6 +144,8 @@ class Statistics:
             not_private_because=self.not_private_because,
             source=chosen.source,
             predictor=chosen.predict,
+            decision=chosen.decision,
+            probabilities=chosen.probabilities,
         )
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
@@ -177,6 +179,10 @@ class Statistics:
         TemplateError
             If that is no path, or something else than a regular file is there.
         """
+        write_whole(replaceable(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that `save` writes."""
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -191,7 +197,7 @@ class Statistics:
             arrays |= {f"monomials_{k}": kind.monomials, f"patterns_{k}": kind.patterns}
         buffer = BytesIO()
         np.savez(buffer, header=np.array(json.dumps(header, default=plain_value)), **arrays)
-        write_whole(replaceable(path), buffer.getvalue())
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], template: Template | None = None) -> Statistics:
@@ -210,7 +216,13 @@ class Statistics:
         FileNotFoundError
             If there is none.
         """
-        content = Path(path).read_bytes()
+        return cls.from_bytes(Path(path).read_bytes(), template, name=path)
+
+    @classmethod
+    def from_bytes(
+        cls, content: bytes, template: Template | None = None, *, name: str | os.PathLike[str] = "saved statistics"
+    ) -> Statistics:
+        """Read the bytes of saved statistics; arguments and errors are those of `load`."""
         try:
             members = dict(read(content))
             header = json.loads(str(members["header"]))
@@ -232,7 +244,7 @@ class Statistics:
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         except Exception as error:
             raise DPConvexError(
-                f"{path}: the file is damaged, or holds no saved statistics ({type(error).__name__}: {error})."
+                f"{name}: the file is damaged, or holds no saved statistics ({type(error).__name__}: {error})."
             ) from error
         if template is not None:
             found.matching(template)

@@ -165,3 +165,20 @@ def test_help_says_what_epsilon_is(run: Run) -> None:
 def test_nothing_is_said_in_passing_where_nobody_watches(run: Run, data: str) -> None:
     done = run("fit", "logistic_regression", data, *COLUMNS, "--epsilon", "5", "--out", "model.npz")
     assert (done.status, done.err) == (0, "")
+
+
+def test_a_mechanism_is_named_with_options_of_its_own(run: Run, shop: str) -> None:
+    done = fitted(run, shop, "--delta", "1e-6", "--mechanism", "gradient-descent:clip=0.25,steps=20")
+    assert done.status == 0, done.err
+    proof = dp.Release.load("model.npz", template=dp.load).certificate
+    assert isinstance(proof, dp.Certificate)
+    assert proof.settings["steps"] == 20
+    for text, message in (
+        ("nope", "there is no mechanism 'nope'; there are: objective-gamma"),
+        ("gradient-descent:clop=1", "has no option 'clop'; it has: average, clip"),
+        ("output-gamma:noise=gaussian", "has no option 'noise'"),
+        ("gradient-descent:20", "NAME takes OPTION=VALUE"),
+    ):
+        refused = fitted(run, shop, "--delta", "1e-6", "--mechanism", text)
+        assert refused.status == 2
+        assert message in refused.err

@@ -1,0 +1,72 @@
+"""HTML for notebooks: tables whose numbers are for people, in the reader's own colours, light or dark."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["aligned", "bar", "brief", "details", "listing", "paragraph"]
+
+# Numbers with decimals; others, such as counts and powers of ten, stay as they are.
+DECIMALS = re.compile(r"(?<![\w.^])\d+\.\d+(e[+-]?\d+)?(?![\w.])")
+LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
+
+
+def brief(text: str) -> str:
+    """Cut every number in a text to four digits.
+
+    >>> brief("0.707107 of 12345.678; 7.72039e-10, section 1.2.3 and 2^-27")
+    '0.7071 of 12346; 7.72e-10, section 1.2.3 and 2^-27'
+    """
+
+    def cut(found: re.Match[str]) -> str:
+        value = float(found.group())
+        if 1e-4 <= value < 1e6:
+            return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
+        return f"{value:.3g}"
+
+    return DECIMALS.sub(cut, text)
+
+
+def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = (1,)) -> str:
+    """Return a table; the columns of numbers are set to the right, and tell all their digits where the pointer rests.
+
+    >>> aligned(["name", "value"], [["<mu>", "0.123456"]])[-112:]
+    '&lt;mu&gt;</td><td style="text-align:right;white-space:nowrap" title="0.123456">0.1235</td></tr></tbody></table>'
+    """
+    right = set(numbers)
+
+    def cell(place: int, text: str, tag: str = "td") -> str:
+        short = brief(text)
+        hover = f' title="{html.escape(text)}"' if place in right and len(short) < len(text) and tag == "td" else ""
+        return f'<{tag} style="{RIGHT if place in right else LEFT}"{hover}>{html.escape(short)}</{tag}>'
+
+    top = "".join(cell(place, text, "th") for place, text in enumerate(head))
+    body = "".join(f"<tr>{''.join(cell(place, text) for place, text in enumerate(row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def paragraph(title: str, text: str = "", warning: bool = False) -> str:
+    """Return a paragraph that begins in bold; a warning has a frame, since colours are the reader's."""
+    frame = ' style="border-left:4px solid #d9534f;padding-left:0.6em"' if warning else ""
+    return f"<p{frame}><b>{html.escape(title)}</b>{html.escape(text)}</p>"
+
+
+def listing(items: Iterable[str]) -> str:
+    """Return a list of sentences."""
+    return f"<ul>{''.join(f'<li>{html.escape(brief(item))}</li>' for item in items)}</ul>"
+
+
+def details(title: str, content: str) -> str:
+    """Return HTML that is shown when its title is clicked."""
+    return f"<details><summary>{html.escape(title)}</summary>{content}</details>"
+
+
+def bar(part: float) -> str:
+    """Return a bar that is filled from the left.
+
+    >>> bar(0.5)
+    '<progress max="1" value="0.5" style="width:16em"></progress>'
+    """
+    return f'<progress max="1" value="{min(max(part, 0.0), 1.0):.4g}" style="width:16em"></progress>'

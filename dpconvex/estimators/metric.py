@@ -1,0 +1,152 @@
+"""A metric that is learnt from labelled pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_array, column_or_1d, validate_data
+
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.estimators.base import Private
+from dpconvex.estimators.warnings import warn_of_clones
+from dpconvex.language.template import Template
+from dpconvex.release.solve import solve
+
+__all__ = ["MetricLearner"]
+
+Array = NDArray[np.float64]
+# What the problem file calls two classes.
+NAMES = np.array(["different", "alike"])
+
+
+@dataclass(eq=False, repr=False)
+class MetricLearner(ClassifierMixin, Private):
+    """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
+
+    A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.
+
+    Further options are those of all estimators; `radius` bounds the difference of a pair.
+
+    Parameters
+    ----------
+    width : float
+        Half-width of the quadratic piece of the Huber hinge.
+    classes : sequence of two
+        The labels of different and of alike pairs, in this order.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (2,)
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> pairs = rng.uniform(-0.3, 0.3, size=(4000, 2, 2))
+    >>> alike = (abs(pairs[:, 0, 0] - pairs[:, 1, 0]) < 0.15).astype(int)  # the second feature says nothing
+    >>> model = MetricLearner(epsilon=20.0, seed=0).fit(pairs, alike)
+    >>> bool(model.metric_[0, 0] > 3 * model.metric_[1, 1])
+    True
+    """
+
+    problem = "metric_learning"
+    options: ClassVar[tuple[str, ...]] = ("width",)
+
+    width: float = 0.5
+    classes: Sequence[Any] = (0, 1)
+
+    @property
+    def metric_(self) -> Array:
+        """Positive semidefinite matrix M of the squared distance ``(a - b)' M (a - b)``, shape (features, features)."""
+        factor = self._factor()
+        return factor @ factor.T
+
+    @property
+    def threshold_(self) -> float:
+        """Squared distance below which a pair is alike."""
+        return float(self._released()["b"])
+
+    def template(self, features: int) -> Template:
+        """Return the template that is fitted, for a number of features."""
+        if self.fit_intercept:
+            raise TemplateError("MetricLearner has a threshold of its own; leave fit_intercept at False.")
+        return super().template(features)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+        """Fit privately.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, 2, features)
+            Pairs, whose differences lie within the public radius (or ``clip=True``).
+        y : array_like, shape (n,)
+            Declared labels.
+
+        Returns
+        -------
+        self
+        """
+        warn_of_clones(self)
+        differences = differences_of(X)
+        self.n_features_in_ = differences.shape[1]
+        self.classes_ = self._classes()
+        self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}))
+        return self
+
+    def decision_function(self, X: ArrayLike) -> Array:
+        """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
+        return np.asarray(self.threshold_ - np.sum((self._pairs(X) @ self._factor()) ** 2, axis=1))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Say which pairs are alike, shape (n,); costs no privacy."""
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+
+    def transform(self, X: ArrayLike) -> Array:
+        """Map objects to where their Euclidean distance is the learnt one, shape (n, features); costs no privacy."""
+        self._released()
+        return np.asarray(validate_data(self, X, reset=False, dtype=np.float64) @ self._factor())
+
+    def _named(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Return labels as the problem file has them."""
+        unknown = labels[~np.isin(labels, self.classes_)].tolist()
+        if unknown:
+            raise DomainError(f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}.")
+        return np.asarray(NAMES[(labels == self.classes_[1]).astype(int)])
+
+    def _classes(self) -> NDArray[Any]:
+        names = np.array(list(self.classes))
+        if names.shape != (2,) or names[0] == names[1]:
+            raise TemplateError(f"classes must be the labels of different and of alike pairs, not {self.classes!r}.")
+        return names
+
+    def _pairs(self, X: ArrayLike) -> Array:
+        self._released()
+        differences = differences_of(X)
+        if differences.shape[1] != self.n_features_in_:
+            raise TemplateError(
+                f"X has {differences.shape[1]} features, and those of the fit had {self.n_features_in_}."
+            )
+        return differences
+
+    def _factor(self) -> Array:
+        """Return the symmetric square root of M, in the units of the features."""
+        values, vectors = np.linalg.eigh(self._released()["M"])
+        return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T / self.radius)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse, tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, False, True
+        tags.classifier_tags.multi_class, tags.classifier_tags.poor_score = False, True
+        return tags
+
+
+def differences_of(X: ArrayLike) -> Array:
+    """Return the differences of pairs, shape (n, features)."""
+    pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
+    if pairs.ndim != 3 or pairs.shape[1] != 2:
+        raise TemplateError(f"X must hold pairs, with the shape (n, 2, features), not {pairs.shape}.")
+    return np.asarray(pairs[:, 0] - pairs[:, 1])

@@ -1,0 +1,93 @@
+"""What notebooks show: every element closed, everything escaped, numbers for people, and no colours of our own for text."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.core.markup import bar
+
+
+class Closed(HTMLParser):
+    """Raises unless every element is closed where it should be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f"{data} "
+
+
+def refusal() -> dp.NotPrivate:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    with pytest.raises(dp.NotPrivate) as caught:
+        dp.verify(dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w))), dp.Privacy(1.0), 100, GAMMA)
+    return caught.value
+
+
+GAMMA = dp.ObjectivePerturbation("gamma")
+LEARNER = dp.load("logistic_regression", features=2)
+SCHEMA = dp.Schema(
+    {"a<b": dp.Numeric(0, 110, missing="indicator"), "ward": dp.Categorical([*"abcdefgh"], other=True)},
+    "y",
+    ["no", "yes"],
+)
+
+
+def shown() -> dict[str, Any]:
+    certificate = dp.verify(LEARNER, dp.Privacy(1.0), 100)
+    budget = dp.Budget(dp.Privacy(3.0))
+    data = {"x": np.zeros((100, 2)), "y": np.ones(100)}
+    release = dp.solve(LEARNER, data, dp.Privacy(1.0), budget=budget, label="<first>")
+    return {
+        "certificate": certificate,
+        "comparison": certificate.compare(certificate),
+        "release": release,
+        "budget": budget,
+        "risk bound": dp.risk_bound(LEARNER, certificate),
+        "template": LEARNER,
+        "schema": SCHEMA,
+        "refusal": refusal(),
+        "evaluation": dp.evaluate(LEARNER, release, data, dp.Privacy(1.0), seed=0),
+    }
+
+
+def test_everything_is_shown_well() -> None:
+    found = {}
+    for name, thing in shown().items():
+        page = Closed()
+        page.feed(thing._repr_html_())
+        assert page.open == [], name
+        assert not re.search(r"(?<!-)color:|background", thing._repr_html_()), name  # the reader's theme has colours
+        assert not re.search(r"[1-9]\d*\.\d{4,}|0\.0*[1-9]\d{4,}", page.text), name
+        found[name] = page.text
+    assert "33 % spent" in found["budget"]
+    assert "<first>" in found["budget"]
+    assert "a<b numeric 0 to 110; missing: indicator 2" in found["schema"]
+    assert "a, b, c, d, e, f, ... (8 levels) or other 9" in found["schema"]
+    assert "remedy" in found["refusal"]
+    assert "NOT PRIVATE" in found["evaluation"]
+    assert "constraint" not in found["template"]
+
+
+def test_nothing_is_shown_as_none() -> None:
+    """A share of epsilon that rounds to nothing is 0 and 0 %."""
+    certificate = dp.verify(LEARNER, dp.Privacy(1.0), 100, cover=dp.Cover(share=1e-9))
+    assert ">0</td>" in certificate._repr_html_()
+    assert ">0 %</td>" in certificate._repr_html_()
+    assert 'value="1"' in bar(1.2)

@@ -1,0 +1,74 @@
+"""A metric learnt from pairs: what it says of pairs and of objects agrees, and it learns nothing undeclared."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import dpconvex as dp
+
+FIXED: dict[str, Any] = {"epsilon": 50.0, "seed": 0, "radius": 3.0, "regularization": 1e-4}
+
+
+def pairs(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of objects that are alike if their first features are near; the second says nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, size=(size, 2, 2))
+    return x, np.where(np.abs(x[:, 0, 0] - x[:, 1, 0]) < 0.6, "same", "other")
+
+
+def test_it_finds_what_pairs_share() -> None:
+    x, y = pairs()
+    model = dp.MetricLearner(**FIXED, classes=("other", "same"))
+    fitted = clone(model).fit(x, y)
+    assert fitted.score(x, y) > 0.8
+    assert fitted.metric_[0, 0] > 5 * abs(fitted.metric_[1, 1])
+    assert fitted.n_features_in_ == 2
+    assert model.certificate(2, len(x)) == fitted.release_.certificate
+    gaps = (fitted.transform(x[:, 0]) - fitted.transform(x[:, 1])) ** 2
+    np.testing.assert_allclose(fitted.decision_function(x), fitted.threshold_ - gaps.sum(axis=1), atol=1e-12)
+    between = x[:, 0] - x[:, 1]
+    np.testing.assert_allclose(gaps.sum(axis=1), np.einsum("ni,ij,nj->n", between, fitted.metric_, between), atol=1e-12)
+    assert np.linalg.eigvalsh(fitted.metric_)[0] >= -1e-15
+    # The problem file says the same of differences.
+    named = np.where(fitted.predict(x) == "same", "alike", "different")
+    assert np.mean(fitted.release_.predict(between) == named) == 1
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
+
+
+def test_a_fit_is_private_and_paid_for() -> None:
+    x, y = pairs(200)
+    budget = dp.Budget(dp.Privacy(1.5))
+    model = dp.MetricLearner(epsilon=1.0, radius=4.0, classes=("other", "same"), budget=budget)
+    assert model.fit(x, y).release_.spent == dp.Privacy(1.0)
+    with pytest.raises(dp.BudgetExceeded):
+        model.fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("options", "X", "y", "error", "message"),
+    [
+        ({}, np.zeros((3, 2)), [0, 1, 0], dp.TemplateError, r"pairs, with the shape \(n, 2, features\)"),
+        ({}, np.zeros((3, 2, 2)), [0, 1, 2], dp.DomainError, "2 is none of the declared"),
+        ({}, 9 * np.array([[[1.0, 0], [0, 0]]] * 3), [0, 1, 1], dp.DomainError, "norm"),
+        ({"classes": (1, 1)}, np.zeros((3, 2, 2)), [1, 1, 1], dp.TemplateError, "different and of alike"),
+        ({"fit_intercept": True}, np.zeros((3, 2, 2)), [0, 1, 1], dp.TemplateError, "threshold of its own"),
+    ],
+)
+def test_bad_pairs_are_refused(options: dict[str, Any], X: Any, y: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        dp.MetricLearner(**options).fit(X, y)
+
+
+def test_other_features_are_refused() -> None:
+    x, y = pairs(200)
+    fitted = dp.MetricLearner(**FIXED, classes=("other", "same")).fit(x, y)
+    with pytest.raises(dp.TemplateError, match="has 3 features"):
+        fitted.predict(np.zeros((1, 2, 3)))
+    with pytest.raises(ValueError, match="features"):
+        fitted.transform(np.zeros((1, 3)))

@@ -1,0 +1,164 @@
+"""A ledger with many processes, sudden deaths, cross-validation and workers: small here, in full with ``-m slow``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.model_selection import cross_val_score
+
+import dpconvex as dp
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each child waits for the starting shot, so that all of them are at the ledger at once.
+RACE = """
+import os, sys
+from dpconvex.errors import BudgetExceeded
+from dpconvex.language.privacy import Privacy
+from dpconvex.release.budget import Budget
+
+path, count = sys.argv[1], int(sys.argv[2])
+Budget(Privacy(1.0), path)
+ready, shot = os.pipe()
+children = []
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        os.close(shot)
+        os.read(ready, 1)
+        budget, accepted = Budget.open(path), 0
+        for _ in range(3):
+            try:
+                budget.spend(Privacy(0.01), str(os.getpid()))
+                accepted += 1
+            except BudgetExceeded:
+                pass
+        os._exit(accepted)
+    children.append(child)
+os.close(shot)
+print(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+# A child tells of each spend when it has returned, and is killed somewhere in the middle of the next ones.
+DEATH = """
+import os, random, signal, sys, time
+from dpconvex.errors import DPConvexError
+from dpconvex.language.privacy import Privacy
+from dpconvex.release.budget import Budget
+
+folder, moments = sys.argv[1], int(sys.argv[2])
+random.seed(0)
+torn = between = 0
+for moment in range(moments):
+    path = os.path.join(folder, f"{moment}.jsonl")
+    Budget(Privacy(1.0), path)
+    heard, told = os.pipe()
+    child = os.fork()
+    if not child:
+        budget = Budget.open(path)
+        for _ in range(10**6):
+            budget.spend(Privacy(1e-6), "x" * 2000)
+            os.write(told, b".")
+    os.close(told)
+    os.read(heard, 1)
+    time.sleep(random.uniform(0, 0.01))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    confirmed = 1
+    while part := os.read(heard, 4096):
+        confirmed += len(part)
+    os.close(heard)
+    try:
+        recorded = len(Budget.open(path).entries)
+    except DPConvexError:
+        torn += 1
+        Budget.repair(path)
+        recorded = len(Budget.open(path).entries)
+    assert confirmed <= recorded <= confirmed + 1, (confirmed, recorded)
+    between += recorded > confirmed
+    Budget.open(path).spend(Privacy(0.1), "life goes on")
+print(moments, torn, between)
+"""
+
+
+def program(code: str, *arguments: object) -> list[int]:
+    """Run a program that has no threads, so that it may fork; return the numbers that it prints."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_processes_never_overspend(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    assert program(RACE, path, count) == [100]
+    budget = dp.Budget.open(path)
+    assert len(budget.entries) == 100
+    assert budget.remaining.epsilon == 0
+
+
+@pytest.mark.parametrize("moments", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_what_a_killed_process_has_been_told_is_recorded(moments: int, tmp_path: Path) -> None:
+    assert program(DEATH, tmp_path, moments)[0] == moments
+
+
+def records() -> tuple[np.ndarray, np.ndarray]:
+    x = np.linspace(-0.7, 0.7, 200).reshape(100, 2)
+    return x, np.arange(100) % 2
+
+
+@pytest.mark.parametrize("affordable", [0, 3, 5])
+def test_cross_validation_stops_where_the_budget_ends(affordable: int, tmp_path: Path) -> None:
+    x, y = records()
+    budget = dp.Budget(dp.Privacy(0.5 * affordable + 0.2), tmp_path / "ledger.jsonl")
+    model = dp.LogisticRegression(epsilon=0.5, budget=budget)
+    if affordable < 5:
+        with pytest.raises(dp.BudgetExceeded):
+            cross_val_score(model, x, y, cv=5, error_score="raise")
+    else:
+        assert len(cross_val_score(model, x, y, cv=5, error_score="raise")) == 5
+    assert dp.Budget.open(tmp_path / "ledger.jsonl").spent.epsilon == 0.5 * affordable
+
+
+def fitted(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asarray(dp.LogisticRegression(epsilon=1.0).fit(x, y).coef_)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_workers_never_share_noise(backend: str) -> None:
+    """Whatever noise a worker draws, the parent and the other workers draw other noise."""
+    x, y = records()
+    found = [fitted(x, y), *joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(fitted)(x, y) for _ in range(4))]
+    assert len({w.tobytes() for w in found}) == 5
+
+
+FORKS = """
+import os
+from dpconvex.noise.samplers import NoiseSource
+
+NoiseSource().rng.normal(size=3)  # what the parent has drawn is nothing that children go on from
+found = set()
+for _ in range(5):
+    heard, told = os.pipe()
+    if not os.fork():
+        os.write(told, NoiseSource().rng.normal(size=8).tobytes())
+        os._exit(0)
+    os.wait()
+    found.add(os.read(heard, 4096))
+print(len(found))
+"""
+
+
+def test_forked_processes_never_share_noise() -> None:
+    assert program(FORKS) == [5]
