@@ -10,9 +10,13 @@ from typing import Any
 import dpconvex as dp
 from dpconvex.accounting.rules import RULES
 from dpconvex.apps.settings import words
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.release.verify import analyse
 
-__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say"]
+__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say", "whitening_of"]
 
 # Mechanisms by name: the class, and its noise.
 MECHANISMS = {
@@ -22,7 +26,10 @@ MECHANISMS = {
     "output-gamma": ("OutputPerturbation", "gamma"),
     "output-gaussian": ("OutputPerturbation", "gaussian"),
     "gradient-descent": ("NoisyGradientDescent", ""),
+    "clipped-descent": ("NoisyGradientDescent", "clip"),
 }
+
+WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 
 class Commands:
@@ -65,6 +72,13 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
     sub.add_argument(
         "--mechanism", choices=sorted(MECHANISMS), help="by default, the one with the least predicted risk"
     )
+    sub.add_argument(
+        "--whitening",
+        nargs="?",
+        const="yes",
+        choices=WHITENING,
+        help="make records round first, from a share of the promise: yes, no, or auto where there are few records",
+    )
 
 
 def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
@@ -90,12 +104,28 @@ def add_ledger(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, help="for tests: the result is then not private, and says so")
 
 
-def mechanism_of(name: str | None) -> Any:
-    """Return the mechanism of a name, None for the automatic choice."""
+def mechanism_of(name: str | None, learner: Template) -> Any:
+    """Return the mechanism of a name for a learner, None for the automatic choice."""
     if name is None:
         return None
+    if name not in MECHANISMS:
+        raise TemplateError(f"mechanism must be one of {', '.join(MECHANISMS)}, not {name!r}.")
     kind, noise = MECHANISMS[name]
+    if noise == "clip":
+        return clipped_steps(analyse(learner))
     return getattr(dp, kind)(*([noise] if noise else []))
+
+
+def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
+    """Return the option for a word or a truth value; mixtures take none."""
+    found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
+    if found is None and word is not None:
+        raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
+    if not found or (share and found == "auto"):
+        return {}
+    if share:
+        raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
+    return {"whitening": found}
 
 
 def say(chosen: argparse.Namespace, what: str) -> None:
