@@ -14,7 +14,7 @@ import numpy as np
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
@@ -45,7 +45,15 @@ def prepared(
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
     if whitening is not True and (privacy.pure or not worth_whitening(analysed(), privacy, size)):
         return usual, None
-    return mechanism if mechanism is not None else clipped_steps(analysed()), PrivateWhitening()
+    if mechanism is not None:
+        return mechanism, PrivateWhitening()
+    steps = clipped_steps(analysed())
+    if whitening is not True:
+        try:
+            steps.certify(analysed(), privacy, size)
+        except (NotPrivate, TemplateError):  # what is proved without the recipe is not refused with it
+            return usual, None
+    return steps, PrivateWhitening()
 
 
 def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
@@ -60,9 +68,8 @@ def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     if analysis.unbounded is not None or analysis.kink is not None or not form.feasible.has_projection:
         return False
     scores = (form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group)
-    if not all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores) or not predicts_alike(
-        form.template, int(balls[0].dim)
-    ):
+    linear = all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
+    if not linear or not predicts_alike(form.template, int(balls[0].dim)):
         return False
     return size * level(privacy.epsilon, privacy.delta) < ENOUGH * form.noise_dimension
 

@@ -165,3 +165,21 @@ def test_help_says_what_epsilon_is(run: Run) -> None:
 def test_nothing_is_said_in_passing_where_nobody_watches(run: Run, data: str) -> None:
     done = run("fit", "logistic_regression", data, *COLUMNS, "--epsilon", "5", "--out", "model.npz")
     assert (done.status, done.err) == (0, "")
+
+
+def test_whitened_from_a_table(run: Run, shop: str, tmp_path: Path) -> None:
+    private = ("--delta", "1e-5", "--ledger", "budget.jsonl", "--budget", "12", "--budget-delta", "1e-4")
+    done = fitted(run, shop, *private, "--whitening", "--mechanism", "clipped-descent")
+    assert done.status == 0, done.err
+    assert "whitening" in done.out
+    assert "clipped" in done.out
+    assert json.loads(run("budget", "show", "budget.jsonl", "--json").out)["spent"]["epsilon"] == 5.0
+    predicted = json.loads(run("predict", "model.npz", shop, "--json").out)["predictions"]
+    truth = [row[-1] for row in csv.reader((tmp_path / shop).read_text(encoding="utf-8").splitlines())][1:]
+    assert np.mean([a == b for a, b in zip(predicted, truth, strict=True)]) > 0.9
+    (tmp_path / "more.toml").write_text('whitening = "auto"\n', encoding="utf-8")
+    assert "whitening" in fitted(run, shop, "--delta", "1e-5", "--config", "more.toml").out
+    assert fitted(run, shop, "--config", "more.toml", "--whitening", "no").status == 0
+    (tmp_path / "more.toml").write_text("whitening = 3\n", encoding="utf-8")
+    assert "whitening must be one of" in fitted(run, shop, "--config", "more.toml").err
+    assert "delta" in fitted(run, shop, "--whitening", "yes").err
