@@ -1,7 +1,8 @@
 """What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
 
 ``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
-`dpconvex.mechanisms.automatic.FORESEEN` that follow from it, and the regret of the choice on public data.
+`dpconvex.mechanisms.automatic.FORESEEN` that follow from it, and the regret of the choice on public data.  Clipped steps on
+whitened records are fitted beside them, for `dpconvex.mechanisms.recipe.ENOUGH`: up to how many records to whiten.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import dpconvex as dp
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
 from dpconvex.mechanisms.automatic import FORESEEN, Automatic, kind_of
+from dpconvex.mechanisms.private_whitening import level
+from dpconvex.mechanisms.recipe import ENOUGH
 from dpconvex.release.verify import analyse
 
 __all__ = ["Setting", "factors", "measured", "real", "regret", "synthetic"]
@@ -25,6 +28,7 @@ __all__ = ["Setting", "factors", "measured", "real", "regret", "synthetic"]
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0, 8.0)
 BINARY = ("logistic_regression", "huber_svm", "hinge_svm")
+SMALLEST = 1e-9  # as good as never
 CHOICES = 41  # factors that are tried, from 1/100 to 100
 
 
@@ -36,11 +40,17 @@ class Setting:
     kinds: tuple[str, ...]
     risks: tuple[float, ...]
     errors: tuple[float, ...]
+    # Records for each parameter, times the level of the promise; and the error of the recipe, where there is one.
+    plenty: float = math.inf
+    whitened: float = math.inf
 
-    def chosen(self, table: dict[str, float]) -> float:
-        """Return the error of the mechanism that a table of factors chooses, over the smallest."""
+    def chosen(self, table: dict[str, float], enough: float = 0.0) -> float:
+        """Return the error of the choice over the smallest: the recipe, up to so much plenty, or what factors say."""
         scores = [risk * table.get(kind, 1.0) for kind, risk in zip(self.kinds, self.risks, strict=True)]
-        return self.errors[int(np.argmin(scores))] / min(self.errors)
+        error = self.errors[int(np.argmin(scores))]
+        if self.plenty < enough and self.whitened < math.inf:
+            error = self.whitened
+        return error / min(*self.errors, self.whitened if enough else math.inf)
 
 
 def declared(problem: str, split: Split) -> dp.Template:
@@ -54,16 +64,24 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
     privacy, size = dp.Privacy(epsilon, DELTA, "add-remove"), len(split.y)
     template = declared(problem, split)
     found: list[tuple[str, float, float]] = []
+
+    def error_of(mechanism: Any, whitening: bool = False) -> float:
+        options: dict[str, Any] = {"size": size, "clip": True, "whitening": whitening}
+        fits = (dp.solve(template, split.data, privacy, mechanism, seed=k, **options) for k in range(seeds))
+        return max(float(np.mean([split.error(fit.predict(split.x_test)) for fit in fits])), 1 / len(split.y_test))
+
     for mechanism in Automatic().candidates(analyse(template), privacy):
         try:
             certificate = dp.verify(template, privacy, size, mechanism)
         except dp.NotPrivate:
             continue
-        fits = (dp.solve(template, split.data, privacy, mechanism, size=size, seed=k) for k in range(seeds))
-        error = float(np.mean([split.error(fit.predict(split.x_test)) for fit in fits]))
-        found.append((kind_of(certificate), certificate.predicted_risk or math.inf, max(error, 1 / len(split.y_test))))
+        found.append((kind_of(certificate), certificate.predicted_risk or math.inf, error_of(mechanism)))
     kinds, risks, errors = zip(*found, strict=True)
-    return Setting(f"{problem}, {split.name}, epsilon {epsilon:g}", kinds, risks, errors)
+    recipe = math.inf
+    if dp.verify(template, privacy, 1, whitening="auto").whitening is not None:
+        recipe = error_of(None, whitening=True)
+    plenty = size * level(epsilon, DELTA) / analyse(template).form.noise_dimension
+    return Setting(f"{problem}, {split.name}, epsilon {epsilon:g}", kinds, risks, errors, plenty, recipe)
 
 
 def made(n: int, d: int, classes: int, seed: int) -> Split:
@@ -92,9 +110,9 @@ def real(full: bool) -> Iterator[Setting]:
                 yield measured(split, problem, epsilon, 6 if full else 3)
 
 
-def regret(settings: list[Setting], table: dict[str, float]) -> tuple[float, float]:
+def regret(settings: list[Setting], table: dict[str, float], enough: float = 0.0) -> tuple[float, float]:
     """Return the geometric mean and the largest of error over the smallest error."""
-    values = np.array([setting.chosen(table) for setting in settings])
+    values = np.array([setting.chosen(table, enough) for setting in settings])
     return float(np.exp(np.log(values).mean())), float(values.max())
 
 
@@ -122,6 +140,10 @@ def main(arguments: Any = None) -> None:
         for name, table in (("as proved", {}), ("shipped", FORESEEN), ("factors", best)):
             mean, worst = regret(settings, table) if settings else (math.nan, math.nan)
             print(f"{title:12} {name:10} error over the smallest: {mean:.3f} on average, {worst:.2f} at worst")
+        able = [setting for setting in settings if setting.whitened < math.inf]
+        for enough in (SMALLEST, 30.0, 100.0, ENOUGH, 1000.0, math.inf) if able else ():
+            mean, worst = regret(able, FORESEEN, enough)
+            print(f"{title:12} whitened below {enough:g}: {mean:.3f} on average, {worst:.2f} at worst")
 
 
 if __name__ == "__main__":

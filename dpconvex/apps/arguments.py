@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import dpconvex as dp
@@ -13,8 +13,11 @@ from dpconvex.accounting.rules import RULES
 from dpconvex.apps.settings import assignments, words
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
+from dpconvex.language.template import Template
+from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.release.verify import analyse
 
-__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say"]
+__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say", "whitening_of"]
 
 # Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
 MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -26,7 +29,12 @@ MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "statistics-gamma": ("SufficientStatistics", {"noise": "gamma"}),
     "statistics-gaussian": ("SufficientStatistics", {"noise": "gaussian"}),
     "gradient-descent": ("NoisyGradientDescent", {}),
+    "clipped-descent": ("NoisyGradientDescent", {}),
 }
+
+# Gradient descent with a clip that follows from the learner.
+CLIPPED = "clipped-descent"
+WHITENING = {"yes": True, "no": False, "auto": "auto"}
 
 
 class Commands:
@@ -72,6 +80,13 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
         help=f"by default, the one with the least predicted risk; one of {', '.join(MECHANISMS)}, and its own options, such "
         "as gradient-descent:clip=0.25,steps=100 for clipped gradients",
     )
+    sub.add_argument(
+        "--whitening",
+        nargs="?",
+        const="yes",
+        choices=WHITENING,
+        help="make records round first, from a share of the promise: yes, no, or auto where there are few records",
+    )
 
 
 def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
@@ -97,12 +112,8 @@ def add_ledger(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--seed", type=int, help="for tests: the result is then not private, and says so")
 
 
-def mechanism_of(text: str | None) -> Any:
-    """Return the mechanism of a name and its options, None for the automatic choice.
-
-    >>> mechanism_of("gradient-descent:clip=0.25,steps=50").clip
-    0.25
-    """
+def mechanism_of(text: str | None, learner: Template) -> Any:
+    """Return the mechanism of a name and its options for a learner, None for the automatic choice."""
     if text is None:
         return None
     name, _, further = str(text).partition(":")
@@ -115,7 +126,21 @@ def mechanism_of(text: str | None) -> Any:
         raise TemplateError(
             f"the mechanism {name} has no option {min(set(given) - own)!r}; it has: {', '.join(sorted(own))}."
         )
+    if name == CLIPPED:
+        return replace(clipped_steps(analyse(learner)), **given)
     return getattr(dp, kind)(**fixed, **given)
+
+
+def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
+    """Return the option for a word or a truth value; mixtures take none."""
+    found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
+    if found is None and word is not None:
+        raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
+    if not found or (share and found == "auto"):
+        return {}
+    if share:
+        raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
+    return {"whitening": found}
 
 
 def say(chosen: argparse.Namespace, what: str) -> None:

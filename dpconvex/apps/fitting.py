@@ -10,7 +10,16 @@ from itertools import product
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps.arguments import Commands, add_ledger, add_problem, add_promise, add_table, mechanism_of, say
+from dpconvex.apps.arguments import (
+    Commands,
+    add_ledger,
+    add_problem,
+    add_promise,
+    add_table,
+    mechanism_of,
+    say,
+    whitening_of,
+)
 from dpconvex.apps.settings import assignments, coded, declare, labelling, ledger, literal, privacy, schema_of, words
 from dpconvex.errors import TemplateError
 from dpconvex.language.schema import Schema, read_settings
@@ -22,7 +31,7 @@ __all__ = ["add_commands"]
 # What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
 SETTINGS = (
     *("schema", "features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip"),
-    *("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "options"),
+    *("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening", "options"),
 )
 ON_THE_COMMAND_LINE = tuple(name for name in SETTINGS if name not in ("options", "ignore", "absent", "unit"))
 
@@ -106,12 +115,13 @@ def fit(chosen: argparse.Namespace) -> None:
     share = labelling(learner, settings.get("share"))
     out = writable(chosen.out, places(chosen))
     data = read(chosen, schema, codes, promise)
+    share |= whitening_of(settings.get("whitening"), share)
     say(chosen, "proving, and fitting")
-    found = (dp.solve_mixture if share else dp.solve)(
+    found = (dp.solve_mixture if "share" in share else dp.solve)(
         learner,
         data,
         promise,
-        mechanism_of(settings.get("mechanism")),
+        mechanism_of(settings.get("mechanism"), learner),
         settings.get("backend"),
         size=settings.get("size"),
         budget=ledger(chosen, promise),
@@ -144,11 +154,12 @@ def tune(chosen: argparse.Namespace) -> None:
         candidates,
         data,
         promise,
-        mechanism=mechanism_of(settings.get("mechanism")),
+        mechanism=mechanism_of(settings.get("mechanism"), next(iter(candidates.values()))),
         backend=settings.get("backend"),
         size=settings.get("size"),
         budget=ledger(chosen, promise),
         seed=chosen.seed,
+        **whitening_of(settings.get("whitening"), {}),
     )
     if not chosen.json:
         print(f"Chosen: {found.choice}\n")

@@ -6,7 +6,7 @@ import argparse
 import json
 
 import dpconvex as dp
-from dpconvex.apps.arguments import Commands, add_problem, add_promise, mechanism_of, say
+from dpconvex.apps.arguments import Commands, add_problem, add_promise, mechanism_of, say, whitening_of
 from dpconvex.apps.settings import assignments, labelling, privacy
 from dpconvex.errors import NotPrivate
 from dpconvex.learners.problem_files import options as options_of
@@ -66,7 +66,8 @@ def verify(chosen: argparse.Namespace) -> None:
     learner = dp.load(chosen.problem, **assignments(chosen.set))
     share = labelling(learner, chosen.share)
     prove = dp.verify_mixture if share else dp.verify
-    certificate = prove(learner, promise, chosen.size, mechanism_of(chosen.mechanism), **share)
+    share |= whitening_of(chosen.whitening, share)
+    certificate = prove(learner, promise, chosen.size, mechanism_of(chosen.mechanism, learner), **share)
     print(json.dumps({"private": True, "certificate": certificate.to_dict()}) if chosen.json else certificate)
 
 
@@ -78,7 +79,9 @@ def audit(chosen: argparse.Namespace) -> None:
     options = {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
     picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
     say(chosen, "searching for the worst records")
-    found = dp.audit(learner, promise, mechanism_of(chosen.mechanism), **options, **share)
+    mechanism = mechanism_of(chosen.mechanism, learner)
+    share |= whitening_of(chosen.whitening, share)
+    found = dp.audit(learner, promise, mechanism, **options, **share)
     print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
     if picture is not None:
         found.plot(picture)

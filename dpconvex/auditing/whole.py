@@ -26,8 +26,9 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS
 from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import Repetitions
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.release.verify import analyse, verify
+from dpconvex.release.verify import analyse, meant, verify
 
 __all__ = ["audit"]
 
@@ -51,7 +52,7 @@ def audit(
     runs: int = 0,
     backend: Any = None,
     seed: int | None = None,
-    whitening: PrivateWhitening | None = None,
+    whitening: Whitened = None,
 ) -> Audit:
     """Attack a whole promise, epsilon and delta, and say how near the attack came.
 
@@ -86,7 +87,7 @@ def audit(
         For these fits; as for `solve`.
     seed : int, optional
         Seed of the search, to repeat it.
-    whitening : PrivateWhitening, optional
+    whitening : PrivateWhitening, bool or "auto", optional
         As for `verify`; only without `repetitions`, `share` and `runs`.
 
     Returns
@@ -115,13 +116,13 @@ def audit(
     (True, True)
     """
     check_options(effort, runs, selection, repetitions)
-    if whitening is not None and (runs or repetitions is not None or share is not None):
+    if whitening not in (None, False) and (runs or repetitions is not None or share is not None):
         raise TemplateError("audit: with whitening, leave out runs, repetitions and share.")
     rng = np.random.default_rng(seed)
-    work, chosen = Effort.of(float(effort)), mechanism if mechanism is not None else Automatic()
+    work = Effort.of(float(effort))
     candidates = [template] if isinstance(template, Template) else list_of(template)
     if repetitions is not None:
-        return audit_repeated(candidates, privacy, chosen, int(size), repetitions, work, rng)
+        return audit_repeated(candidates, privacy, mechanism or Automatic(), int(size), repetitions, work, rng)
     tuned = not isinstance(template, Template)
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
         raise TemplateError(f"audit: size must be a positive integer, not {size!r}.")
@@ -131,7 +132,8 @@ def audit(
     attacks: list[Attack] = []
     certificate = None
     for k, candidate in enumerate(candidates):
-        certificate = certified(candidate, privacy, each, chosen, cover, share, whitening)
+        chosen, first = meant(whitening, candidate, mechanism, privacy, each)
+        certificate = certified(candidate, privacy, each, chosen, cover, share, first)
         found = attack_certificate(candidate, certificate, chosen, work, rng)
         if runs:
             found.append(attack_runs(candidate, certificate, chosen, found[0], backend, int(runs)))

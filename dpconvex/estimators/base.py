@@ -22,6 +22,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
@@ -73,6 +74,9 @@ class Private(BaseEstimator):
         A ledger that each fit is recorded in before data are read.  Copies of the estimator share it.
     seed : int or None
         For tests: the fit is then not private, and says so.
+    whitening : PrivateWhitening, bool, "auto" or None
+        As for `dpconvex.solve`: records are made round first, from a share of the promise.  Predictions are made from original
+        records all the same.  For classifiers.
 
     Attributes
     ----------
@@ -102,6 +106,7 @@ class Private(BaseEstimator):
     backend: Any = None
     budget: Budget | None = None
     seed: int | None = None
+    whitening: Whitened = None
 
     # Declaration
 
@@ -115,11 +120,15 @@ class Private(BaseEstimator):
 
     def certificate(self, features: int, size: int) -> Certificate:
         """Verify without data, for a number of features and of records."""
-        return verify(self.template(features), self.privacy(), size, self._mechanism())
+        return verify(self.template(features), self.privacy(), size, self._mechanism(), whitening=self._whitening())
 
     def privacy(self) -> Privacy:
         """Return the promise of one fit."""
         return Privacy(self.epsilon, self.delta, self.adjacency)
+
+    def _whitening(self) -> Whitened:
+        """Return the option, or refuse what an estimator cannot predict with."""
+        return self.whitening
 
     def _declared(self) -> dict[str, Any]:
         """Return what is public about the label, as the problem file takes it."""
@@ -182,6 +191,8 @@ class Private(BaseEstimator):
         """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
         options["label"] = f"fit {type(self).__name__}"
+        if fit is solve:
+            options["whitening"] = self._whitening()
         return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
 
     def _keep(self, release: Release) -> None:
@@ -205,8 +216,11 @@ class Private(BaseEstimator):
         return self._extended(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
 
     def _weights(self) -> tuple[Array, Array]:
-        """Return the released weights of the features, shape (features, ...), and of the constant 1."""
-        released = self._released()[self.weights]
+        """Return the released weights of the original features, shape (features, ...), and of the constant 1."""
+        release = self._released()
+        released = release[self.weights]
+        if release.whitening is not None:  # a score <w, A x> / |A x| has the sign of <A' w, x>
+            released = release.whitening.matrix.T @ released
         if not self.fit_intercept:
             return released, np.zeros(released.shape[1:])
         return released[:-1], released[-1] * self.intercept_scaling * self.radius
@@ -255,6 +269,13 @@ class Private(BaseEstimator):
         tags.non_deterministic = True
         tags.target_tags.required = True
         return tags
+
+
+def none_of(estimator: Private, reason: str) -> Whitened:
+    """Return no whitening, or say why there can be none; "auto" leaves it out."""
+    if estimator.whitening in (None, False, "auto"):
+        return None
+    raise TemplateError(f"{type(estimator).__name__}: leave whitening out: {reason}.")
 
 
 def scores_of_two(scores: Array) -> Array:

@@ -13,10 +13,11 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Private, linear, probabilistic, scores_of_two
+from dpconvex.estimators.base import Private, linear, none_of, probabilistic, scores_of_two
 from dpconvex.language.template import Template
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.problem_files import load
+from dpconvex.mechanisms.recipe import Whitened
 
 __all__ = [
     "HuberSVC",
@@ -86,7 +87,11 @@ class PrivateClassifier(ClassifierMixin, Private):
 
     @property
     def coef_(self) -> Array:
-        """Released coefficients, shape (1, features) for two classes with one score, else (classes, features)."""
+        """Released coefficients, shape (1, features) for two classes with one score, else (classes, features).
+
+        With whitening they are those of original records: they predict alike, and scores are theirs times a positive number that
+        depends on the record (`decision_function` has these).
+        """
         self._has_weights("coef_")
         return np.atleast_2d(self._weights()[0].T)
 
@@ -155,8 +160,10 @@ class OrdinalRegressor(PrivateClassifier):
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return the score of each record, shape (n,); the thresholds are ``release_["b"]``."""
-        rows = self._checked(X)
-        return np.asarray(rows @ self.release_["w"])
+        rows, release = self._checked(X), self._released()
+        if release.whitening is not None:
+            rows = release.whitening(rows)
+        return np.asarray(rows @ release["w"])
 
 
 @dataclass(eq=False, repr=False)
@@ -183,6 +190,7 @@ class LargeMarginGaussian(PrivateClassifier):
 
         A class's score is ``-(x - mean)' P (x - mean) / 2`` and a constant; the papers' Psi is half of P.
         """
+        self._has_gaussians("precisions_")
         return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[0] for c in range(len(self.classes_))]
 
     @property
@@ -191,7 +199,14 @@ class LargeMarginGaussian(PrivateClassifier):
 
         They are where a class is scored highest, for telling classes apart: not the means of its records.
         """
+        self._has_gaussians("means_")
         return [precision_and_mean(self.release_[f"Phi_{c}"], self.radius)[1] for c in range(len(self.classes_))]
+
+    def _has_gaussians(self, name: str) -> None:
+        if self._released().whitening is not None:
+            raise AttributeError(
+                f"the Gaussians are those of whitened records, and there are no {name} of original ones."
+            )
 
     def template(self, features: int) -> Template:
         """Return the template that is fitted, for a number of features; it has a constant of its own."""
@@ -230,6 +245,9 @@ class KernelSVC(PrivateClassifier):
         if self.regularization is not None:
             given["regularization"] = self.regularization
         return load(self.problem, features=features + bool(self.fit_intercept), seed=self.feature_seed, **given)
+
+    def _whitening(self) -> Whitened:
+        return none_of(self, "its problem predicts from features that are not mapped yet")
 
     def _map(self, X: Any) -> Any:
         mapping = RandomFourierFeatures(X.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)

@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import TemplateError
+from dpconvex.estimators.base import none_of
 from dpconvex.estimators.classifiers import LargeMarginGaussian, precision_and_mean
 from dpconvex.learners.components import Components
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.solve import solve
 
 __all__ = ["LargeMarginGaussianMixture"]
@@ -62,6 +64,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         clustering = self._clustering()
         if clustering is None:
             return super().certificate(features, size)
+        self._whitening()
         return verify_mixture(
             self.template(features), self.privacy(), size, self.mechanism, clustering=clustering, share=self.share
         )
@@ -87,6 +90,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             raise TemplateError(
                 f"fit: components m are passed for component_labels='given' and not otherwise; it is {self.component_labels!r}."
             )
+        self._whitening()
         data = self._data(X, y)
         if clustering is None:
             self._keep(self._fitted(solve, {**data, "m": m}))
@@ -95,6 +99,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         self._keep(mixture.release)
         self.components_ = mixture.components
         return self
+
+    def _whitening(self) -> Whitened:
+        return none_of(self, "components are learnt from original records")
 
     @property
     def precisions_(self) -> list[Array]:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from dpconvex.estimators.base import Private, declared_pair
+from dpconvex.estimators.base import Private, declared_pair, none_of
+from dpconvex.mechanisms.recipe import Whitened
 
 __all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
 
@@ -33,6 +34,11 @@ class PrivateRegressor(RegressorMixin, Private):
     weights = "w"
 
     bounds: tuple[float, float] = (-1.0, 1.0)
+
+    def _whitening(self) -> Whitened:
+        return none_of(
+            self, "whitened records are all of one length, so predictions would not be linear in the features"
+        )
 
     def _target(self, y: NDArray[Any]) -> NDArray[Any]:
         low, high = declared_pair("bounds", self.bounds)

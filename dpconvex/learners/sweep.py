@@ -15,6 +15,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.budget import Budget, pay
@@ -40,6 +41,7 @@ def sweep(
     budget: Budget | None = None,
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: Whitened = None,
     progress: bool | None = None,
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
@@ -62,7 +64,7 @@ def sweep(
         The promise of all releases together, in place of `privacies`.
     draws : int
         Fits for each template and promise.
-    mechanism, backend, size, clip, budget, cover
+    mechanism, backend, size, clip, budget, cover, whitening
         As for `solve`.  A `total` is charged to the budget in whole, before the first fit.
     seed : int, optional
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
@@ -96,20 +98,21 @@ def sweep(
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
-    options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "label": "sweep"}
+    options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
     if total is not None:
         check_privacy("sweep", total)
         sizes = {public_size(learner, data, total, size) for learner in templates}
         if not sizes:
             return iter(())
-        plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover)
+        plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover, whitening=whitening)
         promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
     else:
         assert privacies is not None
         promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
         for learner in templates:
             for privacy in promises:
-                verify(learner, privacy, public_size(learner, data, privacy, size), mechanism, cover)
+                public = public_size(learner, data, privacy, size)
+                verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
     return fits(order, data, (mechanism, backend), options, seed, progress, bill)

@@ -27,6 +27,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.mechanisms.random_repetition import RUNS
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import Shared, cheapest, shared
@@ -80,6 +81,7 @@ def tune(
     clip: bool = False,
     budget: Budget | None = None,
     seed: int | None = None,
+    whitening: Whitened = None,
 ) -> Tuning:
     """Fit several templates privately and choose one privately; the whole keeps one promise.
 
@@ -108,6 +110,8 @@ def tune(
         A ledger that the cost is recorded in before the data are read.
     seed : int, optional
         For tests; the outcome is then not private.
+    whitening : PrivateWhitening, bool or "auto", optional
+        As for `solve`: each fit whitens by its own part of the data.  Not for ``split=False``.
 
     Returns
     -------
@@ -135,6 +139,10 @@ def tune(
     solver = resolved(backend)
     source = NoiseSource(seed)
     if not split:
+        if whitening not in (None, False):
+            raise TemplateError(
+                "tune: fits on all of the data are not whitened; leave split at True, or whitening out."
+            )
         public = public_size(next(iter(named.values())), data, privacy, size)
         plan = composed(named, privacy, public, mechanism)
         return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget)
@@ -145,8 +153,8 @@ def tune(
     if share < 1:
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
     for template in named.values():
-        verify(template, privacy, share, mechanism)
-        check_solvable(template)
+        verify(template, privacy, share, mechanism, whitening=whitening)
+        check_solvable(template, mechanism)
     pay(budget, privacy, "tune")
     protected = privacy.adjacency == "add-remove"
     held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
@@ -156,7 +164,8 @@ def tune(
         mine = {name: column[part == k] for name, column in columns.items()}
         nominal = share if protected else None
         stream = None if seed is None else seed + k
-        releases.append(solve(template, mine, privacy, mechanism, solver, size=nominal, clip=clip, seed=stream))
+        options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
+        releases.append(solve(template, mine, privacy, mechanism, solver, **options))
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
     x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
@@ -264,6 +273,10 @@ def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features:
     shape = tuple(getattr(data[features], "shape", np.shape(data[features]))) if features in data else ()
     if not callable(build) or len(shape) != 2:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
+    if getattr(candidate, "whitening", None) not in (None, False):
+        raise TemplateError(
+            f"tune: candidate {name!r} has an option whitening, and it is its template that is fitted: tune takes `whitening`."
+        )
     template = build(shape[1])
     if not isinstance(template, Template) or shape_of(template, features) != shape[1:]:
         raise TemplateError(

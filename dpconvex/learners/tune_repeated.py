@@ -18,20 +18,21 @@ from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import check_clip
+from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
+from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, run_certified
-from dpconvex.release.verify import check_solvable, verify
+from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
+from dpconvex.release.verify import analyse, check_solvable, meant, planned as stages_of, verify
 
 __all__ = ["tune_repeated"]
 
@@ -48,6 +49,9 @@ class Plan:
     ----------
     run : Certificate
         Of the fit alone.
+    mechanism : Mechanism
+    stages : Stages or None
+        Of the fit, where it whitens first.
     score : IntegerNoise
         Integer noise of the count of mistakes.
     certificate : Certificate
@@ -57,6 +61,14 @@ class Plan:
     run: Certificate
     score: IntegerNoise
     certificate: Certificate
+    mechanism: Mechanism
+    stages: Stages | None = None
+
+    def fit(self, template: Template, data: Checked, solver: Any, source: NoiseSource, clip: bool) -> Release:
+        """Fit once."""
+        if self.stages is None:
+            return run_certified(template, data, self.run, self.mechanism, solver, source, clip=clip)
+        return run_whitened(template, data, self.run, self.stages, self.mechanism, solver, source, clip=clip)
 
 
 def tune_repeated(
@@ -74,6 +86,7 @@ def tune_repeated(
     budget: Budget | None = None,
     seed: int | None = None,
     progress: bool | None = None,
+    whitening: Whitened = None,
 ) -> Tuning:
     """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
 
@@ -105,6 +118,8 @@ def tune_repeated(
     progress : bool, optional
         Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
         proof takes to be secret (docs/pitfalls.md).
+    whitening : PrivateWhitening, bool or "auto", optional
+        As for `solve`: each fit whitens by a noisy second moment of its own.
 
     Returns
     -------
@@ -135,14 +150,14 @@ def tune_repeated(
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    solver, fitter = resolved(backend), mechanism if mechanism is not None else Automatic()
+    solver = resolved(backend)
     with computable(privacy):
         plans = {
-            name: planned(template, privacy, chosen, public_size(template, data, privacy, size), fitter)
+            name: planned(template, privacy, chosen, public_size(template, data, privacy, size), mechanism, whitening)
             for name, template in named.items()
         }
-    for template in named.values():
-        check_solvable(template)
+    for name, template in named.items():
+        check_solvable(template, plans[name].mechanism)
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)
@@ -154,7 +169,7 @@ def tune_repeated(
     with bar(None, progress) as shown:
         for _ in range(count):
             name = names[int(rng.integers(len(names)))]
-            release = run_certified(named[name], checked[name], plans[name].run, fitter, solver, source, clip=clip)
+            release = plans[name].fit(named[name], checked[name], solver, source, clip)
             wrong = count_mistakes(release, named[name], checked[name], features, label, privacy.adjacency)
             noisy = perturb(np.array([wrong], dtype=float), plans[name].score, source.seeded)
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
@@ -168,18 +183,27 @@ def tune_repeated(
     return Tuning(name, release, release.spent, found)
 
 
-def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size: int, mechanism: Mechanism) -> Plan:
+def planned(
+    template: Template,
+    privacy: Privacy,
+    repetitions: Repetitions,
+    size: int,
+    mechanism: Mechanism | None,
+    whitening: Whitened = None,
+) -> Plan:
     """Divide a promise among the choice, the fits and their scores, without any data."""
+    # Decided once, for the whole promise: a fit's own may lie on the other side of a threshold.
+    fitter, first = meant(whitening, template, mechanism, privacy, size)
     if repetitions.accounting == "renyi":
         rho = repetitions.each_concentrated(privacy)
-        bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, mechanism)
+        bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
         score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
     else:
         each = repetitions.each(privacy)
         score = laplace_count(repetitions.share * each.epsilon)
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-        bare = verify(template, fit, size, mechanism)
+        bare = verify(template, fit, size, fitter, whitening=first)
         shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     steps = (
@@ -207,15 +231,20 @@ def planned(template: Template, privacy: Privacy, repetitions: Repetitions, size
             f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
         ),
     )
-    return Plan(bare, score, certificate)
+    stages = None
+    if first is not None:
+        stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
+    return Plan(bare, score, certificate, fitter, stages)
 
 
-def concentrated_fit(template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism) -> Certificate:
+def concentrated_fit(
+    template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism, first: PrivateWhitening | None
+) -> Certificate:
     """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
     target = rho
     for _ in range(20):
         fit = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
-        certificate = verify(template, fit, size, mechanism)
+        certificate = verify(template, fit, size, mechanism, whitening=first)
         found = concentration(certificate)
         if CLOSE * rho <= found <= rho:
             return certificate

@@ -17,6 +17,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import verify
 
@@ -66,6 +67,8 @@ def calibrate(
     releases: int = 1,
     mechanism: Mechanism | None = None,
     cover: Cover | None = None,
+    *,
+    whitening: Whitened = None,
 ) -> Shared:
     """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
 
@@ -86,6 +89,8 @@ def calibrate(
         By default the one with the smallest predicted excess risk: noise that is best for a single release need not be for many.
     cover : Cover, optional
         As for `verify`.
+    whitening : PrivateWhitening, bool or "auto", optional
+        As for `verify`: each release whitens by a noisy second moment of its own.
 
     Returns
     -------
@@ -116,12 +121,13 @@ def calibrate(
 
     def planned(chosen: Mechanism | None) -> Shared:
         def certify(each: Privacy) -> list[Certificate]:
-            found = (verify(item, each, size, chosen, cover) for item in learners)
+            found = (verify(item, each, size, chosen, cover, whitening=whitening) for item in learners)
             return [item for item in found for _ in range(int(releases))]
 
         return replace(shared(certify, privacy, count), mechanism=chosen)
 
-    return planned(mechanism) if mechanism is not None else cheapest(planned, privacy, count)
+    fixed = mechanism is not None or whitening not in (None, False)
+    return planned(mechanism) if fixed else cheapest(planned, privacy, count)
 
 
 def cheapest(planned: Callable[[Mechanism | None], Shared], privacy: Privacy, count: int) -> Shared:

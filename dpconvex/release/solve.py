@@ -23,13 +23,13 @@ from dpconvex.language.columns import records_of
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Batch, check_clip, table
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages, whitened_matrix
+from dpconvex.mechanisms.private_whitening import Stages, whitened_matrix
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.rounding import minimiser_norm
@@ -37,7 +37,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
-from dpconvex.release.verify import analyse, check_solvable, form_of, planned, verify
+from dpconvex.release.verify import analyse, check_solvable, form_of, meant, planned, verify
 from dpconvex.release.whitening import Whitening, second_moment
 from dpconvex.solvers.problem import Problem
 
@@ -62,7 +62,7 @@ def solve(
     label: str = "solve",
     seed: int | None = None,
     cover: Cover | None = None,
-    whitening: PrivateWhitening | None = None,
+    whitening: Whitened = None,
 ) -> Release:
     """Fit a template privately.
 
@@ -90,9 +90,9 @@ def solve(
         For tests.  The release then says that it is not private.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; as for `verify`.
-    whitening : PrivateWhitening, optional
-        A first stage, from a share of the same promise.  The parameters are then those for whitened records, and the release
-        predicts from original ones.
+    whitening : PrivateWhitening, bool or "auto", optional
+        A first stage, from a share of the same promise; as for `verify`.  The parameters are then those for whitened
+        records, and the release predicts from original ones.
 
     Returns
     -------
@@ -110,17 +110,17 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    chosen = mechanism if mechanism is not None else Automatic()
     public = public_size(template, data, privacy, size)
-    certificate = verify(template, privacy, public, chosen, cover, whitening=whitening)
+    certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
+    chosen, first = meant(whitening, template, mechanism, privacy, public)
     check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
     pay(budget, privacy, label, certificate.event)
-    if whitening is not None:  # planned again, as it was for the certificate
-        stages = planned(whitening, cover, chosen, analyse(template, chosen), privacy, public)
+    if first is not None:  # planned again, as it was for the certificate
+        stages = planned(first, cover, chosen, analyse(template, chosen), privacy, public)
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 

@@ -19,10 +19,11 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
+from dpconvex.mechanisms.recipe import Whitened, prepared
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "form_of", "is_private", "planned", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -71,7 +72,7 @@ def verify(
     mechanism: Mechanism | None = None,
     cover: Cover | None = None,
     *,
-    whitening: PrivateWhitening | None = None,
+    whitening: Whitened = None,
 ) -> Certificate:
     """Prove that a mechanism on a template is private, or say why not.
 
@@ -87,8 +88,10 @@ def verify(
         bounded and the loss is quadratic, `SufficientStatistics`.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
-    whitening : PrivateWhitening, optional
-        A first stage, from a share of the same promise.
+    whitening : PrivateWhitening, bool or "auto", optional
+        A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
+        descent on clipped gradients after it.  "auto" is that for classes, where there are few records for each parameter
+        (docs/choosing.md), and else nothing.
 
     Returns
     -------
@@ -106,7 +109,7 @@ def verify(
     check_privacy("verify", privacy)
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
-    chosen = mechanism if mechanism is not None else Automatic()
+    chosen, first = meant(whitening, template, mechanism, privacy, int(size))
     if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
         what = f"the class {chosen.__name__} itself" if isinstance(chosen, type) else f"a {type(chosen).__name__}"
         raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
@@ -117,7 +120,7 @@ def verify(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
     if isinstance(chosen, SufficientStatistics):
-        if whitening is not None:
+        if first is not None:
             raise TemplateError(
                 "verify: released statistics need no whitening: every fit from them is free; leave it out."
             )
@@ -125,7 +128,7 @@ def verify(
     try:
         analysis = analyse(template, chosen)
     except NotPrivate:
-        if not isinstance(chosen, Automatic) or whitening is not None:
+        if not isinstance(chosen, Automatic) or first is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
@@ -134,16 +137,23 @@ def verify(
         raise
     try:
         with computable(privacy):
-            if whitening is None:
+            if first is None:
                 certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
             else:
-                certificate = planned(whitening, cover, chosen, analysis, privacy, int(size)).whole()
+                certificate = planned(first, cover, chosen, analysis, privacy, int(size)).whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
     return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+
+
+def meant(
+    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
+) -> tuple[Mechanism, PrivateWhitening | None]:
+    """Return the mechanism, and the first stage if there is one, that options stand for."""
+    return prepared(whitening, mechanism, lambda: analyse(template, mechanism), privacy, size)
 
 
 def planned(
@@ -155,8 +165,6 @@ def planned(
     size: int,
 ) -> Stages:
     """Prove a fit on whitened records."""
-    if not isinstance(whitening, PrivateWhitening):
-        raise TemplateError(f"verify: whitening must be a PrivateWhitening, not {whitening!r}.")
     return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
 
 
@@ -191,7 +199,7 @@ def is_private(
     mechanism: Mechanism | None = None,
     cover: Cover | None = None,
     *,
-    whitening: PrivateWhitening | None = None,
+    whitening: Whitened = None,
 ) -> bool:
     """Say whether `verify` finds a proof."""
     try:

@@ -182,3 +182,21 @@ def test_a_mechanism_is_named_with_options_of_its_own(run: Run, shop: str) -> No
         refused = fitted(run, shop, "--delta", "1e-6", "--mechanism", text)
         assert refused.status == 2
         assert message in refused.err
+
+
+def test_whitened_from_a_table(run: Run, shop: str, tmp_path: Path) -> None:
+    private = ("--delta", "1e-5", "--ledger", "budget.jsonl", "--budget", "12", "--budget-delta", "1e-4")
+    done = fitted(run, shop, *private, "--whitening", "--mechanism", "clipped-descent")
+    assert done.status == 0, done.err
+    assert "whitening" in done.out
+    assert "clipped" in done.out
+    assert json.loads(run("budget", "show", "budget.jsonl", "--json").out)["spent"]["epsilon"] == 5.0
+    predicted = json.loads(run("predict", "model.npz", shop, "--json").out)["predictions"]
+    truth = [row[-1] for row in csv.reader((tmp_path / shop).read_text(encoding="utf-8").splitlines())][1:]
+    assert np.mean([a == b for a, b in zip(predicted, truth, strict=True)]) > 0.9
+    (tmp_path / "more.toml").write_text('whitening = "auto"\n', encoding="utf-8")
+    assert "whitening" in fitted(run, shop, "--delta", "1e-5", "--config", "more.toml").out
+    assert fitted(run, shop, "--config", "more.toml", "--whitening", "no").status == 0
+    (tmp_path / "more.toml").write_text("whitening = 3\n", encoding="utf-8")
+    assert "whitening must be one of" in fitted(run, shop, "--config", "more.toml").err
+    assert "delta" in fitted(run, shop, "--whitening", "yes").err

@@ -74,6 +74,8 @@ def test_the_best_factors_choose_what_was_best() -> None:
     best = factors(settings)
     assert best["output"] > 2
     assert regret(settings, best)[1] == 1.0
+    crowded = Setting("", ("objective",), (1.0,), (0.2,), plenty=10.0, whitened=0.1)
+    assert [crowded.chosen({}, enough) for enough in (0.0, 5.0, 20.0)] == [1.0, 2.0, 1.0]
 
 
 def test_one_setting_of_each_measurement() -> None:

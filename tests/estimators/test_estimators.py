@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,59 @@ def test_unfitted_estimators_say_so() -> None:
 
     with pytest.raises(NotFittedError):
         estimators.HuberSVC().predict(np.zeros((1, 2)))
+
+
+WHITENED = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True}
+
+
+def three(size: int = 900) -> tuple[np.ndarray, np.ndarray]:
+    """Draw three classes that differ in short directions, beside a long one."""
+    rng = np.random.default_rng(3)
+    y = np.arange(size) % 3
+    x = np.column_stack([0.7 + 0.1 * rng.normal(size=size), 0.2 * (y == 0), 0.2 * (y == 1)])
+    return (x + 0.02 * rng.normal(size=x.shape)).clip(-1, 1) / np.sqrt(3), y
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "LinearSVC", "SoftmaxRegression"])
+def test_whitened_classifiers_speak_of_original_records(name: str) -> None:
+    x, y = three()
+    classes = (0, 1, 2) if name == "SoftmaxRegression" else (0, 1)
+    y = np.minimum(y, classes[-1])
+    budget = dp.Budget(dp.Privacy(8.0, 1e-5))
+    model = getattr(dp, name)(classes=classes, whitening=True, budget=budget, seed=0, **WHITENED).fit(x, y)
+    assert [entry.privacy.epsilon for entry in budget.entries] == [8.0]  # both stages, once
+    proof = model.release_.certificate
+    assert model.certificate(3, len(y)).whitening == proof.whitening
+    assert proof.privacy == dp.Privacy(8.0, 1e-5)
+    assert [step.rule for step in proof.derivation.children] == ["whitening", "covered release"]
+    assert "whitening" in str(proof)
+    assert model.score(x, y) > 0.9
+    again = pickle.loads(pickle.dumps(model.set_params(budget=None)))
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+    np.testing.assert_array_equal(again.decision_function(x), model.decision_function(x))
+    assert clone(model).whitening is True
+    # Linear in original records: scores are those of the coefficients, times a positive number for each record.
+    linear, scores = x @ model.coef_.T + model.intercept_, model.decision_function(x).reshape(len(x), -1)
+    linear, scores = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (linear, scores))
+    np.testing.assert_allclose(linear, scores, atol=2e-2)
+
+
+def test_what_cannot_be_whitened_is_refused_before_payment() -> None:
+    x, y = three(60)
+    budget = dp.Budget(dp.Privacy(8.0, 1e-5))
+    given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "budget": budget}
+    refused = [
+        dp.HuberRegressor(whitening=True, **given),
+        dp.KernelSVC(whitening=dp.PrivateWhitening(), **given),
+        dp.LargeMarginGaussianMixture(whitening=True, **given),
+    ]
+    for model in refused:
+        with pytest.raises(dp.TemplateError, match="leave whitening out"):
+            model.fit(x, y % 2)
+    assert dp.HuberRegressor(whitening="auto", **given)._whitening() is None
+    assert not budget.entries
+    gaussian = dp.LargeMarginGaussian(whitening=True, epsilon=8.0, delta=1e-5, classes=(0, 1), seed=0).fit(x, y % 2)
+    with pytest.raises(AttributeError, match="whitened records"):
+        _ = gaussian.means_
+    with pytest.raises(dp.TemplateError, match="tune takes `whitening`"):
+        dp.tune([dp.LogisticRegression(whitening=True)], {"x": x, "y": y % 2}, dp.Privacy(1.0, 1e-5))

@@ -107,3 +107,21 @@ def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_seed_that_is_none_is_refused_at_once() -> None:
     with pytest.raises(TemplateError, match="seed must be"):
         dp.sweep(learner(), DATA, dp.Privacy(1.0), seed="a")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_whitened_sweeps_keep_their_promises(adjacency: str) -> None:
+    promise = dp.Privacy(4.0, 1e-5, adjacency)
+    size = None if adjacency == "replace-one" else 60
+    single, *_ = dp.sweep(learner(1e-6), DATA, promise, size=size, seed=3, whitening="auto")
+    alone = dp.solve(learner(1e-6), DATA, promise, size=size, seed=3, whitening="auto")
+    assert single.certificate == alone.certificate
+    assert (single["w"] == alone["w"]).all()
+    budget = dp.Budget(promise)
+    found = list(dp.sweep(learner(1e-6), DATA, total=promise, draws=3, size=size, budget=budget, whitening=True))
+    assert len(budget.entries) == 1
+    for release in found:
+        assert isinstance(release.certificate, dp.Certificate)
+        assert release.certificate.whitening is not None
+        assert release.certificate.epsilon < promise.epsilon
+    assert len({release.whitening.matrix.tobytes() for release in found if release.whitening is not None}) == 3

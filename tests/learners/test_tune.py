@@ -254,3 +254,19 @@ def test_predict_cannot_write_to_the_records_of_other_candidates(choose: Any) ->
 
     learner = declaring(dp.Ball(2), [1], predict)
     choose([learner, learner], RECORDS, dp.Privacy(5.0))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_whitened_fits_are_chosen_among_and_paid_once(adjacency: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2)) * [0.3, 0.02]
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
+    data, promise = {"x": x, "y": np.where(x[:, 1] > 0, 1, -1)}, dp.Privacy(20.0, 1e-5, adjacency)
+    candidates = [dp.load("logistic_regression", features=2, regularization=r) for r in (1e-6, 10.0)]
+    size, budget = None if adjacency == "replace-one" else 600, dp.Budget(promise)
+    found = tune(candidates, data, promise, size=size, budget=budget, whitening=True, seed=1)
+    assert [entry.privacy for entry in budget.entries] == [promise]
+    assert found.release.whitening is not None
+    assert np.mean(found.release.predict(x) == data["y"]) > 0.9
+    with pytest.raises(dp.TemplateError, match="leave split at True"):
+        tune(candidates, data, promise, size=size, split=False, whitening=True)

@@ -272,3 +272,19 @@ def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytes
     tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), repetitions=dp.Repetitions(1.5))
     assert order[:2] == ["number", "data"]
     assert order.count("number") == 1
+
+
+@pytest.mark.parametrize("accounting", ["direct", "renyi"])
+def test_a_whitened_run_costs_what_its_plan_says(accounting: str) -> None:
+    whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2, accounting=accounting)
+    template = grid(1e-6)["1e-06"]
+    plan = planned(template, whole, law, 500, None, "auto")
+    assert plan.stages is not None
+    assert plan.stages.privacy == plan.run.privacy
+    assert plan.stages.noise == plan.run.whitening == plan.certificate.whitening
+    assert plan.run == dp.verify(template, plan.run.privacy, 500, plan.mechanism, whitening=dp.PrivateWhitening())
+    budget = dp.Budget(whole)
+    found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening="auto", seed=0)
+    assert [entry.privacy for entry in budget.entries] == [whole]
+    assert found.release.certificate == plan.certificate
+    assert np.mean(found.release.predict(data()["x"]) == data()["y"]) > 0.9

@@ -1,0 +1,81 @@
+"""The recipe: what the options stand for, where it whitens, and that it refuses nothing that is proved without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import pytest
+
+import dpconvex as dp
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.private_whitening import level
+from dpconvex.mechanisms.recipe import ENOUGH
+from dpconvex.release.verify import meant
+
+PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
+LOGISTIC = dp.load("logistic_regression", features=4)
+
+
+def test_what_the_options_stand_for() -> None:
+    for off in (None, False):
+        assert meant(off, LOGISTIC, None, PROMISE, 100) == (Automatic(), None)
+    own, first = dp.NoisyGradientDescent(clip=0.1), dp.PrivateWhitening(0.2)
+    assert meant(first, LOGISTIC, own, PROMISE, 100) == (own, first)
+    assert meant(True, LOGISTIC, own, PROMISE, 100) == (own, dp.PrivateWhitening())
+    steps, found = meant(True, LOGISTIC, None, PROMISE, 100)
+    assert isinstance(steps, dp.NoisyGradientDescent)
+    assert steps.clip == pytest.approx(0.25)  # of a gradient bound of 1
+    assert found == dp.PrivateWhitening()
+    wrong: Any
+    for wrong in ("yes", 1, 0.09, dp.PrivateWhitening):
+        with pytest.raises(dp.TemplateError, match="whitening must be"):
+            dp.verify(LOGISTIC, PROMISE, 100, whitening=wrong)
+
+
+def test_few_records_are_whitened_and_many_are_not() -> None:
+    enough = ENOUGH * 4 / level(1.0, 1e-5)
+    for size, whitened in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
+        certificate = dp.verify(LOGISTIC, PROMISE, size, whitening="auto")
+        assert (certificate.whitening is not None) is whitened
+        assert (certificate == dp.verify(LOGISTIC, PROMISE, size, whitening=whitened)) is True
+
+
+def biased(decision: bool = True) -> dp.Template:
+    w, b = cp.Variable(2, name="w"), cp.Variable(name="b")
+    return dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w + b)),
+        decision=(lambda p, x: x @ p["w"] + p["b"]) if decision else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        biased(),  # a constant of its own means nothing next to records of one length
+        biased(decision=False),
+        dp.load(
+            "kernel_svm", features=4, components=2
+        ),  # predicts from features that are not mapped yet, as many of them
+        dp.load("ridge_regression", features=4),
+        dp.load("large_margin_gaussian", features=2),
+        dp.load("hinge_svm", features=4),
+    ],
+)
+def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
+    assert meant("auto", template, None, PROMISE, 100) == (Automatic(), None)
+
+
+def test_a_pure_promise_is_never_whitened_by_itself() -> None:
+    assert dp.verify(LOGISTIC, dp.Privacy(1.0), 100, whitening="auto") == dp.verify(LOGISTIC, dp.Privacy(1.0), 100)
+    with pytest.raises(dp.NotPrivate, match="delta = 0"):
+        dp.verify(LOGISTIC, dp.Privacy(1.0), 100, whitening=True)
+
+
+def test_attacked() -> None:
+    found = dp.audit(
+        dp.load("logistic_regression", features=2), PROMISE, size=100, effort=0.05, seed=0, whitening="auto"
+    )
+    assert found.holds
+    assert found["whitening and noise together"].ratio > 0.99
