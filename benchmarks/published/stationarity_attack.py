@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.spectra import Spectrum
+from dpconvex.geometry.semidefinite import Spectrum
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.release import Release

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps import applying, demo, fitting, ledgers, proving
+from dpconvex.apps import applying, budgets, demo, fitting, proving
 from dpconvex.apps.arguments import Commands
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
         shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
     commands = Commands(top)
-    for module in (proving, ledgers, fitting, applying):
+    for module in (proving, budgets, fitting, applying):
         module.add_commands(commands)
     demo.add_arguments(commands.add("demo", demo.run, demo.SUMMARY))
     return top

@@ -13,7 +13,7 @@ from dpconvex.core.expression import Field, constant
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.to_cvxpy import ConicProgram
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.spectra import Spectrum, clip_spectra
+from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
 __all__ = ["Region", "project_field", "unit"]
 

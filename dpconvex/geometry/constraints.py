@@ -25,7 +25,7 @@ from dpconvex.errors import TemplateError, shorten
 from dpconvex.geometry.convex_sets import Interval, Piece, Unrecognised
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_counts
 from dpconvex.geometry.quadratics import squares
-from dpconvex.geometry.spectra import Spectrum
+from dpconvex.geometry.semidefinite import Spectrum
 from dpconvex.geometry.stated_sets import (
     linear,
     norm_ball,

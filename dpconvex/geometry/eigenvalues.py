@@ -8,7 +8,7 @@ import numpy as np
 
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.spectra import Spectrum
+from dpconvex.geometry.semidefinite import Spectrum
 
 __all__ = ["least_eigenvalue"]
 

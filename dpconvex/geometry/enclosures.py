@@ -20,7 +20,7 @@ from dpconvex.geometry.convex_sets import (
     Piece,
     Slab,
 )
-from dpconvex.geometry.spectra import Spectrum, smat, svec
+from dpconvex.geometry.semidefinite import Spectrum, smat, svec
 
 __all__ = ["coordinate_bounds", "corner", "enclosures", "rows_of"]
 

@@ -26,7 +26,7 @@ from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
-from dpconvex.geometry.spectra import Spectrum, clip_spectra
+from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
 __all__ = ["FeasibleSet", "feasible_set"]
 

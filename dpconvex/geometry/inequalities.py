@@ -24,7 +24,7 @@ from dpconvex.errors import MissingRule
 from dpconvex.geometry.constraints import recognised
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece, Slab
 from dpconvex.geometry.linear_maps import affine_map, groups
-from dpconvex.geometry.spectra import Spectrum
+from dpconvex.geometry.semidefinite import Spectrum
 
 __all__ = ["curved", "has_kinks", "simplified", "stated", "symmetric_map", "with_domains"]
 

@@ -43,7 +43,7 @@ from dpconvex.geometry.proximal_functions import (
     SIZES,
     VectorFunction,
 )
-from dpconvex.geometry.spectra import Spectrum
+from dpconvex.geometry.semidefinite import Spectrum
 
 __all__ = ["Kinks", "Term", "split_kinks"]
 

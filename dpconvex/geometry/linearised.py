@@ -35,8 +35,8 @@ from dpconvex.geometry.constraints import read_attributes
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Slab
 from dpconvex.geometry.inequalities import curved, has_kinks, simplified, stated, symmetric_map, with_domains
 from dpconvex.geometry.linear_maps import affine_map, linear_parts
+from dpconvex.geometry.semidefinite import Spectrum, side_of, smat, svec
 from dpconvex.geometry.small_eigenvalues import least_eigenvalue, spectral_curvature
-from dpconvex.geometry.spectra import Spectrum, side_of, smat, svec
 
 __all__ = ["Cuts", "Linearised"]
 

@@ -30,7 +30,7 @@ from dpconvex.geometry.cuts import Cut, Product
 from dpconvex.geometry.dykstra import intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
 from dpconvex.geometry.polyhedron import polyhedron
-from dpconvex.geometry.spectra import Spectral, Spectrum, svec
+from dpconvex.geometry.semidefinite import Spectral, Spectrum, svec
 from dpconvex.geometry.tied import Tied, tied_coordinates
 
 __all__ = ["clash", "merge", "with_simplices"]

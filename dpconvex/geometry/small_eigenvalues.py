@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.spectra import smat, svec
+from dpconvex.geometry.semidefinite import smat, svec
 
 __all__ = ["least_eigenvalue", "spectral_curvature"]
 

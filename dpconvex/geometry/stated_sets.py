@@ -20,7 +20,7 @@ from dpconvex.geometry.convex_sets import (
     close,
 )
 from dpconvex.geometry.cuts import Ellipsoid
-from dpconvex.geometry.spectra import Spectral, Spectrum
+from dpconvex.geometry.semidefinite import Spectral, Spectrum
 
 __all__ = [
     "linear",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.geometry.spectra import Spectrum, smat, svec
+from dpconvex.geometry.semidefinite import Spectrum, smat, svec
 from dpconvex.solvers.composite import Composite
 
 __all__ = ["Coordinates", "cones", "plain", "whitened"]

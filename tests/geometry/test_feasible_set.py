@@ -15,7 +15,7 @@ from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set as read_set
 from dpconvex.geometry.linear_maps import affine_map
-from dpconvex.geometry.spectra import Spectrum, smat, svec
+from dpconvex.geometry.semidefinite import Spectrum, smat, svec
 
 
 def variables() -> tuple[cp.Variable, cp.Variable, cp.Variable]:

@@ -18,7 +18,7 @@ from dpconvex.geometry.cuts import Cut, Ellipsoid
 from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.polyhedron import Polyhedron, exact_residuals, polyhedron
-from dpconvex.geometry.spectra import Spectral
+from dpconvex.geometry.semidefinite import Spectral
 from dpconvex.geometry.tied import Tied
 
 RNG = np.random.default_rng(7)
