@@ -255,7 +255,7 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
     distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
-    if len(rows) <= LARGEST_PAIRED:
+    if 1 < len(rows) <= LARGEST_PAIRED:
         first, second = np.triu_indices(len(rows), 1)
         distances = np.minimum(distances.max(), gram.squared_norms(rows[first] - rows[second]))
     largest = float(gram.squared_norms(rows).max()) if piece.outer > 0 else 0.0
