@@ -375,7 +375,7 @@ def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) 
         return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
     if max(up, down) ** 2 / 2 + curvature > epsilon:
         return 1.0  # slopes of both signs count together then
-    appears = max(margin_delta(epsilon, end, end, curvature) for end in (up, down))
+    appears = max(margin_delta(epsilon, end, end, curvature) for end in {up, down})
     return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
 
 

@@ -280,11 +280,14 @@ class Analysis:
         other = beta * self.gradient_bound if replace else 0.0
         joint = 0.0
         known: dict[Hashable, float] = {}
-        for loss, key, curved in zip(self.losses, self._joints, self._log_dets()(mu).tolist(), strict=True):
-            separate = together = beta * loss.gradient_bound + curved
+        curved = self._log_dets()(mu)
+        # The largest counts: what is no larger than a bound found before needs no sharper one.
+        for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
+            loss, key = self.losses[k], self._joints[k]
+            separate = together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None:
                 if key not in known:
-                    known[key] = loss.joint.loss(beta, mu)
+                    known[key] = loss.joint.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK))
                 together = min(separate, known[key])
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:

@@ -30,6 +30,9 @@ FRANK_WOLFE_GAP = 1e-10
 # Error of a computed eigenvalue, relative to the largest one and to the side of the matrix.
 ROUNDING = 1e-15
 
+# So many points have the distances of all pairs of them bounded one by one.
+LARGEST_PAIRED = 12
+
 
 @dataclass(frozen=True)
 class Curvature:
@@ -133,6 +136,8 @@ def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | 
     rows = hull(piece)
     if rows is None or symmetry is None:
         return find()
+    if piece.outer == 0:  # nothing of a covariance changes with the origin
+        rows = rows - rows[0]
     facts = "piece", piece.outer, piece.spread, Gradients(piece.terms, gram).rounding
     return symmetry.once(facts, rows, find)
 
@@ -250,6 +255,9 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
     distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
+    if 1 < len(rows) <= LARGEST_PAIRED:
+        first, second = np.triu_indices(len(rows), 1)
+        distances = np.minimum(distances.max(), gram.squared_norms(rows[first] - rows[second]))
     largest = float(gram.squared_norms(rows).max()) if piece.outer > 0 else 0.0
     common = min(piece.outer, piece.spread)
     rest = max(piece.spread - common, 0.0) * float(distances.max()) / 4 + max(piece.outer - common, 0.0) * largest

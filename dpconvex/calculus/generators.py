@@ -7,7 +7,7 @@ C(C-1)/2 differences of columns.  No constant changes: the inner product of two 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,6 +24,8 @@ Index = NDArray[np.int64]
 # Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
 MERGED_BITS = 40
 EPSILON = 2.0**-52
+# So few generators are not divided further.
+FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,8 @@ class Generator:
     coordinate, monomial : ndarray of int, shape (terms,)
         Of each term; coordinates are counted within the cell.
     coefficient : ndarray, shape (terms,)
+    divided : bool
+        Whether rows have several generators in one cell.
     """
 
     block: int
@@ -50,6 +54,7 @@ class Generator:
     coordinate: Index
     monomial: Index
     coefficient: Array
+    divided: bool = False
 
     def matrix(self, monomials: int) -> sp.csr_array:
         """Return the coefficients as a matrix, shape (cell's coordinates, monomials)."""
@@ -82,8 +87,18 @@ def factor(
                 split = Runs(cells, *place, terms.coefficient[own])
                 if split.alike and split.count <= best.count:
                     best = split
-        table_parts.append((best.entry[best.begins], best.number + len(generators), best.lead))
-        generators.extend(best.generators(number, block.start))
+        parts = 1
+        if (
+            best.count > FEW and best.cells.shape[1] > 1 and not block.symmetric
+        ):  # sums of the same few parts: each of these is a generator
+            for cells in layouts(block.variable.shape)[1:] or [best.cells]:
+                part = Runs(cells, *place, terms.coefficient[own]).parts()
+                number = int(part.max()) + 1
+                split = Runs(cells, place[0] * number + part, *place[1:], terms.coefficient[own])
+                if 2 * split.count <= best.count or (parts > 1 and split.count < best.count):
+                    best, parts = split, number
+        table_parts.append((best.entry[best.begins] // parts, best.number + len(generators), best.lead))
+        generators.extend(replace(generator, divided=parts > 1) for generator in best.generators(number, block.start))
         excess.append(best.excess(terms.error[own], largest))
     table = np.zeros((rows, len(generators)))
     for row, column, lead in table_parts:
@@ -137,8 +152,9 @@ class Runs:
         cell = cell[self.order]
         self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
         self.lengths = np.diff(np.append(self.begins, len(cell)))
-        self.lead = coefficient[self.order][self.begins]
-        self.pattern = coefficient[self.order] / np.repeat(self.lead, self.lengths)
+        self.cell, self.coefficient = cell, coefficient[self.order]
+        self.lead = self.coefficient[self.begins]
+        self.pattern = self.coefficient / np.repeat(self.lead, self.lengths)
         self.merged = significant(self.pattern, MERGED_BITS)
         values = np.unique(self.merged, return_inverse=True)[1]
         token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
@@ -150,6 +166,24 @@ class Runs:
         self.number = np.argsort(np.argsort(first))[number.ravel()]
         self.shape, self.owner = shape[self.first], owner[self.first]
         self.count, self.alike = len(first), bool((shape == shape[0]).all())
+
+    def parts(self) -> Index:
+        """Number the terms, in the order given, so that terms that come in the same proportions in all rows are one part."""
+        row = np.cumsum(np.append(0, (np.diff(self.entry) != 0) | (np.diff(self.cell) != 0)))
+        token = numbered_rows(np.stack([self.position, self.mono], axis=1))[1]
+        order = np.lexsort([row, token])
+        begins = np.flatnonzero(np.append(True, np.diff(token[order]) != 0))
+        lengths = np.diff(np.append(begins, len(order)))
+        lead = np.repeat(self.coefficient[order][begins], lengths)
+        values = np.unique(significant(self.coefficient[order] / lead, MERGED_BITS), return_inverse=True)[1].ravel()
+        table, known = np.stack([row[order], values], axis=1), dict[bytes, int]()
+        shape = [
+            known.setdefault(table[begin : begin + length].tobytes(), len(known))
+            for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+        ]
+        result = np.empty(len(order), dtype=np.int64)
+        result[self.order[order]] = np.repeat(shape, lengths)
+        return result
 
     def generators(self, block: int, start: int) -> list[Generator]:
         """Return the generators of a variable with this number, whose coordinates start here."""

@@ -116,6 +116,7 @@ class Gram:
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
         self.rounding = self._outer + self._magnitude(self.forms)
         self.upper = upper_of(self.forms, len(generators))
+        self._share_length()
 
     def _magnitude(self, forms: list[Form]) -> Array:
         """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
@@ -195,6 +196,26 @@ class Gram:
         inner, size = part @ upper @ part.T, np.abs(part) @ np.abs(upper) @ np.abs(part).T
         largest = float(np.linalg.eigvalsh(inner)[-1]) + ROUNDING * float(np.trace(size))
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
+
+    def _share_length(self) -> None:
+        """Bound the Gram matrix of the parts in one cell by its trace, where that is less: parts of one record share its length.
+
+        In units of the parts' lengths the matrix is at most its trace times the identity; cells are orthogonal to each other.
+        """
+        cells: dict[tuple[int, int], list[int]] = {}
+        for g, generator in enumerate(self.generators):
+            if generator.divided:
+                cells.setdefault((generator.block, generator.cell), []).append(g)
+        for members in cells.values():
+            parts = [self.generators[g].matrix(len(self.monomial)) for g in members]
+            squares = np.array([self._range(sp.csr_array(part.T @ part), same=True).high for part in parts])
+            if not (squares > 0).all():
+                continue
+            total = sp.csr_array(sum(part.T @ part / square for part, square in zip(parts, squares, strict=True)))
+            bound = self._range(total, same=True).high * squares * (1 + ROUNDING)
+            if bound.sum() < np.trace(self.upper[np.ix_(members, members)]):
+                self.upper[members], self.upper[:, members] = 0.0, 0.0
+                self.upper[members, members] = bound
 
     def reweighted(self, weights: Array) -> Gram:
         """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""

@@ -76,11 +76,15 @@ class Walker:
         leaves: Mapping[Expression, Array],
         reach: Callable[..., list[Interval]],
         length: Callable[..., float] | None = None,
+        constants: dict[Expression, tuple[Entries, Step]] | None = None,
     ) -> None:
         self.expander = expander
         self.leaves = leaves
         self.reach, self.length = reach, length
         self._known: dict[Expression, tuple[Entries, Step]] = {}
+        self._constants = (
+            {} if constants is None else constants
+        )  # functions of the record alone: walkers may share them
 
     def walk(self, expression: Expression) -> tuple[Entries, Step]:
         """Return what is known about each entry (in column order), and how it was derived."""
@@ -90,7 +94,9 @@ class Walker:
 
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
-            return self._constant(expression)
+            if expression not in self._constants:
+                self._constants[expression] = self._constant(expression)
+            return self._constants[expression]
         if expression in self.leaves:
             return self._leaf(expression)
         walked = [self.walk(argument) for argument in expression.args]

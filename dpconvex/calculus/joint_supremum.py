@@ -38,7 +38,7 @@ class Joint:
 
     name: str
 
-    def loss(self, beta: float, mu: float) -> float:
+    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Bound ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and all theta."""
         raise TypeError("Joint is abstract")
 
@@ -62,7 +62,7 @@ class LogisticJoint(Joint):
     low: float
     high: float
 
-    def loss(self, beta: float, mu: float) -> float:
+    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Evaluate at the ends and at the root of the derivative."""
         a, q = beta * self.scale * self.radius, self.scale * self.radius**2 / mu
         points = [self.low, self.high]
@@ -104,8 +104,8 @@ class SoftmaxJoint(Joint):
         """Bound M on the length of every vertex."""
         return float(np.sqrt(self.gram.squared_norms(self.vertices).max())) + self.gram.term_slack([self.term])
 
-    def loss(self, beta: float, mu: float) -> float:
-        """Minimise the bound over m."""
+    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
+        """Minimise the bound over m, down to `enough`."""
         longest, term = self.longest, self.term
 
         def bound(m: float) -> float:
@@ -114,8 +114,11 @@ class SoftmaxJoint(Joint):
 
         if beta * mu >= 2 * longest:
             return beta * self.scale * longest
+        first = bound(longest)
+        if first <= enough:
+            return first
         found = minimize_scalar(bound, bounds=(0.2 * longest, longest), method="bounded", options={"maxiter": 8})
-        return float(min(bound(longest), found.fun))
+        return float(min(first, found.fun))
 
     def is_free(self, beta: float, mu: float) -> bool:
         """Say whether curvature costs nothing."""
@@ -133,7 +136,7 @@ class HingeJoint(Joint):
     lead: float
     mixed: Mixed
 
-    def loss(self, beta: float, mu: float) -> float:
+    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Maximise over the trace of the covariance."""
         return self.mixed.loss(beta * self.lead, mu)
 

@@ -9,16 +9,18 @@ one margin).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations_with_replacement, pairwise
+from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.interpreter import Walker
+from dpconvex.calculus.interpreter import Step, Walker
 from dpconvex.calculus.leaf_ranges import split_at
+from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Slopes", "largest_margin_difference", "margin_width"]
 
 Array = NDArray[np.float64]
+Ends = tuple[float, float] | None
 
 # Stretches of margins, on each of which slopes are bounded; and of angles.
 STRETCHES, ANGLES, DIRECTIONS = 240, 1000, 180
@@ -39,6 +42,8 @@ CLOSE, MOST_PARTS = 1e-3, 200
 MOST_KINDS = 8
 # Rows that are multiples of one row agree with it to this fraction.
 ALIKE = 1e-12
+# Slopes this close to each other, relatively, are one.
+STRAIGHT = 1e-12
 SLACK, ROUNDING = 1 + 1e-11, 1e-14
 
 
@@ -126,13 +131,14 @@ def largest_margin_difference(analysis: Analysis) -> float:
     if not form.feasible.limited[touched].all():
         return float(np.inf)
     rows = [single_row(analysis, number) for number in range(len(form.leaves))]
+    seen: dict[Hashable, list[Ends]] = {}
     found = float(np.inf)
     # Points that move with K, so that the bound does not depend on where K lies.
     for center in form.feasible.middles or (np.zeros(form.space.dim),):
         reach = form.feasible.reach_on(touched, center) if center.any() else form.feasible.norm_on(touched)
         kinds: dict[bytes, Slopes] = {}
         for number, row in enumerate(rows):
-            slopes = None if row is None else slopes_of(analysis, number, row, center, reach)
+            slopes = None if row is None else slopes_of(analysis, number, row, center, reach, seen)
             if slopes is None:
                 return float(np.inf)
             kinds.setdefault(np.concatenate([[slopes.radius], slopes.low, slopes.high]).round(12).tobytes(), slopes)
@@ -154,8 +160,10 @@ def single_row(analysis: Analysis, number: int) -> Array | None:
     return row if alike else None
 
 
-def slopes_of(analysis: Analysis, number: int, row: Array, center: Array, reach: float) -> Slopes | None:
-    """Bound the slopes of a loss along its one margin; None if there are no bounds."""
+def slopes_of(
+    analysis: Analysis, number: int, row: Array, center: Array, reach: float, seen: dict[Hashable, list[Ends]]
+) -> Slopes | None:
+    """Bound the slopes of a loss along its one margin; None if there are no bounds.  Losses alike are traced once."""
     gram, leaves = analysis.gram, analysis.form.leaves[number]
     radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)[None, :])[0])
     if not 0 < reach * radius < np.inf:
@@ -164,10 +172,13 @@ def slopes_of(analysis: Analysis, number: int, row: Array, center: Array, reach:
     factors = {leaf: analysis.rows[leaf][:, column] / row[column] for leaf in leaves}
     tracer = Tracer(analysis, number, factors, center)
     edges = np.linspace(-1.0, 1.0, STRETCHES + 1) * reach * radius * SLACK
-    try:
-        ends = [tracer.between(start, end) for start, end in pairwise(edges.tolist())]
-    except DPConvexError:
-        return None
+    key = tracer.alike, edges.tobytes()
+    if key not in seen:
+        try:
+            seen[key] = between_all(tracer, edges.tolist())
+        except DPConvexError:
+            seen[key] = []
+    ends = seen[key]
     # Margins that do not occur are at the ends.
     known = [k for k, pair in enumerate(ends) if pair is not None]
     if not known:
@@ -178,6 +189,26 @@ def slopes_of(analysis: Analysis, number: int, row: Array, center: Array, reach:
     return Slopes(radius, reach, edges[known[0] : known[-1] + 2], low, high)
 
 
+def between_all(tracer: Tracer, edges: list[float]) -> list[Ends]:
+    """Bound the slopes on all stretches; where both ends have one slope, so has all between, as slopes do not fall."""
+    found: list[Ends] = [None] * (len(edges) - 1)
+    waiting = [(0, len(found) - 1)]
+    for k in {0, len(found) - 1}:
+        found[k] = tracer.between(edges[k], edges[k + 1])
+    while waiting:
+        first, last = waiting.pop()
+        if last - first < 2:
+            continue
+        one, two = found[first], found[last]
+        if one is not None and two is not None and two[1] - one[0] <= STRAIGHT * max(abs(two[1]), abs(one[0])):
+            found[first + 1 : last] = [(one[0], two[1])] * (last - first - 1)
+            continue
+        middle = (first + last) // 2
+        found[middle] = tracer.between(edges[middle], edges[middle + 1])
+        waiting += [(first, middle), (middle, last)]
+    return found
+
+
 class Tracer:
     """Applies the rules to a loss on stretches of its margin ``<a, theta - center>``."""
 
@@ -185,10 +216,15 @@ class Tracer:
         self.analysis, self.loss = analysis, analysis.form.losses[number]
         self.rows = {leaf: factor[:, None] for leaf, factor in factors.items()}
         self.offsets: dict[int, list[Interval]] = {}
-        for leaf in factors:
+        self.constants: dict[Expression, tuple[list[Scalar], Step]] = {}
+        known: dict[Expression, Hashable] = {}
+        for leaf, factor in factors.items():
             polynomial = analysis.form.polynomial(leaf)
             low, high = split_at(center, polynomial, analysis.form.bases)
             self.offsets[id(polynomial)] = [Interval(*pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+            ranges = tuple(analysis.ranges.values[id(polynomial)])
+            known[leaf] = leaf.shape, factor.tobytes(), low.tobytes(), high.tobytes(), ranges
+        self.alike = outline(self.loss, known)
 
     def between(self, start: float, end: float) -> tuple[float, float] | None:
         """Bound the derivative by the margin from one margin to another; None if none of them occurs."""
@@ -205,7 +241,7 @@ class Tracer:
                 found.append(Interval(low, high) if low <= high else whole)
             return found
 
-        (scalar,), _ = Walker(self.analysis.form.expander, self.rows, reach).walk(self.loss)
+        (scalar,), _ = Walker(self.analysis.form.expander, self.rows, reach, constants=self.constants).walk(self.loss)
         if empty:
             return None
         low = high = room = 0.0
@@ -214,3 +250,11 @@ class Tracer:
             ends = (-size, size) if term.ball else (float(term.rows.min()), float(term.rows.max()))
             low, high, room = low + ends[0], high + ends[1], room + ROUNDING * max(map(abs, ends))
         return low - room, high + room
+
+
+def outline(node: Expression, known: dict[Expression, Hashable]) -> Hashable:
+    """Return what the rules see of an expression, whose leaves are known: equal for losses that are traced alike."""
+    if node not in known:
+        parts = tuple(outline(argument, known) for argument in node.args)
+        known[node] = (node.atom, node.options, node.shape, parts) if node.variables else node
+    return known[node]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Hull as ScaledHull, Kind, Perturbation, Pure, hull_delta
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
-from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
@@ -37,8 +37,8 @@ __all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw",
 
 Array = NDArray[np.float64]
 
-# Halvings of the interval that holds the calibrated beta; the lower end is used.
-CALIBRATION_STEPS = 40
+# Relative accuracy of the calibrated beta; one whose cost is at most epsilon is used.
+ACCURATE = 1e-12
 # Accuracy of a calibration that only serves to predict.
 ROUGH = 1e-5
 # Relative slack for rounding, as for every constant of an analysis.
@@ -237,7 +237,11 @@ def largest_beta(
         )
     least = max(least, 0.0)
     if excess(least) < 0:
-        least, _ = bisect(lambda beta: excess(beta) <= 0, least, most, CALIBRATION_STEPS)
+        end = least
+        least = float(brentq(excess, end, most, xtol=ACCURATE * most, rtol=ACCURATE))
+        step = ACCURATE * most
+        while excess(least) > 0:
+            least, step = max(least - step, end), 2 * step
     return least, cost(least)[1]
 
 

@@ -128,6 +128,7 @@ def test_differences_of_classes_are_written_in_the_classes(by_rows, offset, monk
     assert len(found.blocks) == 7 * (1 + offset)
     assert len(found.forms) == 1 + offset
     monkeypatch.setattr(generators, "layouts", lambda shape: [])
+    monkeypatch.setattr(generators, "FEW", 10**9)
     whole = Gram(leaves, form.space, form.bases)
     assert len(whole.blocks) == 7 * 6 // 2 * (1 + offset)
     rng = np.random.default_rng(0)
@@ -222,3 +223,23 @@ def test_too_many_forms_are_refused():
         patch.setattr(module, "LARGEST_NUMBER_OF_PRODUCTS", 10)
         with pytest.raises(MissingRule, match="more than 10 products"):
             Analysis(LossForm(template))
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+def test_sums_of_the_same_parts_have_these_parts_as_generators(boxed):
+    """A chain's rows add positions of one record in many ways; parts share its length, and the bounds hold at every record."""
+    W = cp.Variable((2, 3), name="W")
+    ways = np.random.default_rng(0).integers(-2, 3, size=(20, 9)).astype(float)
+
+    def loss(x):
+        return cp.log_sum_exp(ways @ cp.vec(cp.reshape(x, (3, 2), order="C") @ W, order="C"))
+
+    gram, _, rows = gram_of(loss, x=Box(-np.arange(1.0, 7.0), np.ones(6)) if boxed else Ball(6))
+    assert len(gram.generators) == 9  # one for each position and column
+    products = np.einsum("zgd,zhd->zgh", rows, rows)
+    assert np.linalg.eigvalsh(gram.upper - products).min() > -1e-9
+    if not boxed:
+        assert gram.upper == pytest.approx(np.eye(9))
+    table = gram.rows[0]
+    observed = np.einsum("kg,zgh,kh->zk", table, products, table)
+    assert (observed <= gram.squared_norms(table) * (1 + 1e-9)).all()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.calculus import margin_width
 from dpconvex.release.verify import analyse
 
 SIGNS, NUMBERS = dp.Choice([-1, 1]), dp.Box(-1.0, 1.0)
@@ -89,3 +90,13 @@ def test_noise_falls_with_the_bound_for_every_mechanism() -> None:
     for mechanism in (dp.OutputPerturbation("gaussian"), dp.NoisyGradientDescent(steps=10)):
         certificate = dp.verify(learner, privacy, 100, mechanism)
         assert exact <= certificate.sensitivity <= 1.015 * exact
+
+
+@pytest.mark.parametrize("case", ["logistic", "hinge"])
+def test_straight_stretches_need_no_walk_of_their_own(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {"hinge": (lambda m, y: cp.pos(1 - y * m), SIGNS), **{k: v[:2] for k, v in CASES.items()}}
+    found = []
+    for straight in (margin_width.STRAIGHT, -1.0):
+        monkeypatch.setattr(margin_width, "STRAIGHT", straight)
+        found.append(margin_width.largest_margin_difference(analyse(template(*losses[case], radius=2.0))))
+    assert found[0] == pytest.approx(found[1], rel=1e-11)

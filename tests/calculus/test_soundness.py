@@ -68,6 +68,10 @@ def generator_rows(analysis: Analysis, jets: Jets) -> np.ndarray:
     table = np.concatenate(gram.rows)
     result = np.zeros((len(rows), table.shape[1], form.space.dim))
     for g, place in enumerate(gram.places):
+        if gram.generators[g].divided:  # several in one cell
+            own = [k for k, other in enumerate(gram.places) if np.array_equal(other, place)]
+            result[:, g, place] = np.linalg.pinv(table[:, own])[own.index(g)] @ rows[:, :, place]
+            continue
         source = int(np.argmax(np.abs(table[:, g])))
         result[:, g, place] = rows[:, source, place] / table[source, g]
     return result
