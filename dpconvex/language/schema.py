@@ -23,16 +23,8 @@ from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import (
-    Column,
-    Numeric,
-    Where,
-    codes,
-    column_of,
-    interval,
-    label_text,
-    missing_entries,
-)
+from dpconvex.language.schema_columns import Column, Numeric, column_of
+from dpconvex.language.schema_entries import Where, codes, interval, label_text, missing_entries
 from dpconvex.language.tables import columns_of
 
 __all__ = ["Schema", "read_settings"]

@@ -11,7 +11,8 @@ import numpy as np
 
 from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
-from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric, day, is_missing, text_of
+from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric
+from dpconvex.language.schema_entries import day, is_missing, text_of
 from dpconvex.language.tables import columns_of, names_of
 
 __all__ = ["draft"]

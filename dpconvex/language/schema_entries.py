@@ -1,0 +1,148 @@
+"""Entries of columns: bounds, levels and labels as they are declared, and numbers, days and levels as they stand in a table."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpconvex.errors import DomainError, TemplateError
+
+__all__ = [
+    "Where",
+    "codes",
+    "day",
+    "describe_missing",
+    "interval",
+    "is_missing",
+    "label_text",
+    "levels_of",
+    "missing_entries",
+    "not_a_number",
+    "parsed",
+    "text_of",
+]
+
+Array = NDArray[np.float64]
+Where = Callable[[int], str]
+
+
+def interval(what: str, pair: Any) -> tuple[float, float]:
+    """Return a pair of bounds as floats."""
+    try:
+        if isinstance(pair, str):
+            raise TypeError
+        lower, upper = (float(value) for value in pair)
+    except (TypeError, ValueError) as error:
+        raise TemplateError(
+            f"the bounds of {what} must be two numbers, a lower and an upper one, not {pair!r}."
+        ) from error
+    if not (lower < upper and math.isfinite(upper - lower)):
+        raise TemplateError(f"the bounds of {what} must be finite, the lower one below the upper one, not {pair!r}.")
+    return lower, upper
+
+
+def levels_of(levels: Any) -> tuple[str, ...]:
+    """Return declared levels as texts, all different."""
+    if isinstance(levels, str) or not isinstance(levels, Sequence):
+        raise TemplateError(f"declare the levels as a list, not {levels!r}.")
+    texts = tuple(label_text(value) for value in levels)
+    if len(texts) < 2 or len(set(texts)) != len(texts):
+        raise TemplateError(f"declare at least two levels, all of them different, not {list(levels)!r}.")
+    return texts
+
+
+def label_text(value: Any) -> str:
+    """Return a declared label as the text that stands in a file."""
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise TemplateError(f"a label must be a text or an integer, not {value!r}.")
+    return str(value)
+
+
+def text_of(value: Any) -> str:
+    """Return an entry as a text: whole numbers without a point, truth values in small letters."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def codes(where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None) -> NDArray[np.int64]:
+    """Return the place of each entry among the levels, or refuse what is none of them."""
+    places: dict[Any, int] = {level: place for place, level in enumerate(levels)}
+    found = np.empty(len(values), dtype=np.int64)
+    for index, value in enumerate(values.tolist()):
+        place = places.get(text_of(value), unknown)
+        if place is None:
+            shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
+            raise DomainError(f"{where(index)}: the label {text_of(value)!r} was not declared; declared are {shown}.")
+        found[index] = place
+    return found
+
+
+def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say which entries are missing: none at all, NaN, not a time, or an empty text."""
+    if values.dtype.kind in "iub":
+        return np.zeros(len(values), dtype=bool)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind == "M":
+        return np.isnat(values)
+    return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+
+
+def is_missing(value: Any) -> bool:
+    """Say whether an entry is missing."""
+    if value is None or isinstance(value, str):
+        return value is None or not value.strip()
+    return (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+
+
+def describe_missing(value: Any) -> str:
+    """Say that an entry is missing, and what to do."""
+    what = "the cell is empty" if isinstance(value, str) else f"{value!r} is not a finite number; the value is missing"
+    return (
+        f"{what}; remove such records or fill them in with public values, or declare what is missing: "
+        "missing='indicator', or a public value."
+    )
+
+
+def parsed(where: Where, values: NDArray[Any]) -> Array:
+    """Return the numbers that entries hold or spell."""
+    numbers = np.empty(len(values))
+    for index, value in enumerate(values.tolist()):
+        try:
+            if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+                raise ValueError
+            numbers[index] = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise DomainError(not_a_number(where(index), value)) from None
+        if not math.isfinite(numbers[index]):
+            raise DomainError(not_a_number(where(index), value))
+    return numbers
+
+
+def not_a_number(where: str, value: Any) -> str:
+    """Say that an entry is no number."""
+    return f"{where}: {value!r} is not a finite number; remove such records or fill them in with public values."
+
+
+def day(value: Any) -> int | None:
+    """Return the number of a day, None if it is none."""
+    if isinstance(value, datetime.datetime):
+        return value.date().toordinal()
+    if isinstance(value, datetime.date):
+        return value.toordinal()
+    if isinstance(value, np.datetime64):
+        return day(value.astype("datetime64[D]").item())
+    try:
+        return datetime.date.fromisoformat(str(value)[:10]).toordinal() if len(str(value)) >= 10 else None
+    except ValueError:
+        return None
