@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
@@ -59,19 +62,29 @@ def prepared(
 def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """Say whether there are few records for each parameter, and scores of classes that are linear in a ball of records.
 
-    Whitened records are all of one length, which classes can do without, and targets cannot.
+    Parameters are free, for what constrains them speaks of original features.  Whitened records are all of one length, which
+    classes can do without, and targets cannot.
     """
     form, record = analysis.form, analysis.form.template.record
     balls = [domain for domain in record.continuous.values() if isinstance(domain, Ball) and domain.norm == 2]
     if not record.discrete or len(record.continuous) != 1 or len(balls) != 1 or balls[0].dim > MOST_FEATURES:
         return False
-    if analysis.unbounded is not None or analysis.kink is not None or not form.feasible.has_projection:
+    if analysis.unbounded is not None or analysis.kink is not None or not turns_freely(form):
         return False
     scores = (form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group)
     linear = all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
     if not linear or not predicts_alike(form.template, int(balls[0].dim)):
         return False
     return size * level(privacy.epsilon, privacy.delta) < ENOUGH * form.noise_dimension
+
+
+def turns_freely(form: LossForm) -> bool:
+    """Say whether parameters are free, and regularized by their length alone: other wishes are about original features."""
+    found = quadratic(form.template.regularizer, form.space)
+    if not form.feasible.is_space or found is None or found.slope.any():
+        return False
+    diagonal = found.hessian.diagonal()
+    return bool((diagonal == diagonal[0]).all()) and not (found.hessian - sp.diags_array(diagonal)).count_nonzero()
 
 
 def predicts_alike(template: Template, dim: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -50,6 +51,21 @@ def biased(decision: bool = True) -> dp.Template:
     )
 
 
+def wishes(weights: Any = (1.0, 1.0), constrained: bool = False, **attributes: Any) -> dp.Template:
+    w = cp.Variable(2, name="w", **attributes)
+    return dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.logistic(-y * (x @ w)),
+        1e-6 * cp.sum_squares(cp.multiply(np.array(weights), w)),
+        [cp.sum(w) <= 1] if constrained else [],
+        decision=lambda p, x: x @ p["w"],
+    )
+
+
+def test_plain_parameters_are_whitened() -> None:
+    assert meant("auto", wishes(), None, PROMISE, 100)[1] == dp.PrivateWhitening()
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -61,6 +77,10 @@ def biased(decision: bool = True) -> dp.Template:
         dp.load("ridge_regression", features=4),
         dp.load("large_margin_gaussian", features=2),
         dp.load("hinge_svm", features=4),
+        dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
+        wishes(nonneg=True),
+        wishes(constrained=True),
+        wishes(weights=[1.0, 2.0]),
     ],
 )
 def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
