@@ -44,6 +44,8 @@ MARGIN, HINGE, FOLLOWED, GROWTH = 8.5, 4.7, 0.45, 0.25
 SHARE, LARGEST_SHARE = 0.3, 500.0
 # A set of one point has a radius, too, that can be divided by.
 SMALLEST = 1e-100
+# A row that is shorter than this part of the longest is what rounding left of terms that cancel.
+CANCELLED = 1e-9
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-4, 30.0, 60)])
 ACCURACY = 1e-6
@@ -89,12 +91,13 @@ def leaf_lengths(analysis: Analysis) -> Lengths:
     rows = np.unique(np.concatenate(gram.rows), axis=0)
     longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)), strict=True))
     margin = hinge = target = 0.0
+    floor = CANCELLED * max(longest.values(), default=0.0)
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
         for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
             norm = longest[bytes(row)]
-            if norm > 0 and high > low:
+            if norm > floor and high > low:
                 target = max(target, FOLLOWED * float(high - low) / norm)
-            elif norm > 0:
+            elif norm > floor:
                 margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)
                 hinge = max(hinge, HINGE * float(abs(low)) / norm)
     return Lengths(margin, hinge, target)

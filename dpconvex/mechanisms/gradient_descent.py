@@ -44,6 +44,8 @@ SMALLEST_RADIUS = 1e-100
 GAUSSIAN = SPHERICAL["gaussian"]
 # Numbers of steps that are chosen automatically.
 FEWEST, MOST = 10, 1000
+# Squares of norms near the clip neither underflow nor overflow.
+LARGEST_CLIP = 1e100
 # What is usual with clipped gradients.
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
@@ -117,6 +119,11 @@ class NoisyGradientDescent:
             raise TemplateError(f"NoisyGradientDescent: steps must be a positive integer, not {self.steps!r}.")
         positive = ("radius", "step_size", "clip", "sampling", "directions")
         check_options("NoisyGradientDescent", self, ("momentum", "average"), positive)
+        if self.clip is not None and not 1 / LARGEST_CLIP <= self.clip <= LARGEST_CLIP:
+            raise TemplateError(
+                f"NoisyGradientDescent: clip must be between {1 / LARGEST_CLIP:g} and {LARGEST_CLIP:g}, so that the squares of "
+                f"clipped gradients are numbers, not {self.clip!r}; choose another unit for the loss."
+            )
         for name in ("sampling", "average", "momentum"):
             value = getattr(self, name)
             if value is not None and not (value < 1 or (value == 1 and name == "average")):

@@ -237,3 +237,10 @@ def test_an_audit_finds_what_is_claimed(sampling: float | None) -> None:
     found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
     assert found.holds
     assert found["noisy gradients"].ratio > 0.94
+
+
+@pytest.mark.parametrize("clip", [1e-170, 1e-101, 1e101])
+def test_a_clip_whose_square_is_no_number_is_refused(clip: float) -> None:
+    """Where squared norms underflow, gradients many times as long as the clip would pass as short ones."""
+    with pytest.raises(dp.TemplateError, match="clip must be between"):
+        dp.NoisyGradientDescent(clip=clip)
