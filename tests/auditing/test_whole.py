@@ -48,7 +48,7 @@ def test_gaussian_objective_perturbation_spends_its_delta(problem: str) -> None:
 
 
 def test_it_says_how_loose_a_proof_is() -> None:
-    template = dp.load("softmax_regression", features=1, classes=3)
+    template = dp.load("softmax_regression", features=1, classes=3, regularization=0.01)
     privacy = dp.Privacy(1.0, 1e-6, adjacency="add-remove")
     found = dp.audit(template, privacy, GAUSSIAN, size=1000, effort=0.3, seed=1)
     needed = found["exact answer"].needed
