@@ -71,7 +71,7 @@ def test_a_fit_on_nothing_is_the_minimiser_of_noise_and_regularizer() -> None:
 
     release = dp.solve(learner(), NOTHING, PROTECTED, dp.ObjectivePerturbation(), Spy(), size=30, seed=1)
     (problem,) = seen
-    weight = problem.size * 0.01 + problem.added
+    weight = problem.size * 1e-6 + problem.added
     assert release["w"] == pytest.approx(-problem.linear / weight, abs=1e-3)
 
 

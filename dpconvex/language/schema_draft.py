@@ -23,6 +23,8 @@ FEW = 2
 MANY = 200
 # More texts than this, of which no two are equal, name the records.
 DISTINCT = 10
+# Texts that usually stand for a missing value.
+UNKNOWN = ("?", "NA", "N/A")
 HEAD = """# A draft that was read off {name}. Use it only if that file is public, or synthetic: bounds and levels that are read
 # off private data are answers that nobody paid for. Widen every bound to what holds by definition, and complete the levels.
 """
@@ -43,8 +45,9 @@ def draft(data: Any, label: str) -> str:
     DomainError
         If there is no such column, or a column has nothing in it.
     """
-    names = names_of(data)
-    columns = columns_of(data, names, None, ()).columns
+    names = [name for name in names_of(data) if name]  # an index has none
+    columns = columns_of(data, names, None, UNKNOWN).columns
+    marked = columns_of(data, names, None, ()).columns
     if label not in columns:
         raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
     found = {name: column_from(name, values.tolist()) for name, values in columns.items()}
@@ -58,7 +61,8 @@ def draft(data: Any, label: str) -> str:
         said = {"labels": [target.false, target.true]}
     elif isinstance(target, Numeric):
         said = {"label_bounds": (target.lower, target.upper)}
-    schema = Schema(features, label, ignore=ignored or None, **said)
+    absent = [mark for mark in UNKNOWN if any(mark in values.tolist() for values in marked.values())]
+    schema = Schema(features, label, ignore=ignored or None, absent=absent, **said)
     name = Path(data).name if isinstance(data, str | Path) else "a table"
     return HEAD.format(name=name) + schema.to_toml()
 
@@ -71,8 +75,9 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     missing = "indicator" if len(present) < len(values) else None
     numbers = [number(value) for value in present]
     levels = sorted({text_of(value).strip() for value in present})
-    if {level.casefold() for level in levels} == {"false", "true"}:
-        return Boolean(missing=missing)
+    for no, yes in (("false", "true"), ("no", "yes")):
+        if {level.casefold() for level in levels} == {no, yes}:
+            return Boolean(no, yes, missing)
     if None not in numbers and len(levels) > FEW:
         low, high = round_outward([value for value in numbers if value is not None])
         return Numeric(low, high, missing)

@@ -141,7 +141,8 @@ def check_names(name: str, present: Sequence[Any], names: Sequence[str], known: 
             raise DomainError(f"{name}: {listed.count(wanted)} columns are called {wanted!r}.")
         if wanted not in listed:
             raise DomainError(f"{name}: there is no column {wanted!r}; the columns are {', '.join(map(str, listed))}.")
-    unknown = [key for key in listed if known is not None and key not in known]
+    # What has no name is the index that data frames write.
+    unknown = [key for key in listed if known is not None and key not in known and key != ""]
     if unknown:
         raise DomainError(f"{name}: the column {unknown[0]!r} is not declared; declare it, or list it under ignore.")
 

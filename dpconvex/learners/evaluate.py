@@ -57,7 +57,10 @@ class Evaluation:
     def __str__(self) -> str:
         low, high = self.interval
         status = f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
-        return f"error {self.error:.4g} (between {low:.4g} and {high:.4g}) on {self.records} records; {status}"
+        return (
+            f"error {self.error:.4g} on {self.records} records (but for the noise, on these very records: between {low:.4g} and "
+            f"{high:.4g}); {status}"
+        )
 
     def _repr_html_(self) -> str:
         (low, high), records = self.interval, f"{self.records}"

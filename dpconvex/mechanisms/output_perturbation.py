@@ -50,6 +50,8 @@ Array = NDArray[np.float64]
 
 # The default tolerance is this fraction of the sensitivity, which it enlarges by twice as much.
 EXACTNESS = 5e-4
+# It is no smaller part of the largest parameters than this.
+DIGITS = 1e-9
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
@@ -150,7 +152,7 @@ class OutputPerturbation:
             width = self.smoothing if self.smoothing is not None else self._width(analysis, privacy, mu, p)
             smooth = smooth_analysis(analysis, width)
         sensitivity = sensitivity_of(smooth, privacy)
-        tolerance = self.tolerance if self.tolerance is not None else EXACTNESS * sensitivity / mu
+        tolerance = self.tolerance if self.tolerance is not None else usual_tolerance(analysis, sensitivity / mu)
         reach = (sensitivity / mu + 2 * tolerance) * (1 + 1e-12)
         scale = self._scale(privacy, reach)
         settings = {"distance_of_answers": reach} | ({"smoothing": width} if width else {})
@@ -267,6 +269,12 @@ def noise_basis(analysis: Analysis) -> Any:
         ):
             return None
     return basis
+
+
+def usual_tolerance(analysis: Analysis, distance: float) -> float:
+    """Return a small fraction of how far answers are apart, but no less than double precision has digits for on a bounded K."""
+    bound = analysis.form.feasible.norm_bound
+    return max(EXACTNESS * distance, DIGITS * bound if math.isfinite(bound) else 0.0)
 
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, reach: float, width: float) -> Derivation:

@@ -228,7 +228,8 @@ class Budget:
         """Send a budget to another process as the name of its file."""
         if self.path is None:
             raise TypeError(
-                "a budget without a file stays in its process: a copy could be spent once more. Give it a path."
+                "a budget without a file stays in its process: a copy could be spent once more. Give it a path, or "
+                "leave it out of what is copied (set_params(budget=None))."
             )
         return Budget.open, (str(self.path),)
 

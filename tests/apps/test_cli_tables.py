@@ -137,8 +137,22 @@ def test_a_draft_of_a_public_table_is_a_schema_of_it(run: Run, shop: str) -> Non
     X, _ = schema.encode(shop)
     assert len(X) == 400
     checked = run("schema", "check", "draft.toml")
-    assert "3 columns become 7 features" in checked.out
+    assert "3 columns become 6 features" in checked.out
     assert run("schema", "draft", shop).status == 2
+
+
+def test_a_draft_reads_what_data_frames_write(run: Run, tmp_path: Path) -> None:
+    lines = [
+        ",smokes,work,sick",
+        *(f"{i},{'yes' if i % 2 else 'no'},{['a', 'b', '?'][i % 3]},{i % 2}" for i in range(60)),
+    ]
+    (tmp_path / "frame.csv").write_text("\n".join(lines), encoding="utf-8")
+    assert run("schema", "draft", "frame.csv", "--label", "sick", "--out", "draft.toml").status == 0
+    schema = dp.Schema.load("draft.toml")
+    assert schema.features["smokes"] == dp.Boolean("no", "yes")
+    assert schema.features["work"] == dp.Categorical(["a", "b"], missing="indicator")
+    assert schema.absent == ("?",)
+    assert schema.encode(tmp_path / "frame.csv")[0].shape == (60, 4)
 
 
 def test_a_schema_is_given_once(run: Run, shop: str) -> None:

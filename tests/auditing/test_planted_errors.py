@@ -28,12 +28,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @lru_cache
 def logistic() -> dp.Template:
-    return dp.load("logistic_regression", features=1)
+    return dp.load("logistic_regression", features=1, regularization=0.01)
 
 
 @lru_cache
 def softmax() -> dp.Template:
-    return dp.load("softmax_regression", features=1, classes=3)
+    return dp.load("softmax_regression", features=1, classes=3, regularization=0.01)
 
 
 @lru_cache

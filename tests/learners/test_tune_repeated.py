@@ -212,10 +212,10 @@ def test_the_cost_is_recorded_before_the_data_are_read() -> None:
 def test_each_record_counts_once_whatever_a_prediction_looks_like() -> None:
     truth = np.array(["a", "b", "a"], dtype=object)
     labels = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array(["a", "a", "b"]))
-    assert mistakes(labels, np.zeros((3, 1)), truth) == 2
+    assert mistakes(labels, np.zeros((3, 1)), truth, alone=False) == 2
     column = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array([["a"]] * 3))
     with pytest.raises(dp.TemplateError, match="one label for each record"):
-        mistakes(column, np.zeros((3, 1)), truth)
+        mistakes(column, np.zeros((3, 1)), truth, alone=False)
 
 
 def test_sparse_columns_and_named_labels() -> None:

@@ -101,7 +101,7 @@ def test_the_constant_is_attained() -> None:
 
 @pytest.mark.parametrize(("classes", "features", "ratio"), [(3, 10, 0.85), (10, 50, 0.45)])
 def test_it_is_smaller_than_gamma_noise_for_softmax(classes: int, features: int, ratio: float) -> None:
-    analysis = analyse(dp.load("softmax_regression", features=features, classes=classes))
+    analysis = analyse(dp.load("softmax_regression", features=features, classes=classes, regularization=0.01))
     promise = dp.Privacy(1.0, adjacency="add-remove")
     gamma, matrix = (
         dp.ObjectivePerturbation(noise).certify(analysis, promise, 10_000) for noise in ("gamma", "matrix")

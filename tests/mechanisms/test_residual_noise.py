@@ -280,7 +280,7 @@ def test_mechanism_and_cover_together_keep_the_promise_against_any_residual() ->
 
 
 def test_without_a_cover_a_residual_gives_the_data_away() -> None:
-    template = dp.load("logistic_regression", features=1)
+    template = dp.load("logistic_regression", features=1, regularization=0.01)
     certificate = dp.verify(template, dp.Privacy(1.0), 6, GAMMA, cover=Cover(tolerance=0.3))
     line = Line(certificate, 0.01)
     data = np.ones(6)
@@ -519,7 +519,7 @@ def test_no_fit_fails_on_many_records(problem: str, size: int, adjacency: str) -
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_cover_is_a_millionth_of_the_parameters(problem: str) -> None:
-    template = dp.load(problem, features=9)
+    template = dp.load(problem, features=9, regularization=0.01)
     release = dp.solve(template, records(problem, 600, features=9), dp.Privacy(1.0), GAMMA, seed=0)
     assert release.certificate is not None
     assert release.certificate.cover is not None
