@@ -120,10 +120,6 @@ class SoftmaxJoint(Joint):
         found = minimize_scalar(bound, bounds=(0.2 * longest, longest), method="bounded", options={"maxiter": 8})
         return float(min(first, found.fun))
 
-    def is_free(self, beta: float, mu: float) -> bool:
-        """Say whether curvature costs nothing."""
-        return beta * mu >= 2 * self.longest
-
 
 @dataclass(frozen=True, eq=False)
 class HingeJoint(Joint):

@@ -21,7 +21,7 @@ from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
-from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Slack, overlap
+from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, overlap
 from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
 from dpconvex.geometry.linearised import Linearised
@@ -107,11 +107,6 @@ class FeasibleSet:
         except DPConvexError:
             return False
         return True
-
-    def bounds_only(self, coordinates: NDArray[np.bool_]) -> bool:
-        """Whether nothing but bounds holds for some coordinates, so that to shrink these and to project is a proximal map."""
-        simple = all(isinstance(piece, Interval) or not coordinates[piece.coordinates].any() for piece in self.pieces)
-        return simple and self.has_projection
 
     @cached_property
     def lower(self) -> Array:

@@ -217,6 +217,10 @@ class Record:
         names = list(table(data).keys())
         return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
 
+    def values(self, batch: Batch, name: str) -> NDArray[Any]:
+        """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
+        return np.array([combination[name] for combination in self.combinations], dtype=object)[batch.group]
+
     def sample(self, size: int, rng: np.random.Generator) -> Batch:
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}

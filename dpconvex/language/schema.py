@@ -24,7 +24,7 @@ from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Column, Numeric, column_of
-from dpconvex.language.schema_entries import Where, codes, interval, label_text, missing_entries
+from dpconvex.language.schema_entries import Where, codes, interval, levels_of, missing_entries
 from dpconvex.language.tables import columns_of
 
 __all__ = ["Schema", "read_settings"]
@@ -105,7 +105,7 @@ class Schema:
         if (self.labels is None) == (self.label_bounds is None):
             raise TemplateError("declare either labels, for a classification, or label_bounds, for a regression.")
         if self.labels is not None:
-            put(self, "labels", labels_of(self.labels))
+            put(self, "labels", levels_of(self.labels, "labels"))
         else:
             put(self, "label_bounds", interval(repr(self.label), self.label_bounds))
         put(self, "ignore", None if self.ignore is None else tuple(self.ignore))
@@ -299,16 +299,6 @@ def says(column: Column) -> str:
     text = (" to " if between else ", ").join(texts) + (f", ... ({len(values)} levels)" if many else "")
     text += " or other" if declared.get("other") else ""
     return text + (f"; missing: {declared['missing']}" if declared.get("missing") is not None else "")
-
-
-def labels_of(labels: Any) -> tuple[str, ...]:
-    """Return declared labels as texts, all different."""
-    if isinstance(labels, str) or not isinstance(labels, Sequence):
-        raise TemplateError(f"declare the labels as a list, not {labels!r}.")
-    texts = tuple(label_text(value) for value in labels)
-    if len(texts) < 2 or len(set(texts)) != len(texts):
-        raise TemplateError(f"declare at least two labels, all of them different, not {list(texts)!r}.")
-    return texts
 
 
 def named_list(name: str, value: Any) -> Sequence[str]:

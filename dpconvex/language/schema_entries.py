@@ -46,13 +46,13 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
     return lower, upper
 
 
-def levels_of(levels: Any) -> tuple[str, ...]:
-    """Return declared levels as texts, all different."""
+def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
+    """Return declared levels, or labels, as texts, all different."""
     if isinstance(levels, str) or not isinstance(levels, Sequence):
-        raise TemplateError(f"declare the levels as a list, not {levels!r}.")
+        raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
     texts = tuple(label_text(value) for value in levels)
     if len(texts) < 2 or len(set(texts)) != len(texts):
-        raise TemplateError(f"declare at least two levels, all of them different, not {list(levels)!r}.")
+        raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
     return texts
 
 

@@ -19,9 +19,9 @@ from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import check_clip
+from dpconvex.language.record import Batch, check_clip
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, perturb
+from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -54,20 +54,23 @@ class Evaluation:
     records: int
     spent: Privacy | None
 
+    @property
+    def status(self) -> str:
+        """The promise, or a warning, in one line."""
+        return f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
+
     def __str__(self) -> str:
         low, high = self.interval
-        status = f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
         return (
             f"error {self.error:.4g} on {self.records} records (but for the noise, on these very records: between {low:.4g} and "
-            f"{high:.4g}); {status}"
+            f"{high:.4g}); {self.status}"
         )
 
     def _repr_html_(self) -> str:
         (low, high), records = self.interval, f"{self.records}"
-        status = f"spent: {self.spent}" if self.spent is not None else "NOT PRIVATE: drawn with a seed"
         row = (f"{self.error:.4g}", f"{low:.4g} to {high:.4g}", records)
         table = aligned(["error", "95 % interval", "records"], [row], numbers=(0, 1, 2))
-        return paragraph("Evaluation", f", {status}", self.spent is None) + table
+        return paragraph("Evaluation", f", {self.status}", self.spent is None) + table
 
 
 def evaluate(
@@ -135,11 +138,11 @@ def evaluate(
     batch = template.record.validate(data, clip=clip, empty=protected)
     if not protected and batch.size != public:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    errors = errors_of(template, release, batch, data, features, label, alone=protected)
+    errors = errors_of(template, release, batch, features, label, alone=protected)
     counts = [int(errors.sum()), batch.size] if protected else [int(errors.sum())]
     # Where the number of records is protected, half of the promise pays for it.
     each = privacy.epsilon / len(counts)
-    noises = [laplace(largest, each), *([laplace(1, each)] if protected else [])]
+    noises = [laplace_count(each, largest), *([laplace_count(each)] if protected else [])]
     noisy = [
         float(perturb(np.array([float(count)]), noise, source.seeded)[0])
         for count, noise in zip(counts, noises, strict=True)
@@ -192,8 +195,7 @@ def quantile(scale: float, probability: float) -> float:
 def errors_of(
     template: Template,
     release: Release,
-    batch: Any,
-    data: Mapping[str, ArrayLike],
+    batch: Batch,
     features: str,
     label: str,
     alone: bool,
@@ -204,7 +206,7 @@ def errors_of(
     x = dense(batch.fields[features][:])
     predicted = release.predict_each(x) if alone else release.predict(x)
     domain = template.record.fields[label]
-    truth = np.array(data[label], dtype=object) if isinstance(domain, Choice) else dense(batch.fields[label][:])
+    truth = template.record.values(batch, label) if isinstance(domain, Choice) else dense(batch.fields[label][:])
     if predicted.shape != truth.shape:
         raise TemplateError(
             f"evaluate: predict must return shape {truth.shape}, one value for each record, not {predicted.shape}."
@@ -214,9 +216,3 @@ def errors_of(
     lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
     shares = ((np.clip(predicted, lower, upper) - truth) / (upper - lower)) ** 2
     return np.clip(np.rint(shares * STEPS), 0, STEPS).astype(np.int64)
-
-
-def laplace(sensitivity: int, epsilon: float) -> IntegerNoise:
-    """Return integer noise that makes a sum of integers private, which one record moves by at most so much."""
-    scale = sensitivity / epsilon * (1 + 1e-12)
-    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)

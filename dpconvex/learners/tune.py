@@ -352,8 +352,7 @@ def count_mistakes(
 ) -> int:
     """Count the records whose label is not predicted."""
     record, batch = template.record, checked.batch
-    names = np.array([combination[label] for combination in record.combinations], dtype=object)
-    truth, start, wrong = names[batch.group], 0, 0
+    truth, start, wrong = record.values(batch, label), 0, 0
     for block in blocks(batch.fields[features], BLOCK):
         x = dense(block)
         if not len(x):  # a learner's predict need not know what to do with nothing

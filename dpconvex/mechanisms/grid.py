@@ -128,9 +128,10 @@ def largest_rho(epsilon: float, delta: float) -> float:
     return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
 
 
-def laplace_count(epsilon: float) -> IntegerNoise:
-    """Return integer noise that makes a count epsilon-private, which one record moves by one."""
-    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, 1.0, math.nextafter(1 / epsilon, math.inf), 0.0)
+def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
+    """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
+    scale = math.nextafter(sensitivity / epsilon, math.inf)
+    return IntegerNoise(LAPLACE, epsilon, 0.0, 0.5, 1.0, 1, float(sensitivity), scale, 0.0)
 
 
 def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:

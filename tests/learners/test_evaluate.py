@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.evaluate import error_bound, errors_of, laplace, largest_error, quantile
-from dpconvex.mechanisms.grid import measurement
+from dpconvex.learners.evaluate import error_bound, errors_of, largest_error, quantile
+from dpconvex.mechanisms.grid import laplace_count, measurement
 
 LOGISTIC = dp.load("logistic_regression", features=2)
 HUBER = dp.load("huber_regression", features=2)
@@ -42,7 +42,7 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
     data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
     largest = error_bound(HUBER, "x", "y")
     batch = HUBER.record.validate(data)
-    errors = errors_of(HUBER, far, batch, data, "x", "y", alone=False)
+    errors = errors_of(HUBER, far, batch, "x", "y", alone=False)
     assert errors[0] / largest * largest_error(HUBER.record.fields["y"]) == pytest.approx(4.0)
     assert 0 <= errors[0] <= largest
 
@@ -50,8 +50,8 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
 @pytest.mark.parametrize("sensitivity", [1, 3, 2**22])
 @pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 7.0])
 def test_the_noise_costs_what_is_promised(sensitivity: int, epsilon: float) -> None:
-    assert measurement(laplace(sensitivity, epsilon)).map(sensitivity) <= epsilon
-    assert measurement(laplace(sensitivity, epsilon)).map(sensitivity) >= epsilon * (1 - 1e-9)
+    assert measurement(laplace_count(epsilon, sensitivity)).map(sensitivity) <= epsilon
+    assert measurement(laplace_count(epsilon, sensitivity)).map(sensitivity) >= epsilon * (1 - 1e-9)
 
 
 def test_it_is_paid_for_before_data_are_read() -> None:
@@ -98,7 +98,7 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
     release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
     for count in range(1, 12):
         data = {"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)}
-        errors = errors_of(template, release, template.record.validate(data), data, "x", "y", alone=True)
+        errors = errors_of(template, release, template.record.validate(data), "x", "y", alone=True)
         seen.append(int(errors.sum()))
     assert seen in ([0] * 11, list(range(1, 12)))
 
