@@ -189,7 +189,10 @@ def polished(function: Smooth, region: Linearised, x: Array, step: float, reach:
             bent = free.T @ (hessian + region.curvature(near, last, y)) @ free
             value, vector = np.linalg.eigh(bent)
             curvature = (vector * np.maximum(value, function.modulus * least)) @ vector.T
-        move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
+        try:
+            move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
+        except (np.linalg.LinAlgError, RuntimeError):  # too flat or too many turns: what is proved so far stays
+            break
         near = region.on_hull(near + free @ move)
         step = float(np.linalg.norm(move))
         point = region.bring_in(near)
@@ -216,7 +219,10 @@ def fitted_multipliers(gradient: Array, rows: Array, slack: Array) -> Array:
     if not len(rows):
         return np.zeros(0)
     weight = np.maximum(slack, 0.0) * float(np.linalg.norm(gradient)) / max(float(np.abs(slack).max()), 1e-300)
-    found, _ = nnls(np.vstack([rows.T, np.diag(weight)]), np.concatenate([-gradient, np.zeros(len(rows))]))
+    try:
+        found, _ = nnls(np.vstack([rows.T, np.diag(weight)]), np.concatenate([-gradient, np.zeros(len(rows))]))
+    except RuntimeError:  # too many turns
+        return np.zeros(len(rows))
     return np.asarray(found)
 
 
@@ -262,7 +268,9 @@ def refined(hessian: Array, slope: Array, rows: Array, levels: Array, move: Arra
     across, along = basis[:, :count], basis[:, count:]
     found = across @ solve_triangular(triangle, levels[active], trans=1)
     if count < len(slope):
-        found = found - along @ np.linalg.solve(along.T @ hessian @ along, along.T @ (slope + hessian @ found))
+        # Where a direction hardly bends, the shortest step will do: what is found here only has to be better than `move`.
+        reduced = along.T @ hessian @ along, along.T @ (slope + hessian @ found)
+        found = found - along @ np.linalg.lstsq(*reduced, rcond=None)[0]
     weights = -solve_triangular(triangle, across.T @ (slope + hessian @ found))
     room = 1e-9 * (float(np.linalg.norm(found)) + float(np.abs(levels[active]).max()))
     room = max(room, float(np.abs(rows[active] @ move - levels[active]).max()))  # what the first answer misses
