@@ -48,7 +48,7 @@ PROGRAMS = {"apps", "__main__"}
 LEARNERS_MAY_IMPORT = {"dpconvex", "cvxpy", "numpy", "jax", "__future__", "collections", "itertools", "math", "typing"}
 
 # Slow to import, or optional.
-HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp"}
+HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp", "dask", "distributed", "cloudpickle"}
 
 
 # Modules that are about such an import, and are themselves imported only when they are used.

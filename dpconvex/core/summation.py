@@ -9,6 +9,7 @@ sections 3.1 and 4.2).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "Lengths",
     "Pairwise",
     "SparseRows",
+    "Tree",
     "in_pieces",
     "inner_products",
     "pairwise",
@@ -43,8 +45,8 @@ PIECE = 128
 SINGLE, SEVERAL = 128, 32
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
 DENSE = 16
-# Operations on one number around a sum over the records.
-AROUND = 8
+# Operations on one number around a sum over the records, and one more where these are in partitions (`Tree`).
+AROUND, SPLIT = 8, 1
 # What is assumed of one record: that its gradient errs by at most so many units of ``G + H ||theta||``.
 RECORD = 16
 
@@ -98,6 +100,62 @@ class Pairwise:
         for part in self.waiting[-2::-1]:
             total = part + total
         return total
+
+
+class Tree:
+    """A sum of one term for each of several partitions, in an order that only their numbers of records decide.
+
+    A term for n_k of n records is added to others at most ``ceil(log2(n / n_k))`` times: these are the lengths of a prefix code
+    (Kraft's inequality).  Its own sum took up to ``log2(n_k / 128)`` additions of sums of 128, so that partitions, however
+    unequal, cost one addition more than all records at once.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of records of each partition; those without records are left out.
+
+    Examples
+    --------
+    >>> total = Tree([100, 1, 100])
+    >>> for number in (2, 0, 1):  # whatever the order, the first two are added first
+    ...     total.add(number, [0.5, 2.0, 4.0][number])
+    >>> total.value
+    6.5
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.pairs: dict[int, tuple[int, int]] = {}  # of a node: the other of its pair, and the node of their sum
+        self.waiting: dict[int, Any] = {}
+        whole, leaves = sum(sizes), dict[int, list[int]]()
+        for number, size in enumerate(sizes):
+            if size:
+                leaves.setdefault((-(-whole // size) - 1).bit_length(), []).append(number)
+        nodes: list[int] = []
+        count = len(sizes)
+        for depth in range(max(leaves, default=0), -1, -1):
+            nodes = sorted([*nodes, *leaves.get(depth, [])])
+            if depth:
+                paired = range(count, count := count + len(nodes) // 2)
+                for left, right, both in zip(nodes[::2], nodes[1::2], paired, strict=False):
+                    self.pairs[left], self.pairs[right] = (right, both), (left, both)
+                nodes = [*paired, *nodes[2 * len(paired) :]]
+        self.root = nodes[0] if nodes else None
+
+    def add(self, number: int, term: Any) -> None:
+        """Add the term of a partition; it is added to its neighbour as soon as that is there."""
+        while number in self.pairs:
+            other, both = self.pairs[number]
+            if other not in self.waiting:
+                break
+            found = self.waiting.pop(other)
+            term = term + found if number < other else found + term
+            number = both
+        self.waiting[number] = term
+
+    @property
+    def value(self) -> Any:
+        """The sum, when all terms are there; None without records."""
+        return None if self.root is None else self.waiting[self.root]
 
 
 def inner_products(weights: Array, columns: Array) -> Array:
@@ -218,7 +276,7 @@ class Lengths:
     ) -> float:
         """Bound the error of a computed gradient of the objective (docs/release.md, section 5)."""
         size = piece(self.scalars)
-        summed = size + math.log2(1 + records / size) + AROUND
+        summed = size + math.log2(1 + records / size) + AROUND + SPLIT
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         each = RECORD + self.projected

@@ -2,14 +2,14 @@
 
 Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
 multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
-loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.
+loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.  Of records in partitions
+each partition is one batch, wherever it lies.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,12 @@ from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
 from dpconvex.evaluation.lowered_template import lower_template
+from dpconvex.evaluation.partitions import PartitionEngine
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
 from dpconvex.geometry.quadratics import Quadratic
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
 
 __all__ = ["BatchedLoss", "batched_loss"]
@@ -57,11 +58,17 @@ class BatchedLoss:
     [-0.5, 0.5]
     """
 
-    def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
+    def __init__(
+        self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
+    ) -> None:
         self.space = space
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
+        self._engine: BlockEngine | WholeLosses | DeviceEngine | PartitionEngine
+        if isinstance(batch, PartitionedBatch):
+            self.engine, self._engine = "partitions", PartitionEngine(template, space, batch)
+            return
         if engine is None:
             engine = "device" if on_accelerator(batch) else "blocks"
         # Without records there are no blocks; whole losses have no groups then, and add up nothing.
@@ -69,9 +76,8 @@ class BatchedLoss:
         if form is None and engine == "blocks":
             engine = "device" if batch.size * space.dim >= PAYS and installed() else "whole"
         self.engine = engine
-        self._engine: BlockEngine | WholeLosses | DeviceEngine
         if form is not None:
-            self._engine = BlockEngine(form, batch)
+            self._engine = BlockEngine(form, batch, steady)
         else:
             self._engine = DeviceEngine(self._lowered, space, batch) if engine == "device" else self._whole
 
@@ -96,6 +102,8 @@ class BatchedLoss:
         theta = np.asarray(theta, dtype=float)
         if isinstance(self._engine, BlockEngine) and self._norms is not None:
             return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
+        if isinstance(self._engine, PartitionEngine):
+            return self._engine.clipped_gradient(theta, clip, chosen)
         return self._whole.clipped_gradient(theta, clip, chosen)
 
     @cached_property
@@ -109,6 +117,8 @@ class BatchedLoss:
     def hessian(self, theta: Array) -> Array | None:
         """Hessian of the sum of the losses, shape (dim, dim); None if products with directions are all there is."""
         engine = self._engine
+        if isinstance(engine, PartitionEngine):
+            return engine.hessian(np.asarray(theta, dtype=float))
         if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
@@ -157,15 +167,15 @@ class BatchedLoss:
         return np.asarray(self._lowered.lift.T @ whole)
 
 
-_KNOWN: WeakKeyDictionary[Batch, dict[tuple[Any, ...], BatchedLoss]] = WeakKeyDictionary()
+def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:
+    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once.
 
-
-def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
-    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
-    key = (id(lower_template(template, space)), *(block.variable for block in space.blocks.values()))
-    known = _KNOWN.setdefault(batch, {})
+    A steady one returns the same bits for equal parameters, whatever it was asked for before.
+    """
+    key = (id(lower_template(template, space)), steady, *(block.variable for block in space.blocks.values()))
+    known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
-        known[key] = BatchedLoss(template, space, batch)
+        known[key] = BatchedLoss(template, space, batch, steady=steady)
     return known[key]
 
 

@@ -38,6 +38,8 @@ LARGE = 2**17
 # Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
 # import JAX and to compile takes about a second.
 PAYS = 1e8
+# So many passes are expected of a sum whose bits must not depend on how many there were.
+MANY = 100
 
 
 def padded_size(count: int) -> int:
@@ -53,7 +55,7 @@ def padded_size(count: int) -> int:
 class BlockEngine:
     """Sums over blocks of records that are read where they lie."""
 
-    def __init__(self, form: LeafForm, batch: Batch) -> None:
+    def __init__(self, form: LeafForm, batch: Batch, steady: bool = False) -> None:
         keep_memory()
         self.form = form
         self.batch = batch
@@ -62,7 +64,7 @@ class BlockEngine:
         self.large = self._size() >= LARGE
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
-        self.work = 0.0
+        self.work, self.steady = 0.0, steady
         self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
@@ -147,7 +149,8 @@ class BlockEngine:
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        work = self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        self.work = work * MANY if self.steady else self.work + work
         return self.work > PAYS and installed()
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:

@@ -90,9 +90,9 @@ class Gate(Protocol):
 
 
 class Stored:
-    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read."""
+    """An array, or what reads like one, that stays as it is: each block is copied to float64 and checked whenever it is read."""
 
-    def __init__(self, array: NDArray[Any], gate: Gate) -> None:
+    def __init__(self, array: Any, gate: Gate) -> None:
         self.array = array
         self.gate = gate
 

@@ -20,7 +20,7 @@ from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import Chunks, blocks, dense
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, check_clip, table
+from dpconvex.language.record import Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
@@ -133,6 +133,7 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    in_one_place("tune", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)

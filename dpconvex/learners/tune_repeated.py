@@ -18,7 +18,7 @@ from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.record import Checked, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
@@ -144,6 +144,7 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
+    in_one_place("tune_repeated", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
