@@ -21,6 +21,7 @@ from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.partitions import PartitionEngine
 from dpconvex.evaluation.programs import Lowered
@@ -39,6 +40,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
+# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
+LARGEST_GRAM, PRODUCTS = 2000, 25
 
 
 class BatchedLoss:
@@ -122,6 +125,23 @@ class BatchedLoss:
         if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
+
+    def gram(self, theta: Array) -> Gram | None:
+        """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
+
+        Every part of it is a sum over the records, or a mean.
+        """
+        engine = self._engine
+        if not isinstance(engine, BlockEngine) or len(engine.form.monomials) > LARGEST_GRAM:
+            return None
+        return engine.gram(np.asarray(theta, dtype=float))
+
+    @property
+    def gram_passes(self) -> float:
+        """How many evaluations the Gram matrix takes as long as, about."""
+        if not isinstance(self._engine, BlockEngine) or len(self._engine.form.monomials) > LARGEST_GRAM:
+            return np.inf
+        return 2 + len(self._engine.form.monomials) / (PRODUCTS * self._engine.form.forms)
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
