@@ -9,7 +9,7 @@ wherever it lies.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,16 +134,17 @@ class BatchedLoss:
         Every part of it is a sum over the records, or a mean.
         """
         engine = self._engine
-        if not isinstance(engine, BlockEngine) or len(engine.form.monomials) > LARGEST_GRAM:
-            return None
-        return engine.gram(np.asarray(theta, dtype=float))
+        return (
+            engine.gram(np.asarray(theta, dtype=float)) if np.isfinite(self.gram_passes) and has_gram(engine) else None
+        )
 
     @property
     def gram_passes(self) -> float:
-        """How many evaluations the Gram matrix takes as long as, about."""
-        if not isinstance(self._engine, BlockEngine) or len(self._engine.form.monomials) > LARGEST_GRAM:
+        """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
+        form = self._engine.form if has_gram(self._engine) else None
+        if form is None or len(form.monomials) > LARGEST_GRAM:
             return np.inf
-        return 2 + len(self._engine.form.monomials) / (PRODUCTS * self._engine.form.forms)
+        return 2 + len(form.monomials) / (PRODUCTS * form.forms)
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
@@ -187,6 +188,11 @@ class BatchedLoss:
         whole = np.zeros(self._lowered.lift.shape[0])
         whole[lowered.place] = slope[:, 0]
         return np.asarray(self._lowered.lift.T @ whole)
+
+
+def has_gram(engine: Any) -> TypeGuard[BlockEngine | PartitionEngine]:
+    """Whether an engine knows the forms of the losses."""
+    return isinstance(engine, BlockEngine | PartitionEngine)
 
 
 def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:

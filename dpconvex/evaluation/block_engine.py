@@ -135,7 +135,6 @@ class BlockEngine:
 
     def _sums(self, function: Callable[[int, Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
-
         # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
         fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
         total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
