@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -105,13 +106,9 @@ def timed(function: Callable[[], Any], repetitions: int) -> float:
     return median(found[2:])
 
 
-def partitioned(size: int, features: int, partitions: int) -> dict[str, Any]:
-    """Records in partitions that the workers at hand make."""
-    import dask.array as da
-
-    data = records(size, features)
-    chunk = -(-size // partitions)
-    return {name: da.from_array(column, chunks=(chunk, *column.shape[1:])) for name, column in data.items()}
+def partitioned(size: int, features: int, partitions: int) -> dp.Partitions:
+    """Return records in partitions that the workers at hand make."""
+    return dp.Partitions([partial(records, size // partitions, features) for _ in range(partitions)])
 
 
 def over_network(workers: int, link: Link, partitions: int, size: int, features: int, repetitions: int) -> float:
