@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
-from dpconvex.errors import TemplateError
+from dpconvex.core.processes import this_process
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
@@ -81,6 +82,8 @@ def sweep(
     ------
     NotPrivate, DomainError, NotConverged, BudgetExceeded
         As for `solve`; no data are read before every combination is proved private.
+    TemplateError
+        If the number of records is no longer the one that a `total` was proved for; nothing is paid then.
 
     Examples
     --------
@@ -101,11 +104,12 @@ def sweep(
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
     if total is not None:
         check_privacy("sweep", total)
-        sizes = {public_size(learner, data, total, size) for learner in templates}
-        if not sizes:
+        if not templates:
             return iter(())
-        plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover, whitening=whitening)
+        public = public_size(templates[0], data, total, size)
+        plan = calibrate(templates, total, public, draws, mechanism, cover, whitening=whitening)
         promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
+        options["size"] = public  # what was proved is for so many records, whatever happens to the data until they are fitted
     else:
         assert privacies is not None
         promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
@@ -130,12 +134,20 @@ def fits(
     """Do the fits of a sweep, one at a time; those of one learner share checked data and a solver."""
     from dpconvex.solvers.first_order import Warm
 
+    began = this_process()
     if bill is not None:
+        for learner, privacy in plan:
+            public_size(learner, data, privacy, options["size"])
         pay(*bill)
     mechanism, backend = ways
     fitted: Template | None = None
     with bar(len(plan), progress) as shown:
         for number, (learner, privacy) in enumerate(plan):
+            if bill is not None and this_process() != began:
+                raise DPConvexError(
+                    "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
+                    "Fit in the process that began, or begin a sweep of its own here."
+                )
             if learner is not fitted:
                 fitted, checked = learner, learner.record.checked(data, options["clip"])
                 solver = Warm() if backend in (None, "first-order") else backend
