@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.scale [--records 2000000] [--features 20] [--classes 2] [--pieces 16] [--folder FOLDER] [--kills 0]``
 
-With two classes a logistic regression, with more large-margin Gaussians; Gaussian noise under a seed.  Records lie in .npy files of
-`--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that memory is
+With two classes a logistic regression, with more large-margin Gaussians; Gaussian noise under a seed.  Records lie in .npy files
+of `--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that memory is
 measured honestly: one with two threads and all records in memory, and a driver with two one-thread workers that read the
 files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
 """
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -61,7 +62,7 @@ def write(folder: Path, records: int, features: int, classes: int, pieces: int) 
 def edges(records: int, pieces: int) -> list[tuple[int, int]]:
     """Where pieces begin and end."""
     cuts = [round(k * records / pieces) for k in range(pieces + 1)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(pairwise(cuts))
 
 
 def fitted(options: argparse.Namespace, data: Any) -> dict[str, Any]:
@@ -187,8 +188,12 @@ def main() -> None:
         print(measured("kills", arguments, 1))
         return
     memory, workers = measured("memory", arguments, 2), measured("workers", arguments, 1)
-    apart = max(np.abs(np.subtract(memory["parameters"][k], workers["parameters"][k])).max() for k in memory["parameters"])
-    print(f"{options.records:,} records, {options.features} features, {options.classes} classes, {options.pieces} pieces")
+    apart = max(
+        np.abs(np.subtract(memory["parameters"][k], workers["parameters"][k])).max() for k in memory["parameters"]
+    )
+    print(
+        f"{options.records:,} records, {options.features} features, {options.classes} classes, {options.pieces} pieces"
+    )
     for name, found in (("one process, in memory", memory), (f"{options.workers} workers, from files", workers)):
         rounds = f"{found['passes']} evaluations"
         print(f"{name}: {found['seconds']:.1f} s, {rounds}, peak MB {found['driver']}, {found.get('workers', '')}")
