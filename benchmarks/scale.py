@@ -3,9 +3,9 @@
 ``python -m benchmarks.scale [--records 2000000] [--features 20] [--classes 2] [--pieces 16] [--folder FOLDER] [--kills 0]``
 
 With two classes a logistic regression, with more large-margin Gaussians; Gaussian noise under a seed.  Records lie in .npy files
-of `--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that memory is
-measured honestly: one with two threads and all records in memory, and a driver with two one-thread workers that read the
-files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
+of `--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that
+memory is measured honestly: one with two threads and all records in memory, and a driver with two one-thread workers that read
+the files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
 """
 
 from __future__ import annotations
