@@ -24,7 +24,7 @@ from dpconvex.evaluation.device_engine import DeviceEngine
 from dpconvex.evaluation.devices import current, has_accelerator
 from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
-from dpconvex.evaluation.partitions import PartitionEngine
+from dpconvex.evaluation.partitions import PartitionEngine, Program
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
@@ -72,7 +72,7 @@ class BatchedLoss:
         self._lowered = lower_template(template, space)
         self._engine: BlockEngine | WholeLosses | DeviceEngine | PartitionEngine
         if isinstance(batch, PartitionedBatch):
-            self.engine, self._engine = "partitions", PartitionEngine(template, space, batch)
+            self.engine, self._engine = "partitions", PartitionEngine(Program(template, space, batched_loss), batch)
             return
         if engine is None:
             engine = "device" if on_devices(batch) else "blocks"

@@ -112,6 +112,7 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
+    data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
     chosen, first = meant(whitening, template, mechanism, privacy, public)
