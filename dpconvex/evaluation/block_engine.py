@@ -40,8 +40,10 @@ LARGE = 2**17
 # Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
 # import JAX and to compile takes about a second.
 PAYS = 1e8
-# How losses of several forms bend is asked of about so many records.
-SAMPLE = 4096
+# How losses of several forms bend is asked of about so many forms of records.
+SAMPLE = 2**14
+# So many monomials of records are made at a time for their second moments: two megabytes.
+TABLE = 2**18
 
 
 def padded_size(count: int) -> int:
@@ -270,18 +272,26 @@ class BlockEngine:
         """Sum of the second moments of monomials over the records, weighted with the curvature of their losses if there is one form."""
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
-            table = self.design.table(block, len(group))
+            roots = None
             if coefficients is not None:
                 values = self.design.forward(block, coefficients, len(group))
-                weights = self._bent(block, group, shares, (values, np.ones_like(values)), False)[0]
-                table *= np.sqrt(np.maximum(weights, 0.0))[:, None]
-            return np.asarray(table.T @ table)
+                bent = self._bent(block, group, shares, (values, np.ones_like(values)), False)
+                roots = np.sqrt(np.maximum(bent, 0.0)).T
+            total = np.zeros((self.design.count, self.design.count))
+            step = max(TABLE // self.design.count, 1)
+            for some in (slice(start, start + step) for start in range(0, len(group), step)):
+                table = self.design.table({name: column[some] for name, column in block.items()}, len(group[some]))
+                if roots is not None:
+                    table *= roots[some]
+                total += table.T @ table
+            return total
 
         return np.asarray(sum(self._each(one)))
 
     def _mean_bend(self, coefficients: Array) -> Array:
         """Mean over some records of the Hessians of their losses by the forms."""
-        forms, every = len(coefficients), max(self.batch.size // SAMPLE, 1)
+        forms = len(coefficients)
+        every = max(self.batch.size * forms // SAMPLE, 1)
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[Array, int]:
             rows = np.arange(0, len(group), every)
