@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
-# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
-LARGEST_GRAM, PRODUCTS = 2000, 25
+# Second moments of so many monomials are made.
+LARGEST_GRAM = 2000
 
 
 class BatchedLoss:
@@ -128,10 +128,11 @@ class BatchedLoss:
 
     @property
     def gram_passes(self) -> float:
-        """How many evaluations the Gram matrix takes as long as, about."""
-        if not isinstance(self._engine, BlockEngine) or len(self._engine.form.monomials) > LARGEST_GRAM:
+        """How many evaluations the Gram matrix takes as long as, about; infinity where there is none."""
+        engine = self._engine
+        if not isinstance(engine, BlockEngine) or len(engine.form.monomials) > LARGEST_GRAM:
             return np.inf
-        return 2 + len(self._engine.form.monomials) / (PRODUCTS * self._engine.form.forms)
+        return engine.gram_passes
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
