@@ -42,8 +42,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
-# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
-LARGEST_GRAM, PRODUCTS = 2000, 25
+# Second moments of so many monomials are made.
+LARGEST_GRAM = 2000
 
 
 class BatchedLoss:
@@ -141,10 +141,10 @@ class BatchedLoss:
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
-        form = self._engine.form if has_gram(self._engine) else None
-        if form is None or len(form.monomials) > LARGEST_GRAM:
+        engine = self._engine
+        if not has_gram(engine) or engine.form is None or len(engine.form.monomials) > LARGEST_GRAM:
             return np.inf
-        return 2 + len(form.monomials) / (PRODUCTS * form.forms)
+        return engine.gram_passes
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
