@@ -81,6 +81,11 @@ class BatchedLoss:
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
 
+    def begin(self) -> None:
+        """Begin a fit: which functions run depends on what it asks for, not on the fits before it."""
+        if isinstance(self._engine, BlockEngine):
+            self._engine.work = 0.0
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
         return self._engine.value_and_gradient(np.asarray(theta, dtype=float))
