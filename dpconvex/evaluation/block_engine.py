@@ -71,6 +71,7 @@ class BlockEngine:
             if sp.issparse(column)
         }
         self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
+        self.work_of_a_pass = float(batch.size * max(kind.outer.entries for kind in self.kinds))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
     def _size(self) -> int:
@@ -147,7 +148,7 @@ class BlockEngine:
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        self.work += self.work_of_a_pass
         return self.work > PAYS and installed()
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:

@@ -1,4 +1,4 @@
-"""Many fits at a time: mechanisms run, and noise is drawn, in this process; problems are solved by workers.
+"""Many fits at a time: mechanisms run, and noise is drawn, in this process; workers solve problems and sum up gradients.
 
 Each fit has a thread here, which does all that is not solving: proofs, the budget, the draw, the cover.  Threads hand a baton on:
 one of them runs at a time, and fits begin in their order, so that nothing depends on which worker is done first.
@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.mechanisms.certificate import Certificate
 
 __all__ = ["check_workers", "fitted"]
 
@@ -45,8 +44,8 @@ class Here:
         return future
 
 
-def check_workers(workers: Any, certificates: Iterable[Certificate] = ()) -> None:
-    """Refuse what are no workers, and fits that they cannot help with."""
+def check_workers(workers: Any) -> None:
+    """Refuse what are no workers."""
     from dpconvex.evaluation.devices import current
 
     if workers is None:
@@ -57,11 +56,6 @@ def check_workers(workers: Any, certificates: Iterable[Certificate] = ()) -> Non
         )
     if current().asked:
         raise TemplateError("workers compute on processors, and dp.devices asks for devices; leave one of them out.")
-    if any(certificate.perturbed == "gradients" for certificate in certificates):
-        raise TemplateError(
-            "workers solve problems whose noise was drawn before, and noisy gradient descent draws noise at every step, in this "
-            "process; leave `workers` out, or choose another mechanism."
-        )
 
 
 def fitted(tasks: Iterable[Callable[[Any], T]], workers: Any, backend: Any) -> Iterator[T]:

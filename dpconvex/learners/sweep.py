@@ -92,7 +92,7 @@ def sweep(
         As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
         also if a worker comes to its end in the middle of a fit.
     TemplateError
-        If something cannot be sent to workers, or the mechanism draws noise at every step.
+        If something cannot be sent to workers.
 
     Examples
     --------
@@ -108,6 +108,7 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    check_workers(workers)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
@@ -118,16 +119,13 @@ def sweep(
             return iter(())
         plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover, whitening=whitening)
         promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
-        check_workers(workers, plan.certificates)
     else:
         assert privacies is not None
         promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
-        certificates = [
-            verify(learner, privacy, public_size(learner, data, privacy, size), mechanism, cover, whitening=whitening)
-            for learner in templates
-            for privacy in promises
-        ]
-        check_workers(workers, certificates)
+        for learner in templates:
+            for privacy in promises:
+                public = public_size(learner, data, privacy, size)
+                verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
     return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)

@@ -158,10 +158,9 @@ def tune(
     share = count // (len(named) + 1)
     if share < 1:
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
-    certificates = [verify(t, privacy, share, mechanism, whitening=whitening) for t in named.values()]
     for template in named.values():
+        verify(template, privacy, share, mechanism, whitening=whitening)
         check_solvable(template, mechanism)
-    check_workers(workers, certificates)
     pay(budget, privacy, "tune")
     protected = privacy.adjacency == "add-remove"
     held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
@@ -249,7 +248,6 @@ def on_all(
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
     for template in named.values():
         check_solvable(template)
-    check_workers(workers, plan.shares.certificates)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     columns = next(iter(named.values())).record.held(data)
     fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()

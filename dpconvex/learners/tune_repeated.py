@@ -152,6 +152,7 @@ def tune_repeated(
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
+    check_workers(workers)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
@@ -163,7 +164,6 @@ def tune_repeated(
         }
     for name, template in named.items():
         check_solvable(template, plans[name].mechanism)
-    check_workers(workers, [plan.run for plan in plans.values()])
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)

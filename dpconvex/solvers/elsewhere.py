@@ -1,7 +1,8 @@
-"""Problems that are solved, and certified, in another process.
+"""Problems that are solved, and certified, in another process; or gradients that come from there.
 
-The noise of a problem was drawn before: a worker draws none.  What many problems share (template, records, the set K) travels
-once to each worker, under a name of its own; a worker that does not know the name says so, and is sent it.
+The noise of a problem was drawn before, and that of gradients is drawn where they come to: a worker draws none.  What many
+problems share (template, records, the set K) travels once to each worker, under a name of its own; a worker that does not know
+the name says so, and is sent it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from dpconvex.errors import TemplateError
 from dpconvex.solvers.certify import remembered
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["Elsewhere", "Parcels", "solved"]
+__all__ = ["Elsewhere", "Parcels", "sendable"]
 
 Array = NDArray[np.float64]
+Chosen = NDArray[np.bool_]
 
 # What problems share; the rest is small.
 SHARED = ("template", "space", "feasible", "batch", "projector")
@@ -57,7 +59,7 @@ class Parcels:
 
 
 class Elsewhere:
-    """A backend that has another backend solve its problems elsewhere.
+    """A backend that has another backend solve the problems of one fit elsewhere.
 
     Parameters
     ----------
@@ -70,16 +72,32 @@ class Elsewhere:
 
     def __init__(self, ask: Callable[..., Any], backend: Any, parcels: Parcels) -> None:
         self.ask, self.backend, self.parcels = ask, backend, parcels
+        self.passes = 0
 
     def solve(self, problem: Problem, tolerance: float) -> Solution:
         """Return a solution that was certified elsewhere, or raise `NotConverged`."""
+        return remembered(Solution(*self._there(problem, solved, self.backend, tolerance)), problem)
+
+    def gradient(self, problem: Problem, theta: Array) -> Array:
+        """See `Problem.gradient`."""
+        return self._gradient(problem, theta)
+
+    def clipped_gradient(self, problem: Problem, theta: Array, clip: float, chosen: Chosen | None) -> Array:
+        """See `BatchedLoss.clipped_gradient`."""
+        bits = None if chosen is None else (np.packbits(chosen), len(chosen))
+        return self._gradient(problem, theta, clip, bits)
+
+    def _gradient(self, problem: Problem, theta: Array, *clipping: Any) -> Array:
+        self.passes += 1
+        return np.asarray(self._there(problem, sloped, self.passes - 1, theta, *clipping))
+
+    def _there(self, problem: Problem, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of a problem elsewhere, which is sent what it does not know."""
         name, payload = self.parcels.of(problem)
         own = {f.name: getattr(problem, f.name) for f in fields(problem) if f.name not in SHARED}
-        job = sendable((own, self.backend, tolerance))
-        found = self.ask(solved, name, None, job)
-        if found is None:
-            found = self.ask(solved, name, payload, job)
-        return remembered(Solution(*found), problem)
+        job = sendable((function, own, arguments))
+        found = self.ask(done, name, None, job)
+        return self.ask(done, name, payload, job)[0] if found is None else found[0]
 
 
 def sendable(value: Any) -> bytes:
@@ -94,10 +112,8 @@ def sendable(value: Any) -> bytes:
         ) from error
 
 
-def solved(name: str, payload: bytes | None, job: bytes) -> tuple[Array, float, int] | None:
-    """Solve a problem in this process; None if what it shares with others is not known here."""
-    from dpconvex.solvers import backend as backends
-
+def done(name: str, payload: bytes | None, job: bytes) -> tuple[Any] | None:
+    """Call a function of a problem in this process; None if what it shares with others is not known here."""
     with _TURN:
         if payload is not None:
             _HELD[name] = unpacked(payload)
@@ -106,10 +122,25 @@ def solved(name: str, payload: bytes | None, job: bytes) -> tuple[Array, float, 
         if name not in _HELD:
             return None
         _HELD.move_to_end(name)
-        own, backend, tolerance = unpacked(job)
+        function, own, arguments = unpacked(job)
         shared = _HELD[name]
         # The projections of K begin where the last ones ended: not for another fit.
-        problem = Problem(**{**shared, "feasible": shared["feasible"].apart()}, **own)
-        problem.loss.begin()
-        solution = backends.solve(problem, backend, tolerance)
-        return solution.theta, solution.distance_bound, solution.evaluations
+        return (function(Problem(**{**shared, "feasible": shared["feasible"].apart()}, **own), *arguments),)
+
+
+def solved(problem: Problem, backend: Any, tolerance: float) -> tuple[Array, float, int]:
+    """Solve a problem from the beginning."""
+    from dpconvex.solvers import backend as backends
+
+    problem.loss.begin()
+    solution = backends.solve(problem, backend, tolerance)
+    return solution.theta, solution.distance_bound, solution.evaluations
+
+
+def sloped(problem: Problem, passes: int, theta: Array, clip: float | None = None, bits: Any = None) -> Array:
+    """Return a gradient, after so many others of the same fit."""
+    problem.loss.begin(passes)
+    if clip is None:
+        return problem.gradient(theta)
+    chosen = None if bits is None else np.unpackbits(bits[0], count=bits[1]).astype(bool)
+    return problem.loss.clipped_gradient(theta, clip, chosen)
