@@ -134,10 +134,12 @@ class Team:
             finally:
                 begun.set()
 
-    def _ask(self, begun: Event, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Have a worker call a function; meanwhile others have the baton."""
+    def _ask(self, begun: Event, *arguments: Any) -> Any:
+        """Send a worker on an errand; meanwhile others have the baton."""
+        from dpconvex.solvers.errands import done
+
         try:
-            future = self.executor.submit(function, *arguments)
+            future = self.executor.submit(done, *arguments)
             self.asked.add(future)
             self.baton.release()
             begun.set()

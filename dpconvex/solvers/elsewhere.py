@@ -12,13 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields
 from pickle import PicklingError
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.packing import packed, unpacked
+from dpconvex.core.packing import packed
 from dpconvex.errors import TemplateError
 from dpconvex.solvers.certify import remembered
 from dpconvex.solvers.problem import Problem, Solution
@@ -30,11 +29,8 @@ Chosen = NDArray[np.bool_]
 
 # What problems share; the rest is small.
 SHARED = ("template", "space", "feasible", "batch", "projector")
-# So many of them are kept, as bytes where they come from and as objects where they go.
-SENT, HELD = 4, 2
-_HELD: OrderedDict[str, dict[str, Any]] = OrderedDict()
-# Fits of one process share what was prepared for their records: they take turns.
-_TURN = Lock()
+# So many of them are kept as bytes.
+SENT = 4
 
 
 class Parcels:
@@ -64,7 +60,7 @@ class Elsewhere:
     Parameters
     ----------
     ask : callable
-        ``ask(function, *arguments)`` returns what a function of a module returns in another process.
+        ``ask(name, payload, job)`` returns what `dpconvex.solvers.errands.done` returns in another process.
     backend : Backend
         Begins anew with every problem.
     parcels : Parcels
@@ -76,7 +72,7 @@ class Elsewhere:
 
     def solve(self, problem: Problem, tolerance: float) -> Solution:
         """Return a solution that was certified elsewhere, or raise `NotConverged`."""
-        return remembered(Solution(*self._there(problem, solved, self.backend, tolerance)), problem)
+        return remembered(Solution(*self._there(problem, "solve", self.backend, tolerance)), problem)
 
     def gradient(self, problem: Problem, theta: Array) -> Array:
         """See `Problem.gradient`."""
@@ -89,15 +85,15 @@ class Elsewhere:
 
     def _gradient(self, problem: Problem, theta: Array, *clipping: Any) -> Array:
         self.passes += 1
-        return np.asarray(self._there(problem, sloped, self.passes - 1, theta, *clipping))
+        return np.asarray(self._there(problem, "gradient", self.passes - 1, theta, *clipping))
 
-    def _there(self, problem: Problem, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a problem elsewhere, which is sent what it does not know."""
+    def _there(self, problem: Problem, what: str, *arguments: Any) -> Any:
+        """Have something done with a problem elsewhere, where what is not known is sent."""
         name, payload = self.parcels.of(problem)
         own = {f.name: getattr(problem, f.name) for f in fields(problem) if f.name not in SHARED}
-        job = sendable((function, own, arguments))
-        found = self.ask(done, name, None, job)
-        return self.ask(done, name, payload, job)[0] if found is None else found[0]
+        job = sendable((what, own, arguments))
+        found = self.ask(name, None, job)
+        return self.ask(name, payload, job)[0] if found is None else found[0]
 
 
 def sendable(value: Any) -> bytes:
@@ -110,37 +106,3 @@ def sendable(value: Any) -> bytes:
             "defined in a module, such as the one of `Chunks`, travel where cloudpickle is installed; open files and "
             "connections do not. Or fit without workers."
         ) from error
-
-
-def done(name: str, payload: bytes | None, job: bytes) -> tuple[Any] | None:
-    """Call a function of a problem in this process; None if what it shares with others is not known here."""
-    with _TURN:
-        if payload is not None:
-            _HELD[name] = unpacked(payload)
-            if len(_HELD) > HELD:
-                _HELD.popitem(last=False)
-        if name not in _HELD:
-            return None
-        _HELD.move_to_end(name)
-        function, own, arguments = unpacked(job)
-        shared = _HELD[name]
-        # The projections of K begin where the last ones ended: not for another fit.
-        return (function(Problem(**{**shared, "feasible": shared["feasible"].apart()}, **own), *arguments),)
-
-
-def solved(problem: Problem, backend: Any, tolerance: float) -> tuple[Array, float, int]:
-    """Solve a problem from the beginning."""
-    from dpconvex.solvers import backend as backends
-
-    problem.loss.begin()
-    solution = backends.solve(problem, backend, tolerance)
-    return solution.theta, solution.distance_bound, solution.evaluations
-
-
-def sloped(problem: Problem, passes: int, theta: Array, clip: float | None = None, bits: Any = None) -> Array:
-    """Return a gradient, after so many others of the same fit."""
-    problem.loss.begin(passes)
-    if clip is None:
-        return problem.gradient(theta)
-    chosen = None if bits is None else np.unpackbits(bits[0], count=bits[1]).astype(bool)
-    return problem.loss.clipped_gradient(theta, clip, chosen)
