@@ -90,6 +90,11 @@ class BatchedLoss:
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
 
+    def begin(self, passes: int = 0) -> None:
+        """Begin a fit, or go on after so many passes: which functions run depends on these, not on other fits."""
+        if isinstance(self._engine, BlockEngine):
+            self._engine.work = passes * self._engine.work_of_a_pass
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
         return self._engine.value_and_gradient(np.asarray(theta, dtype=float))

@@ -82,6 +82,7 @@ class BlockEngine:
             if sp.issparse(column)
         }
         self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
+        self.work_of_a_pass = float(batch.size * max(kind.outer.entries for kind in self.kinds))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
     def _size(self) -> int:
@@ -162,7 +163,7 @@ class BlockEngine:
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        work = self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        work = self.work_of_a_pass
         self.work = work * MANY if self.steady else self.work + work
         return self.work > PAYS and installed()
 
