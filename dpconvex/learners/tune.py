@@ -22,7 +22,6 @@ from dpconvex.language.columns import Chunks, blocks, dense
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked, check_clip, table
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
@@ -242,7 +241,8 @@ def on_all(
         check_solvable(template)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     columns = next(iter(named.values())).record.held(data)
-    fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()
+    fitter = plan.shares.mechanism
+    assert fitter is not None
     releases, wrong = [], []
     for template, certificate in zip(named.values(), plan.shares.certificates, strict=True):
         checked = template.record.checked(columns, clip)

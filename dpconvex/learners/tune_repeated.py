@@ -162,7 +162,7 @@ def tune_repeated(
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)
-    pay(budget, privacy, "tune_repeated", costliest(plans.values(), privacy))
+    pay(budget, privacy, "tune_repeated", costliest(plans.values()))
     columns = next(iter(named.values())).record.held(data)
     checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
@@ -239,12 +239,11 @@ def planned(
     return Plan(bare, score, certificate, fitter, stages)
 
 
-def costliest(plans: Iterable[Plan], privacy: Privacy) -> Event | None:
+def costliest(plans: Iterable[Plan]) -> Event | None:
     """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
     events = [plan.certificate.event for plan in plans]
-    if any(event is None for event in events):
-        return None
-    return max(events, key=lambda event: sum(leaf.renyi(2.0)[0] for leaf in event.leaves()))  # type: ignore[union-attr]
+    known = [event for event in events if event is not None]
+    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
 
 
 def concentrated_fit(

@@ -18,9 +18,7 @@ from dpconvex.release.verify import analyse
 SIZE = 7
 
 
-def mean(
-    d: int, weight: float = 0.0, loss: Callable[..., Any] | None = None, bounded: bool = True
-) -> dp.Template:
+def mean(d: int, weight: float = 0.0, loss: Callable[..., Any] | None = None, bounded: bool = True) -> dp.Template:
     m = cp.Variable(d, name="m")
     squares = lambda m, x: cp.sum_squares(m - x) / 2  # noqa: E731
     return dp.Template(
