@@ -5,8 +5,8 @@ A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and 
 multiple of one small matrix G (or of one of few), so the squared norm is a sum of few products ``(g' G g) (m' M m)``: the second
 factor does not depend on the parameters, and is computed once.
 
-All of this is done for ``Q g``, ``T m`` and ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which no
-row of ``S map`` is longer than 4.  So what rounding does is small next to each monomial's own part, whatever its units.
+All of this is done for ``Q g``, ``T m`` and ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which
+no row of ``S map`` is longer than 4.  So what rounding does is small next to each monomial's own part, whatever its units.
 """
 
 from __future__ import annotations
