@@ -3,7 +3,7 @@
 Clipped steps on whitened records learn more from few records for each parameter than any exact minimiser does; with many, the two
 do the same.  Where between lies is measured on synthetic data, not proved (docs/choosing.md): with mu the level of the Gaussian
 mechanism for the promise, n records and p free parameters, exact minimisers are worth choosing where ``n mu / p`` is above about
-300, and next to clipped steps on records as they are, above about 5.  A quadratic loss is best released as its statistics.
+300, and next to clipped steps on records as they are, above about 10.  A quadratic loss is best released as its statistics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Whitened = PrivateWhitening | bool | Literal["auto"] | None
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 300.0
 # The same without whitening: records that lie in few directions ask for more steps than there are.
-ENOUGH_UNWHITENED = 5.0
+ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
 # More statistics than this take longer to fit than they are worth.

@@ -92,7 +92,7 @@ def test_plain_parameters_are_whitened() -> None:
     ],
 )
 def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
-    assert meant("auto", template, None, PROMISE, 200) == (Automatic(), None)
+    assert meant("auto", template, None, PROMISE, 2000) == (Automatic(), None)
 
 
 def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil() -> None:
