@@ -24,7 +24,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
@@ -251,7 +250,8 @@ def on_all(
         check_solvable(template)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     columns = next(iter(named.values())).record.held(data)
-    fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()
+    fitter = plan.shares.mechanism
+    assert fitter is not None
 
     def fit(template: Template, certificate: Certificate, own: NoiseSource, given: Any) -> tuple[Release, int]:
         checked = template.record.checked(columns, clip)

@@ -7,7 +7,7 @@ depends on the law of the number of fits, and hardly on its mean (docs/theory.md
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
@@ -168,7 +169,7 @@ def tune_repeated(
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)
-    pay(budget, privacy, "tune_repeated")
+    pay(budget, privacy, "tune_repeated", costliest(plans.values()))
     columns = next(iter(named.values())).record.held(data)
     checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
@@ -209,8 +210,9 @@ def planned(
         bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
         score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
+        event = repetitions.event(math.fsum(shares.values()))
     else:
-        each = repetitions.each(privacy)
+        each, event = repetitions.each(privacy), None
         score = laplace_count(repetitions.share * each.epsilon)
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, fitter, whitening=first)
@@ -226,7 +228,7 @@ def planned(
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
-        event=None,
+        event=event,
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
@@ -245,6 +247,13 @@ def planned(
     if first is not None:
         stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
+
+
+def costliest(plans: Iterable[Plan]) -> Event | None:
+    """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
+    events = [plan.certificate.event for plan in plans]
+    known = [event for event in events if event is not None]
+    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
 
 
 def concentrated_fit(
