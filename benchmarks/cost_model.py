@@ -4,8 +4,8 @@ A pass over the records takes
 
     records' bytes / (workers * pace)  +  task * partitions  +  hops * latency  +  2 * partitions * (8 p + message) / bandwidth,
 
-the records' part at once on all workers, the others at the driver (docs/scale.md).  The constants are measured here; with `--check`
-passes are timed on a cluster behind a slow network (`benchmarks.slow_network`) and held against the formula.
+the records' part at once on all workers, the others at the driver (docs/scale.md).  The constants are measured here; with
+`--check` passes are timed on a cluster behind a slow network (`benchmarks.slow_network`) and held against the formula.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from dpconvex.evaluation.batch_loss import BatchedLoss
 
 __all__ = ["Constants", "measured", "pass_time"]
 
-# One-way trips in a pass, one after the other: parameters to the scheduler's worker, its word that it is done, the driver's demand
-# for the sum, and the sum.
+# One-way trips in a pass, one after the other: the parameters, the worker's word that it is done, the driver's demand for the
+# sum, and the sum.
 HOPS = 4
 # Fits that the table predicts.
 RECORDS, FEATURES, PASSES = 10**9, 100, 50
@@ -130,7 +130,7 @@ def measured(repetitions: int) -> Constants:
 
 
 def check(constants: Constants, workers: list[int], repetitions: int) -> None:
-    """Hold the formula against passes behind slow networks; many parameters are few records here, so that sums are what counts."""
+    """Hold the formula against passes behind slow networks."""
     print("\n| workers | features | latency [ms] | bandwidth [MB/s] | measured [s] | predicted [s] | ratio |")
     print("|---" * 7 + "|")
     cores = os.cpu_count() or 1
@@ -150,7 +150,9 @@ def prediction(constants: Constants, link: Link) -> None:
     """Print what a fit on a billion records should take."""
     size = 8.0 * RECORDS * FEATURES
     print(f"\n{RECORDS:,} x {FEATURES}, {PASSES} passes, {1e6 * link.latency:g} us, {link.bandwidth / 1e9:g} GB/s:\n")
-    print("| workers | partitions | records [s] | tasks [s] | network [s] | fit [s] | records in single precision [s] |")
+    print(
+        "| workers | partitions | records [s] | tasks [s] | network [s] | fit [s] | records in single precision [s] |"
+    )
     print("|---" * 7 + "|")
     for workers in WORKERS:
         whole = PASSES * pass_time(constants, link, workers, workers, size, FEATURES)

@@ -107,7 +107,13 @@ def cluster(workers: int, link: Link) -> Iterator[Any]:
         try:
             for _ in range(workers):
                 theirs = open_port()
-                command = ["-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{ours}", "--no-nanny", "--no-dashboard"]
+                command = [
+                    "-m",
+                    "distributed.cli.dask_worker",
+                    f"tcp://127.0.0.1:{ours}",
+                    "--no-nanny",
+                    "--no-dashboard",
+                ]
                 command += ["--nthreads", "1", "--listen-address", f"tcp://127.0.0.1:{theirs}", "--memory-limit", "0"]
                 command += ["--contact-address", f"tcp://127.0.0.1:{relay.port(theirs, 'out')}"]
                 quiet = subprocess.DEVNULL

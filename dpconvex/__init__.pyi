@@ -37,6 +37,7 @@ from .estimators.regressors import (
     QuantileRegressor as QuantileRegressor,
     Ridge as Ridge,
 )
+from .evaluation.devices import devices as devices
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
 from .language.partitions import Partitions as Partitions

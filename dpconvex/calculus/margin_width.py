@@ -125,9 +125,10 @@ def margin_width(first: Slopes, second: Slopes) -> float:
 def largest_margin_difference(analysis: Analysis) -> float:
     """Bound the difference of any two records' gradients by what their margins say; infinite where that is nothing."""
     form = analysis.form
-    coordinates = [form.polynomial(leaf).coordinate for group in form.leaves for leaf in group]
-    touched = np.unique(np.concatenate(coordinates))
-    touched = touched[touched >= 0]
+    visible = np.zeros(form.space.dim, dtype=bool)
+    for leaf in (leaf for group in form.leaves for leaf in group):
+        visible[form.polynomial(leaf).touched] = True
+    touched = np.flatnonzero(visible)
     if not form.feasible.limited[touched].all():
         return float(np.inf)
     rows = [single_row(analysis, number) for number in range(len(form.leaves))]

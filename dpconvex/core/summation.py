@@ -21,6 +21,7 @@ __all__ = [
     "PIECE",
     "RECORD",
     "SEVERAL",
+    "Compensated",
     "Lengths",
     "Pairwise",
     "SparseRows",
@@ -156,6 +157,36 @@ class Tree:
     def value(self) -> Any:
         """The sum, when all terms are there; None without records."""
         return None if self.root is None else self.waiting[self.root]
+
+
+class Compensated:
+    """A sum of any number of arrays, one by one, that errs by about one unit in all: what rounding takes is kept (D. Knuth).
+
+    Examples
+    --------
+    >>> total = Compensated(0.0)
+    >>> for number in (1.0, 2.0**-60, 2.0**-60, -1.0):
+    ...     total.add(number)
+    >>> total.value == 2.0**-59
+    True
+    """
+
+    def __init__(self, zero: Any) -> None:
+        self.total = zero
+        self.lost = 0.0 * zero
+
+    def add(self, term: Any) -> None:
+        """Add a term."""
+        with np.errstate(invalid="ignore"):
+            total = self.total + term
+            back = total - self.total
+            self.lost = self.lost + ((self.total - (total - back)) + (term - back))
+        self.total = total
+
+    @property
+    def value(self) -> Any:
+        """The sum so far."""
+        return np.where(np.isfinite(self.total), self.total + self.lost, self.total)
 
 
 def inner_products(weights: Array, columns: Array) -> Array:

@@ -2,14 +2,14 @@
 
 Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
 multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
-loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.  Of records in partitions
-each partition is one batch, wherever it lies.
+loss: in NumPy, or, on devices or where there are many, compiled.  Of records in partitions each partition is one batch,
+wherever it lies.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
+from dpconvex.evaluation.devices import current, has_accelerator
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.partitions import PartitionEngine
 from dpconvex.evaluation.programs import Lowered
@@ -28,6 +30,7 @@ from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
 __all__ = ["BatchedLoss", "batched_loss"]
@@ -39,6 +42,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
+# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
+LARGEST_GRAM, PRODUCTS = 2000, 25
 
 
 class BatchedLoss:
@@ -70,7 +75,7 @@ class BatchedLoss:
             self.engine, self._engine = "partitions", PartitionEngine(template, space, batch)
             return
         if engine is None:
-            engine = "device" if on_accelerator(batch) else "blocks"
+            engine = "device" if on_devices(batch) else "blocks"
         # Without records there are no blocks; whole losses have no groups then, and add up nothing.
         form = leaf_form(template, space) if engine == "blocks" and batch.size else None
         if form is None and engine == "blocks":
@@ -123,6 +128,24 @@ class BatchedLoss:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
 
+    def gram(self, theta: Array) -> Gram | None:
+        """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
+
+        Every part of it is a sum over the records, or a mean.
+        """
+        engine = self._engine
+        return (
+            engine.gram(np.asarray(theta, dtype=float)) if np.isfinite(self.gram_passes) and has_gram(engine) else None
+        )
+
+    @property
+    def gram_passes(self) -> float:
+        """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
+        form = self._engine.form if has_gram(self._engine) else None
+        if form is None or len(form.monomials) > LARGEST_GRAM:
+            return np.inf
+        return 2 + len(form.monomials) / (PRODUCTS * form.forms)
+
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
         return self._engine.record_values(np.asarray(theta, dtype=float))
@@ -167,25 +190,27 @@ class BatchedLoss:
         return np.asarray(self._lowered.lift.T @ whole)
 
 
+def has_gram(engine: Any) -> TypeGuard[BlockEngine | PartitionEngine]:
+    """Whether an engine knows the forms of the losses."""
+    return isinstance(engine, BlockEngine | PartitionEngine)
+
+
 def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:
     """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once.
 
     A steady one returns the same bits for equal parameters, whatever it was asked for before.
     """
-    key = (id(lower_template(template, space)), steady, *(block.variable for block in space.blocks.values()))
+    key = (id(lower_template(template, space)), steady, current(), *(block.variable for block in space.blocks.values()))
     known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
         known[key] = BatchedLoss(template, space, batch, steady=steady)
     return known[key]
 
 
-def on_accelerator(batch: Batch) -> bool:
-    """Whether the records should lie on a device other than the processor: there is one, and they are dense arrays."""
+def on_devices(batch: Batch) -> bool:
+    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
     columns = batch.fields.values()
-    if not all(isinstance(column, np.ndarray) for column in columns) or sum(c.size for c in columns) < LARGE:
+    if not all(isinstance(column, np.ndarray | Stored) for column in columns):
         return False
-    if not installed():
-        return False
-    import jax
-
-    return bool(jax.default_backend() != "cpu")
+    large = sum(int(np.prod(column.shape, dtype=np.int64)) for column in columns) >= LARGE
+    return current().asked or (large and has_accelerator())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,6 +15,7 @@ from dpconvex.core.summation import Pairwise, SparseRows
 from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
@@ -27,6 +28,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Chosen = NDArray[np.bool_]
 Block = dict[str, Any]
+T = TypeVar("T")
 
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; or it takes
 # about so many multiplications, some milliseconds, so that several threads find work; but a block has at least so many records,
@@ -40,6 +42,8 @@ LARGE = 2**17
 PAYS = 1e8
 # So many passes are expected of a sum whose bits must not depend on how many there were.
 MANY = 100
+# How losses of several forms bend is asked of about so many records.
+SAMPLE = 4096
 
 
 def padded_size(count: int) -> int:
@@ -65,6 +69,7 @@ class BlockEngine:
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self.work, self.steady = 0.0, steady
+        self._moments: Array | None = None  # the second moments of the monomials, once somebody has asked for them
         self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
@@ -130,19 +135,23 @@ class BlockEngine:
 
     def _sums(self, function: Callable[[int, Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
+        # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
+        fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
+        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
+        for value, part in self._each(function, alone=fetching):
+            total += value
+            slope.add(part)
+        return total, np.asarray(self.form.map.T @ slope.value.ravel())
 
-        def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
+    def _each(self, function: Callable[[int, Block, Indices, list[Share]], T], alone: bool = False) -> Iterator[T]:
+        """Yield a function of blocks, in their order; by one thread alone or as many as there are."""
+
+        def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> T:
             return function(number, read(), group, shares)
 
-        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
-            # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
-            fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
-            workers = 1 if fetching else min(threads, len(self.plan))
-            for value, part in in_order((partial(task, k, *block) for k, block in enumerate(self._blocks())), workers):
-                total += value
-                slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
+            workers = 1 if alone else min(threads, len(self.plan))
+            yield from in_order((partial(task, k, *block) for k, block in enumerate(self._blocks())), workers)
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
@@ -249,6 +258,43 @@ class BlockEngine:
                         total[other, :, number] += self.design.backward(block, rows * weights)
         whole = total.reshape(forms * monomials, -1)
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
+
+    def gram(self, theta: Array) -> Gram:
+        """See `Gram`."""
+        coefficients, forms = self._coefficients(theta), self.form.forms
+        if forms > 1:
+            if self._moments is None:
+                self._moments = self._weighted(None)
+            return Gram(self._mean_bend(coefficients), self._moments, self.form.map, exact=False)
+        return Gram(np.ones((1, 1)), self._weighted(coefficients), self.form.map, exact=True)
+
+    def _weighted(self, coefficients: Array | None) -> Array:
+        """Sum of the second moments of monomials over the records, weighted with the curvature of their losses if there is one form."""
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
+            table = self.design.table(block, len(group))
+            if coefficients is not None:
+                values = self.design.forward(block, coefficients, len(group))
+                weights = self._bent(block, group, shares, (values, np.ones_like(values)), False)[0]
+                table *= np.sqrt(np.maximum(weights, 0.0))[:, None]
+            return np.asarray(table.T @ table)
+
+        return np.asarray(sum(self._each(one)))
+
+    def _mean_bend(self, coefficients: Array) -> Array:
+        """Mean over some records of the Hessians of their losses by the forms."""
+        forms, every = len(coefficients), max(self.batch.size // SAMPLE, 1)
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[Array, int]:
+            rows = np.arange(0, len(group), every)
+            some, labels = {name: column[rows] for name, column in block.items()}, group[rows]
+            values, share = self.design.forward(some, coefficients, len(rows)), self._shares(labels)
+            units = np.eye(forms)[:, :, None] * np.ones(len(rows))
+            return np.stack([self._bent(some, labels, share, (values, u), False).sum(axis=1) for u in units]), len(rows)
+
+        parts = list(self._each(one))
+        total = np.asarray(sum(part for part, _ in parts)) / sum(count for _, count in parts)
+        return (total + total.T) / 2
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

@@ -39,6 +39,10 @@ class Design(Protocol):
         """Return the gradient with respect to the coefficients from that with respect to the forms."""
         ...
 
+    def table(self, block: Block, size: int) -> Array:
+        """Return the monomials themselves, shape (size, monomials)."""
+        ...
+
 
 def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> Design:
     """Return the design for so many forms of monomials, shape (count, degree), the constant one last."""
@@ -90,6 +94,17 @@ class LinearDesign:
         for name, (place, column, _) in self.places.items():
             result[:, place] = transposed_product(flattened(block[name]), gradient)[:, column]
         result[:, -1] = gradient.sum(axis=1)
+        return result
+
+    def table(self, block: Block, size: int) -> Array:
+        """See `Design`."""
+        result = np.ones((size, self.count))
+        for name, (place, column, width) in self.places.items():
+            rows = flattened(block[name])
+            if sp.issparse(rows):
+                rows = rows.toarray()
+            whole = len(column) == width and (np.diff(column) == 1).all() and (np.diff(place) == 1).all()
+            result[:, slice(place[0], place[-1] + 1) if whole else place] = rows if whole else rows[:, column]
         return result
 
 

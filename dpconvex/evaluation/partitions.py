@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Tree
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.threads import one_blas_thread
@@ -59,6 +60,8 @@ class Program:
 
         with one_blas_thread():
             found = getattr(batched_loss(self.template, self.space, batch, steady=True), name)(*arguments)
+        if isinstance(found, Gram):
+            return np.append(found.moments, batch.size * found.bend)
         return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
@@ -86,6 +89,7 @@ class PartitionEngine:
     def __init__(self, template: Template, space: Space, batch: PartitionedBatch) -> None:
         self.batch = batch
         self.dim = space.dim
+        self.form = leaf_form(template, space)
         self._program = batch.place.share(Program(template, space))
         self._bent = True
 
@@ -107,6 +111,15 @@ class PartitionEngine:
         found = self._total("hessian", theta) if self._bent else None
         self._bent = found is not None
         return found
+
+    def gram(self, theta: Array) -> Gram | None:
+        """See `Gram`; None if a partition has none."""
+        found = self._total("gram", theta) if self.form is not None else None
+        if found is None or self.form is None:
+            return None
+        moments, bend = np.split(found, [len(self.form.monomials) ** 2])
+        shape, forms = (len(self.form.monomials),) * 2, self.form.forms
+        return Gram(bend.reshape(forms, forms) / self.batch.size, moments.reshape(shape), self.form.map, forms == 1)
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""

@@ -80,6 +80,46 @@ def test_many_blocks_and_sparse_records() -> None:
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9, abs=1e-8)
 
 
+UNITS = np.array([1e-8, 1e-3, 1.0, 1e7])
+
+
+def own_units(w: Any, x: Any) -> Any:
+    return x @ cp.multiply(1 / UNITS, w)
+
+
+def two_units(w: Any, x: Any) -> Any:
+    """Features of different units share a parameter."""
+    return (x[0] / UNITS[0] + x[3] / UNITS[3]) * w[0] + (x[1] / UNITS[1] + x[2] / UNITS[2]) * w[1] + x[2] * w[2] + w[3]
+
+
+def units_of_scores(w: Any, x: Any) -> Any:
+    """Each score has units of its own too."""
+    return [x @ cp.multiply(1 / UNITS, w), 1e-6 * x @ cp.multiply(1 / UNITS, w[::-1]), 0.0]
+
+
+@pytest.mark.parametrize("scores", [own_units, two_units, units_of_scores])
+def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
+    w, rng = cp.Variable(4, name="w"), np.random.default_rng(3)
+
+    def loss(x: Any) -> Any:
+        found = scores(w, x)
+        return cp.log_sum_exp(cp.hstack(found)) if isinstance(found, list) else cp.logistic(found)
+
+    template = dp.Template(dp.Record(x=dp.Box(-2 * UNITS, 2 * UNITS)), loss, 0.0)
+    batch, space = template.record.sample(50, rng), Space(template.variables)
+    whole = BatchedLoss(template, space, batch)
+    assert whole._norms is not None
+    theta = rng.normal(size=space.dim) / 10
+    each = whole.record_gradients(theta)
+    norms = np.linalg.norm(each, axis=1)
+    for k in range(50):
+        alone = np.arange(50) == k
+        for clip, factor in ((norms[k] * (1 + 1e-7), 1.0), (norms[k] / 3, 1 / 3)):
+            found = whole.clipped_gradient(theta, clip, alone)
+            assert found == pytest.approx(factor * each[k], rel=1e-7, abs=1e-7 * norms[k])
+            assert np.linalg.norm(found) <= clip * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
     template, rng = TEMPLATES[name](), np.random.default_rng(2)
