@@ -9,7 +9,9 @@ sections 3.1 and 4.2).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 __all__ = [
+    "LANES",
     "PIECE",
     "RECORD",
     "SEVERAL",
@@ -26,10 +29,14 @@ __all__ = [
     "Pairwise",
     "SparseRows",
     "Tree",
+    "apart",
+    "each_apart",
+    "filled",
     "in_pieces",
     "inner_products",
     "pairwise",
     "piece",
+    "products_apart",
     "public_norms",
     "sparse_rows",
     "transposed_product",
@@ -46,6 +53,8 @@ PIECE = 128
 SINGLE, SEVERAL = 128, 32
 # So many records are multiplied with several forms at a time.
 TOGETHER = 1024
+# Of those that NumPy adds.
+STREAMED = 112
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
 DENSE = 16
 # Operations on one number around a sum over the records, and one more where these are in partitions (`Tree`).
@@ -193,14 +202,15 @@ class Compensated:
 
 def inner_products(weights: Array, columns: Array) -> Array:
     """Return ``weights @ columns``, shape (forms, records), with the terms of each inner product summed in pieces."""
-    size = SINGLE if len(weights) == 1 else SEVERAL
+    size = SINGLE if len(weights) == 1 and not apart() else SEVERAL
+    multiply = entry_by_entry if apart() else np.matmul
     if weights.shape[1] <= size:
-        return weights @ columns
-    if len(weights) > 1 and columns.flags.f_contiguous:
+        return np.asarray(multiply(weights, columns))
+    if len(weights) > 1 and columns.flags.f_contiguous and not apart():
         return products_of_rows(weights, columns.T)
     total = Pairwise(0.0)
     for start in range(0, weights.shape[1], size):
-        total.add(weights[:, start : start + size] @ columns[start : start + size])
+        total.add(multiply(weights[:, start : start + size], columns[start : start + size]))
     return np.asarray(total.value)
 
 
@@ -216,6 +226,58 @@ def products_of_rows(weights: Array, rows: Array) -> Array:
         result[:, start : start + TOGETHER] = pairwise(np.matmul(pieces, parts)).T
         if whole < scalars:
             result[:, start : start + TOGETHER] += weights[:, whole:] @ some[:, whole:].T
+    return result
+
+
+# Whether what is computed for a record must not depend, to the last bit, on how many others there are, nor on its place.
+_APART: ContextVar[bool] = ContextVar("apart", default=False)
+# Records are then a multiple of so many, of which the last ones may be there for the number alone: whatever a processor computes
+# at once, no record is one of few that are left over.
+LANES = 64
+# So many records are multiplied at a time where their scalars lie side by side, and fewer forms one by one.
+TURNED, FEW_FORMS = 256, 4
+
+
+def apart() -> bool:
+    """Say whether each record is to be computed as if there were no others."""
+    return _APART.get()
+
+
+@contextmanager
+def each_apart() -> Iterator[None]:
+    """Context in which no record's bits depend on others: matrix products of libraries add in another order for each shape."""
+    token = _APART.set(True)
+    try:
+        yield
+    finally:
+        _APART.reset(token)
+
+
+def filled(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Repeat the last of some records until they are a multiple of `LANES`."""
+    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])]) if len(rows) % LANES else rows
+
+
+def entry_by_entry(weights: Array, columns: Array) -> Array:
+    """Return ``weights @ columns``, one term after the other, each for all records at once."""
+    return np.einsum("fj,jn->fn", weights, np.ascontiguousarray(columns))
+
+
+def products_apart(weights: Array, rows: Array) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records), each record by the same operations in the same order."""
+    result, width = np.empty((len(weights), len(rows))), rows.shape[1]
+    step = len(rows) if len(weights) < FEW_FORMS and width <= STREAMED else TURNED
+    for start in range(0, len(rows), max(step, 1)):
+        some, found = rows[start : start + step], result[:, start : start + step]
+        if len(weights) >= FEW_FORMS:
+            found[...] = inner_products(weights, some.T)
+            continue
+        some = np.ascontiguousarray(some)
+        for form, weight in enumerate(weights):
+            total = Pairwise(0.0)
+            for first in range(0, width, STREAMED):
+                total.add(np.einsum("ij,j->i", some[:, first : first + STREAMED], weight[first : first + STREAMED]))
+            found[form] = total.value
     return result
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
-from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
+from dpconvex.evaluation.clipped_engine import ClippedEngine
+from dpconvex.evaluation.clipping import gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
@@ -66,7 +67,7 @@ class BatchedLoss:
     def __init__(
         self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
     ) -> None:
-        self.space = space
+        self._template, self.space = template, space
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
@@ -110,15 +111,16 @@ class BatchedLoss:
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
         theta = np.asarray(theta, dtype=float)
-        if isinstance(self._engine, BlockEngine) and self._norms is not None:
-            return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
-        if isinstance(self._engine, PartitionEngine):
-            return self._engine.clipped_gradient(theta, clip, chosen)
-        return self._whole.clipped_gradient(theta, clip, chosen)
+        return self._clipped.clipped_gradient(theta, clip, chosen)
 
     @cached_property
-    def _norms(self) -> GradientNorms | None:
-        return gradient_norms(self._engine.form) if isinstance(self._engine, BlockEngine) else None
+    def _clipped(self) -> ClippedEngine | WholeLosses | PartitionEngine:
+        """What sums clipped gradients: which it is does not depend on the records."""
+        if isinstance(self._engine, PartitionEngine):
+            return self._engine
+        form = leaf_form(self._template, self.space) if self.size else None
+        norms = None if form is None else gradient_norms(form)
+        return self._whole if form is None or norms is None else ClippedEngine(form, self.batch, norms)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
