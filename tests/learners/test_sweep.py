@@ -44,9 +44,9 @@ def test_the_batch_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     prepare = BatchedLoss.__init__
 
-    def counted(self: BatchedLoss, *arguments: Any) -> None:
+    def counted(self: BatchedLoss, *arguments: Any, **options: Any) -> None:
         made.append(self)
-        prepare(self, *arguments)
+        prepare(self, *arguments, **options)
 
     monkeypatch.setattr(BatchedLoss, "__init__", counted)
     assert len(list(dp.sweep(learner(), DATA, PROMISES, draws=2))) == 4

@@ -442,6 +442,7 @@ def test_a_fork_draws_no_noise_from_what_it_copied() -> None:
         lambda: seeded.rng,
         lambda: source.seeded,
         lambda: source.apart(),
+        lambda: source.next(),
         lambda: source.spending(Privacy(1)),
         lambda: gaussian(2, 1.0, rng),
         lambda: gamma_direction(2, 1.0, rng),
