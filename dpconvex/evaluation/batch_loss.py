@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
-from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
+from dpconvex.evaluation.clipped_engine import ClippedEngine
+from dpconvex.evaluation.clipping import gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
@@ -42,8 +43,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
-# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
-LARGEST_GRAM, PRODUCTS = 2000, 25
+# Second moments of so many monomials are made.
+LARGEST_GRAM = 2000
 
 
 class BatchedLoss:
@@ -66,7 +67,7 @@ class BatchedLoss:
     def __init__(
         self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
     ) -> None:
-        self.space = space
+        self._template, self.space = template, space
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
@@ -90,6 +91,11 @@ class BatchedLoss:
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
 
+    def begin(self, passes: int = 0) -> None:
+        """Begin a fit, or go on after so many passes: which functions run depends on these, not on other fits."""
+        if isinstance(self._engine, BlockEngine):
+            self._engine.work = passes * self._engine.work_of_a_pass
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
         return self._engine.value_and_gradient(np.asarray(theta, dtype=float))
@@ -105,15 +111,16 @@ class BatchedLoss:
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
         theta = np.asarray(theta, dtype=float)
-        if isinstance(self._engine, BlockEngine) and self._norms is not None:
-            return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
-        if isinstance(self._engine, PartitionEngine):
-            return self._engine.clipped_gradient(theta, clip, chosen)
-        return self._whole.clipped_gradient(theta, clip, chosen)
+        return self._clipped.clipped_gradient(theta, clip, chosen)
 
     @cached_property
-    def _norms(self) -> GradientNorms | None:
-        return gradient_norms(self._engine.form) if isinstance(self._engine, BlockEngine) else None
+    def _clipped(self) -> ClippedEngine | WholeLosses | PartitionEngine:
+        """What sums clipped gradients: which it is does not depend on the records."""
+        if isinstance(self._engine, PartitionEngine):
+            return self._engine
+        form = leaf_form(self._template, self.space) if self.size else None
+        norms = None if form is None else gradient_norms(form)
+        return self._whole if form is None or norms is None else ClippedEngine(form, self.batch, norms)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
@@ -141,10 +148,10 @@ class BatchedLoss:
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
-        form = self._engine.form if has_gram(self._engine) else None
-        if form is None or len(form.monomials) > LARGEST_GRAM:
+        engine = self._engine
+        if not has_gram(engine) or engine.form is None or len(engine.form.monomials) > LARGEST_GRAM:
             return np.inf
-        return 2 + len(form.monomials) / (PRODUCTS * form.forms)
+        return engine.gram_passes
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

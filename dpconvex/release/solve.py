@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -259,6 +259,10 @@ class DataEngine:
 
     def gradient(self, theta: Array) -> Array:
         """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        if isinstance(self.backend, Elsewhere):
+            return self.backend.gradient(self._plain, theta)
         return self._plain.gradient(theta)
 
     @cached_property
@@ -275,10 +279,15 @@ class DataEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        clipped = self._losses.clipped_gradient
+        if isinstance(self.backend, Elsewhere):
+            clipped = partial(self.backend.clipped_gradient, self._plain)
         project = self.analysis.form.projection
         if project is None:
-            return self._losses.clipped_gradient(theta, clip, chosen)
-        return project(self._losses.clipped_gradient(project(theta), clip, chosen))
+            return clipped(theta, clip, chosen)
+        return project(clipped(project(theta), clip, chosen))
 
     def public_gradient(self, theta: Array) -> Array:
         """Return the gradient of size times the regularizer, shape (dim,)."""
