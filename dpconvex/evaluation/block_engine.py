@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import Pairwise, SparseRows
-from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
 from dpconvex.evaluation.gram import Gram
@@ -26,7 +25,6 @@ __all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-Chosen = NDArray[np.bool_]
 Block = dict[str, Any]
 T = TypeVar("T")
 
@@ -40,6 +38,8 @@ LARGE = 2**17
 # Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
 # import JAX and to compile takes about a second.
 PAYS = 1e8
+# So many passes are expected of a sum whose bits must not depend on how many there were.
+MANY = 100
 # How losses of several forms bend is asked of about so many forms of records.
 SAMPLE = 2**14
 # So many numbers are multiplied for second moments while one is for an evaluation.
@@ -61,7 +61,7 @@ def padded_size(count: int) -> int:
 class BlockEngine:
     """Sums over blocks of records that are read where they lie."""
 
-    def __init__(self, form: LeafForm, batch: Batch) -> None:
+    def __init__(self, form: LeafForm, batch: Batch, steady: bool = False) -> None:
         keep_memory()
         self.form = form
         self.batch = batch
@@ -70,17 +70,21 @@ class BlockEngine:
         self.large = self._size() >= LARGE
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
-        self.work = 0.0
+        self.work, self.steady = 0.0, steady
         self._moments: Array | None = None  # the second moments of the monomials, once somebody has asked for them
-        self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
             name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
             for name, column in batch.fields.items()
             if sp.issparse(column)
         }
-        self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
+        self.kinds = kinds_of(form, self._labels())
+        self.work_of_a_pass = float(batch.size * max(kind.outer.entries for kind in self.kinds))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
+
+    def _labels(self) -> Indices:
+        """Numbers of the labels that are prepared: those that occur."""
+        return np.flatnonzero(np.bincount(self.batch.group))
 
     def _size(self) -> int:
         """Numbers in the records, as they are stored."""
@@ -160,7 +164,8 @@ class BlockEngine:
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        work = self.work_of_a_pass
+        self.work = work * MANY if self.steady else self.work + work
         return self.work > PAYS and installed()
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -172,26 +177,6 @@ class BlockEngine:
             return total, self.design.backward(block, gradient)
 
         return self._sums(one)
-
-    def clipped_gradient(self, theta: Array, clip: float, norms: GradientNorms, chosen: Chosen | None) -> Array:
-        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        coefficients, fast = self._coefficients(theta), self._pass()
-
-        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            if number not in self._lengths:
-                self._lengths[number] = norms.lengths(self.design, block, len(group))
-            lengths = self._lengths[number]
-            if chosen is not None:
-                rows = np.flatnonzero(chosen[number * self.step : number * self.step + len(group)])
-                if not len(rows):
-                    return 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
-                block, group, lengths = {name: c[rows] for name, c in block.items()}, group[rows], lengths[:, rows]
-                shares = self._shares(group)
-            with np.errstate(all="ignore"):
-                _, gradient = self._slopes(coefficients, fast, block, group, shares)
-                return 0.0, self.design.backward(block, clipped(gradient, norms.squares(gradient, lengths), clip))
-
-        return self._sums(one)[1]
 
     def _slopes(
         self, coefficients: Array, fast: bool, block: Block, group: Indices, shares: list[Share]

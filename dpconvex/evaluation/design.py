@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import inner_products, sparse_rows, transposed_product
+from dpconvex.core.summation import apart, inner_products, products_apart, sparse_rows, transposed_product
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.language.columns import flattened
 
@@ -114,6 +114,8 @@ def product(rows: Any, weights: Array, stream: bool = False) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records); with `stream`, of records that come from memory, not from a cache."""
     if sp.issparse(rows):
         return sparse_rows(rows).product(weights)
+    if apart():
+        return products_apart(weights, rows)
     if len(weights) == 1 and stream and STREAMED[0] <= rows.shape[1] <= STREAMED[1]:
         return np.einsum("ij,j->i", rows, weights[0])[None]
     return inner_products(weights, rows.T)

@@ -125,7 +125,7 @@ class QuadraticDesign(PairDesign):
         def forms(few: Array) -> Array:
             total, room = Pairwise(0.0), np.empty((TOGETHER, few.shape[1]))
             for low, high, factors in self.pieces:
-                total.add(coefficients[:, low:high] @ products(few, factors, room))
+                total.add(inner_products(coefficients[:, low:high], products(few, factors, room)))
             return np.asarray(total.value + coefficients[:, -1:])
 
         return forms
