@@ -85,7 +85,8 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
         nargs="?",
         const="yes",
         choices=WHITENING,
-        help="make records round first, from a share of the promise: yes, no, or auto where there are few records",
+        help="make records round first, from a share of the promise: yes, no, or auto where there are few records; it needs a "
+        "--delta, and auto without one changes nothing",
     )
 
 
