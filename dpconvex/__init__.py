@@ -27,9 +27,9 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
 
 def __getattr__(name: str) -> object:
     if name not in _names:
-        near = [f" (did you mean {found!r}?)" for found in get_close_matches(name, __all__, n=1)]
+        near = [f". Did you mean {found!r}?" for found in get_close_matches(name, __all__, n=1)]
         raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}{''.join(near)}; public names: {', '.join(__all__)}"
+            f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}{''.join(near)}"
         )
     try:
         value = globals()[name] = _load(name)
