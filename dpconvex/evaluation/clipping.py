@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.summation import inner_products
 from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.shared_forms import LeafForm
 
@@ -53,7 +54,7 @@ class Pattern:
         if (self.forms == alike).all():
             own = (first - other) * np.einsum("ij,ij->j", gradient, gradient)
             return np.asarray(own + other * gradient.sum(axis=0) ** 2 if other else own)
-        return np.einsum("ij,ij->j", self.forms @ gradient, gradient)
+        return np.einsum("ij,ij->j", inner_products(self.forms, gradient), gradient)
 
 
 class GradientNorms:
@@ -79,9 +80,10 @@ class GradientNorms:
                 continue
             for start in range(0, len(pattern.factor), TOGETHER):
                 some = slice(start, start + TOGETHER)
-                found[k] += pattern.signs[some] @ design.forward(block, pattern.factor[some], size) ** 2
+                squares = design.forward(block, pattern.factor[some], size) ** 2
+                found[k] += inner_products(pattern.signs[None, some], squares)[0]
         if self.single:
-            return np.asarray([*(p.forms[0, 0] for p in self.patterns), 1.0] @ found)[None]
+            return inner_products(np.array([[*(p.forms[0, 0] for p in self.patterns), 1.0]]), found)
         return found
 
     def squares(self, gradient: Array, lengths: Array) -> Array:

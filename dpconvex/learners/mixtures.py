@@ -20,7 +20,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, Record, check_clip
+from dpconvex.language.record import Batch, Record, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
@@ -157,6 +157,7 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
+    in_one_place("solve_mixture", data)
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
     mechanism = mechanism or Automatic()
     public = public_size(template, data, privacy, size)
