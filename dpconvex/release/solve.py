@@ -5,6 +5,7 @@ Data enter here and nowhere else, after the certificate is fixed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -257,8 +258,14 @@ class DataEngine:
         return solution.theta
 
     def gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
-        return self._plain.gradient(theta)
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,).
+
+        Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
+        does.
+        """
+        if self.analysis.kink is None and math.isfinite(self.analysis.hessian_bound):
+            return self._plain.gradient(theta)
+        return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
 
     @cached_property
     def _losses(self) -> BatchedLoss:

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation import clipped_engine, whole_losses
+from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.clipped_engine import ClippedEngine
 from dpconvex.evaluation.clipping import clipped
 from dpconvex.language.record import Batch

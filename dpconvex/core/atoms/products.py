@@ -21,7 +21,6 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.summation import apart
 from dpconvex.errors import NotPrivate
 
-
 Array = NDArray[np.float64]
 
 
