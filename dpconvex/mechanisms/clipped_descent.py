@@ -342,7 +342,9 @@ def derive(
     gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
     why = "one clipped gradient appears or disappears"
     if privacy.adjacency == "replace-one":
-        why = "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+        why = (
+            "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+        )
     moved = Derivation("sensitivity", "", {"G_adj": sensitivity}, f"{why}; rounding of the sums included")
     values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
