@@ -51,6 +51,8 @@ PIECE = 128
 # So many terms of an inner product are added in any order: of one at a time, which libraries split among the lanes of a
 # register, and of several, whose terms they add one to the next.
 SINGLE, SEVERAL = 128, 32
+# So many records are multiplied with several forms at a time.
+TOGETHER = 1024
 # Of those that NumPy adds.
 STREAMED = 112
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
@@ -204,10 +206,27 @@ def inner_products(weights: Array, columns: Array) -> Array:
     multiply = entry_by_entry if apart() else np.matmul
     if weights.shape[1] <= size:
         return np.asarray(multiply(weights, columns))
+    if len(weights) > 1 and columns.flags.f_contiguous and not apart():
+        return products_of_rows(weights, columns.T)
     total = Pairwise(0.0)
     for start in range(0, weights.shape[1], size):
         total.add(multiply(weights[:, start : start + size], columns[start : start + size]))
     return np.asarray(total.value)
+
+
+def products_of_rows(weights: Array, rows: Array) -> Array:
+    """Return the same for records as they lie in memory, some at a time: each is fetched once, not once for each piece."""
+    forms, scalars = weights.shape
+    whole = scalars // SEVERAL * SEVERAL
+    parts = np.ascontiguousarray(weights[:, :whole].reshape(forms, -1, SEVERAL).transpose(1, 2, 0))
+    result = np.empty((forms, len(rows)))
+    for start in range(0, len(rows), TOGETHER):
+        some = rows[start : start + TOGETHER]
+        pieces = some[:, :whole].reshape(len(some), -1, SEVERAL).transpose(1, 0, 2)
+        result[:, start : start + TOGETHER] = pairwise(np.matmul(pieces, parts)).T
+        if whole < scalars:
+            result[:, start : start + TOGETHER] += weights[:, whole:] @ some[:, whole:].T
+    return result
 
 
 # Whether what is computed for a record must not depend, to the last bit, on how many others there are, nor on its place.

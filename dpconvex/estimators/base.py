@@ -80,8 +80,8 @@ class Private(BaseEstimator):
     seed : int or None
         For tests: the fit is then not private, and says so.
     whitening : PrivateWhitening, bool, "auto" or None
-        As for `dpconvex.solve`: records are made round first, from a share of the promise.  Predictions are made from original
-        records all the same.  For classifiers.
+        As for `dpconvex.solve`: records are made round first, from a share of the promise; by default, where that is worth it.
+        Predictions are made from original records all the same.  For classifiers.
 
     Attributes
     ----------
@@ -344,7 +344,7 @@ Private.own_sections = sections(Private.__doc__ or "")
 def none_of(estimator: Private, reason: str) -> Whitened:
     """Return no whitening, or say why there can be none; "auto" leaves it out."""
     if estimator.whitening in (None, False, "auto"):
-        return None
+        return False if estimator.whitening is False else None
     raise TemplateError(f"{type(estimator).__name__}: leave whitening out: {reason}.")
 
 

@@ -25,7 +25,7 @@ from dpconvex.evaluation.device_engine import DeviceEngine
 from dpconvex.evaluation.devices import current, has_accelerator
 from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
-from dpconvex.evaluation.partitions import PartitionEngine
+from dpconvex.evaluation.partitions import PartitionEngine, Program
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
@@ -43,8 +43,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
-# Second moments of so many monomials are made; for one form and this many monomials they take as long as one evaluation.
-LARGEST_GRAM, PRODUCTS = 2000, 25
+# Second moments of so many monomials are made.
+LARGEST_GRAM = 2000
 
 
 class BatchedLoss:
@@ -73,7 +73,7 @@ class BatchedLoss:
         self._lowered = lower_template(template, space)
         self._engine: BlockEngine | WholeLosses | DeviceEngine | PartitionEngine
         if isinstance(batch, PartitionedBatch):
-            self.engine, self._engine = "partitions", PartitionEngine(template, space, batch)
+            self.engine, self._engine = "partitions", PartitionEngine(Program(template, space, batched_loss), batch)
             return
         if engine is None:
             engine = "device" if on_devices(batch) else "blocks"
@@ -90,6 +90,11 @@ class BatchedLoss:
     @cached_property
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
+
+    def begin(self, passes: int = 0) -> None:
+        """Begin a fit, or go on after so many passes: which functions run depends on these, not on other fits."""
+        if isinstance(self._engine, BlockEngine):
+            self._engine.work = passes * self._engine.work_of_a_pass
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
@@ -143,10 +148,10 @@ class BatchedLoss:
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
-        form = self._engine.form if has_gram(self._engine) else None
-        if form is None or len(form.monomials) > LARGEST_GRAM:
+        engine = self._engine
+        if not has_gram(engine) or engine.form is None or len(engine.form.monomials) > LARGEST_GRAM:
             return np.inf
-        return 2 + len(form.monomials) / (PRODUCTS * form.forms)
+        return engine.gram_passes
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

@@ -5,7 +5,7 @@ A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and 
 multiple of one small matrix G (or of one of few), so the squared norm is a sum of few products ``(g' G g) (m' M m)``: the second
 factor does not depend on the parameters, and is computed once.
 
-All of this is done for ``Q g``, ``T m`` and the matrix ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which
+All of this is done for ``Q g``, ``T m`` and ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which
 no row of ``S map`` is longer than 4.  So what rounding does is small next to each monomial's own part, whatever its units.
 """
 
@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 # More matrices G than this, or more monomials where a matrix M is not diagonal, are left to losses as they are.
 MOST_PATTERNS, MOST_MONOMIALS = 16, 1000
 # Blocks that agree to so many digits are multiples of one matrix.  What that and rounding can take off a squared norm is added
-# to it, as this fraction of a bound on the sum of its absolute terms, which are those of scaled gradients and monomials: a norm may
-# be a little too large, never too small.
+# to it, as this fraction of a bound on the sum of its absolute terms, which are those of scaled gradients and monomials: a norm
+# may be a little too large, never too small.
 DIGITS, SLACK = 12, 2.0**-36
 # So many rows of a factor of M are multiplied with monomials at a time.
 TOGETHER = 64
@@ -155,7 +155,7 @@ def scales(table: sp.csr_array, forms: int, count: int) -> tuple[Array, Array]:
 
 
 def power_of_two(values: Array) -> Array:
-    """Return the power of two next below each value, 1 for 0: multiplying with it rounds nothing, and dividing overflows nowhere."""
+    """Return the power of two next below each value, 1 for 0; it rounds nothing, and dividing by it overflows nowhere."""
     return np.asarray(np.where(values > 0, np.exp2(np.maximum(np.frexp(values)[1] - 1.0, -400.0)), 1.0))
 
 

@@ -31,6 +31,8 @@ STREAMED = 32, 112
 class Design(Protocol):
     """Monomials of a block of records, times matrices."""
 
+    count: int
+
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
         """Return forms, shape (forms, size), from coefficients, shape (forms, monomials)."""
         ...

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Tree
+from dpconvex.evaluation.block_engine import PRODUCTS
 from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
@@ -41,10 +42,10 @@ def added_up(
 
 
 class Program:
-    """The losses of a template, for the records of any partition, in any process."""
+    """The losses of a template, for the records of any partition, in any process; `loss` makes a `BatchedLoss` of a partition."""
 
-    def __init__(self, template: Template, space: Space) -> None:
-        self.template, self.space = template, space
+    def __init__(self, template: Template, space: Space, loss: Callable[..., Any]) -> None:
+        self.template, self.space, self.loss = template, space, loss
 
     def __reduce__(self) -> tuple[Any, ...]:
         template, space = self.template, self.space
@@ -52,20 +53,18 @@ class Program:
         lowered.losses  # noqa: B018  (made here, for all)
         form = leaf_form(template, space)
         parts = {name: getattr(template, name) for name in ("record", "losses", "regularizer", "variables")}
-        return program_of, (packed((parts, space, lowered, form)),)
+        return program_of, (packed((parts, space, lowered, form)), self.loss)
 
     def sum(self, batch: Batch, name: str, arguments: Sequence[Any]) -> Any:
         """Return a sum over the records of a partition; of a value and a gradient, the value last."""
-        from dpconvex.evaluation.batch_loss import batched_loss
-
         with one_blas_thread():
-            found = getattr(batched_loss(self.template, self.space, batch, steady=True), name)(*arguments)
+            found = getattr(self.loss(self.template, self.space, batch, steady=True), name)(*arguments)
         if isinstance(found, Gram):
             return np.append(found.moments, batch.size * found.bend)
         return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
-def program_of(payload: bytes) -> Program:
+def program_of(payload: bytes, loss: Callable[..., Any]) -> Program:
     """Return a program in another process, with what was prepared in the first."""
     from dpconvex.evaluation import lowered_template, shared_forms
 
@@ -75,7 +74,7 @@ def program_of(payload: bytes) -> Program:
     order = tuple(block.variable for block in space.blocks.values())
     lowered_template._lowered[template] = (order, lowered)
     shared_forms._FORMS[template] = (order, form)
-    return Program(template, space)
+    return Program(template, space, loss)
 
 
 def summed(batch: Batch, program: Program, name: str, arguments: Sequence[Any], own: Sequence[Any] = ()) -> Any:
@@ -86,11 +85,11 @@ def summed(batch: Batch, program: Program, name: str, arguments: Sequence[Any], 
 class PartitionEngine:
     """Sums over the records of all partitions."""
 
-    def __init__(self, template: Template, space: Space, batch: PartitionedBatch) -> None:
+    def __init__(self, program: Program, batch: PartitionedBatch) -> None:
         self.batch = batch
-        self.dim = space.dim
-        self.form = leaf_form(template, space)
-        self._program = batch.place.share(Program(template, space))
+        self.dim = program.space.dim
+        self.form = leaf_form(program.template, program.space)
+        self._program = batch.place.share(program)
         self._bent = True
 
     def _total(self, name: str, *arguments: Any, own: Sequence[Any] | None = None) -> Any:
@@ -120,6 +119,11 @@ class PartitionEngine:
         moments, bend = np.split(found, [len(self.form.monomials) ** 2])
         shape, forms = (len(self.form.monomials),) * 2, self.form.forms
         return Gram(bend.reshape(forms, forms) / self.batch.size, moments.reshape(shape), self.form.map, forms == 1)
+
+    @property
+    def gram_passes(self) -> float:
+        """How many evaluations `gram` takes as long as, about, if records are dense."""
+        return np.inf if self.form is None else 2 + len(self.form.monomials) / (PRODUCTS * self.form.forms)
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""

@@ -133,6 +133,10 @@ class PartitionedBatch(Batch):
         """Number of records."""
         return sum(self.sizes)
 
+    def rows(self, group: int) -> NDArray[np.int64]:
+        """Refuse."""
+        refuse()
+
     def each(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Iterator[tuple[int, Any]]:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
+from dpconvex.language.file_rows import FileRows
 
 __all__ = [
     "Chunks",
@@ -109,6 +110,8 @@ class Stored:
 
     def __getitem__(self, rows: Any) -> Array:
         """Return the records of a slice or of an array of indices."""
+        if isinstance(self.array, FileRows) and isinstance(rows, slice):
+            return self.gate(self.array.part(rows))
         return self.gate(self.array[rows])
 
 

@@ -22,31 +22,36 @@ class Lazy:
     size: int | None = None
 
 
-def is_collection(value: Any) -> bool:
-    """Whether something is an array, a series or a frame of Dask, or a delayed object."""
-    return "dask" in sys.modules and not isinstance(value, type) and hasattr(value, "__dask_graph__")
-
-
 def is_lazy(value: Any) -> bool:
     """Whether something stands for one object: a delayed one, or a future."""
+    if "dask.delayed" not in sys.modules:
+        return False
+    from dask.delayed import Delayed
+
+    kinds: tuple[type, ...] = (Delayed,)
     if "distributed" in sys.modules:
         from distributed import Future
 
-        if isinstance(value, Future):
-            return True
-    return is_collection(value) and not hasattr(value, "to_delayed")
+        kinds = (Delayed, Future)
+    return isinstance(value, kinds)
+
+
+def is_collection(value: Any) -> bool:
+    """Whether something is an array, a series or a frame of Dask."""
+    collected = "dask" in sys.modules and hasattr(value, "__dask_graph__") and hasattr(value, "to_delayed")
+    return collected and not isinstance(value, type) and not is_lazy(value)
 
 
 def is_frame(value: Any) -> bool:
     """Whether something is a data frame of Dask."""
-    return is_collection(value) and hasattr(value, "to_delayed") and hasattr(value, "columns")
+    return is_collection(value) and hasattr(value, "columns")
 
 
 def is_column(value: Any) -> bool:
     """Whether a column is in partitions."""
     if isinstance(value, list | tuple):
         return len(value) > 0 and all(is_lazy(part) for part in value)
-    return is_collection(value) and hasattr(value, "to_delayed")
+    return is_collection(value)
 
 
 def has_partitions(data: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike, fspath
+from os.path import abspath
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ class FileRows:
     @classmethod
     def of(cls, path: str | PathLike[str]) -> FileRows:
         """Look at the header of an .npy file."""
-        name = fspath(path)
+        name = abspath(fspath(path))  # workers may stand elsewhere
         try:
             with open(name, "rb") as stream:
                 version = npy.read_magic(stream)
@@ -70,6 +71,13 @@ class FileRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return self[:].astype(dtype or self.dtype, copy=False)
+
+    def part(self, rows: slice) -> FileRows:
+        """Return consecutive rows, not read yet."""
+        start, stop, step = rows.indices(len(self))
+        assert step == 1
+        width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        return FileRows(self.path, self.offset + start * width, self.dtype, (max(stop - start, 0), *self.shape[1:]))
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Read the rows of a slice, or of an array of indices."""

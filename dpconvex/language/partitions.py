@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
+from os.path import abspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,7 @@ class Partitions:
     keep : bool, optional
         Whether partitions that are not in memory yet stay there after they were read for the first time; if not, they are
         read and checked again for each pass.  By default workers keep them, and a single process does not.  Columns in .npy
-        files are not kept: they are read block by block.
+        files are kept only if that is asked for: they are read block by block.
 
     Examples
     --------
@@ -94,8 +95,10 @@ class Partitions:
     def _source(self, entry: Any) -> Any:
         if is_lazy(entry):
             return Lazy(entry)
-        if isinstance(entry, Lazy) or callable(entry) or self.schema is not None:
+        if isinstance(entry, Lazy) or callable(entry):
             return entry
+        if self.schema is not None:
+            return abspath(entry) if isinstance(entry, str | PathLike) else entry
         if isinstance(entry, Mapping):
             return {name: kept_in_file(column) for name, column in entry.items()}
         raise DomainError(
@@ -105,8 +108,8 @@ class Partitions:
 
     @property
     def is_remote(self) -> bool:
-        """Whether partitions can be read elsewhere: no column of them is in this process's memory."""
-        return not any(isinstance(source, Mapping) and in_memory(source) for source in self.sources)
+        """Whether partitions can be read elsewhere: nothing of them is in this process's memory."""
+        return not any(map(in_memory, self.sources))
 
     def keys(self) -> list[str] | None:
         """Names of the fields; None where only a partition itself can tell."""
@@ -126,7 +129,7 @@ class Partitions:
     def batch(self, record: Record, clip: bool) -> PartitionedBatch:
         """Read and check all partitions, wherever they lie."""
         place = place_of(self)
-        parts, sizes = place.read(self.sources, Check(record, clip, self.schema), self.keep)
+        parts, sizes = place.read(self.sources, Check(record, clip, self.schema, self.keep is True), self.keep)
         return PartitionedBatch.of(parts, sizes, place)
 
 
@@ -145,16 +148,18 @@ def kept_in_file(column: Any) -> Any:
     return column if mapped is None else mapped
 
 
-def in_memory(source: Mapping[str, Any]) -> bool:
-    """Whether a column is here."""
-    return not all(isinstance(column, FileRows) for column in source.values())
+def in_memory(source: Any) -> bool:
+    """Whether a partition, or a column of it, is here."""
+    if isinstance(source, Mapping):
+        return not all(isinstance(column, FileRows) for column in source.values())
+    return not (isinstance(source, Lazy | str) or callable(source))
 
 
 def known_size(source: Any) -> int | None:
     """Return the number of records of a partition where it need not be read for that."""
     if isinstance(source, Mapping):
         return max((records_of(column) for column in source.values()), default=0)
-    if isinstance(source, str | PathLike) and Path(source).suffix.lower() in PARQUET:
+    if isinstance(source, str) and Path(source).suffix.lower() in PARQUET:
         import pyarrow.parquet
 
         return int(pyarrow.parquet.read_metadata(source).num_rows)

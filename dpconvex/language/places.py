@@ -8,10 +8,13 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself, records_of
 from dpconvex.language.dask_sources import resolved
+from dpconvex.language.file_rows import FileRows
 from dpconvex.language.tables import columns_of, names_of
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ class Check:
     record: Record
     clip: bool
     schema: Schema | None
+    load: bool = False
 
     def __call__(self, source: Any) -> Batch:
         """Return the records of a partition, or raise `DomainError`."""
@@ -35,6 +39,8 @@ class Check:
         if self.schema is not None:
             x, y = self.schema.encode(found, clip=self.clip or None, empty=True)
             found = {"x": x, "y": y}
+        if self.load:
+            found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
         return self.record.validate(found, clip=self.clip, empty=True)
 
 

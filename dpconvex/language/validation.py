@@ -95,8 +95,8 @@ class Gate:
         return array
 
     def __call__(self, values: Any) -> Array:
-        """Return records in double precision, in memory of their own and inside their domain."""
-        array = self.opened(values)
+        """Return records in double precision, in memory of their own and inside their domain; those of a file are read here."""
+        array = values if isinstance(values, FileRows) else self.opened(values)
         survey = Survey(self)
         result = np.empty(array.shape)
         for start in range(0, len(array), step := rows_at_once(array)):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -13,7 +14,9 @@ from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
+from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
@@ -21,7 +24,7 @@ from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import calibrate
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, solve
+from dpconvex.release.solve import public_size, resolved, solve
 from dpconvex.release.verify import verify
 
 __all__ = ["sweep"]
@@ -43,6 +46,7 @@ def sweep(
     cover: Cover | None = None,
     whitening: Whitened = None,
     progress: bool | None = None,
+    workers: Any = None,
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
 
@@ -70,6 +74,11 @@ def sweep(
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
     progress : bool, optional
         Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
+    workers : int or executor, optional
+        Solve so many problems at a time, in processes of their own; or in those of an executor: anything with the method
+        ``submit`` of `concurrent.futures`, such as a Dask client's ``get_executor()``.  Noise is drawn and the budget charged
+        here, before a problem is sent.  Each fit then starts from zero, so with a seed every number of workers gives the bits
+        of single fits.  Up to two fits for each worker are begun ahead of the one that is yielded (docs/performance.md).
 
     Yields
     ------
@@ -80,7 +89,10 @@ def sweep(
     Raises
     ------
     NotPrivate, DomainError, NotConverged, BudgetExceeded
-        As for `solve`; no data are read before every combination is proved private.
+        As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
+        also if a worker comes to its end in the middle of a fit.
+    TemplateError
+        If something cannot be sent to workers.
 
     Examples
     --------
@@ -96,6 +108,7 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    check_workers(workers)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
@@ -115,7 +128,7 @@ def sweep(
                 verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
-    return fits(order, data, (mechanism, backend), options, seed, progress, bill)
+    return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)
 
 
 def fits(
@@ -125,22 +138,31 @@ def fits(
     options: Mapping[str, Any],
     seed: int | None,
     progress: bool | None,
+    workers: Any = None,
     bill: tuple[Budget | None, Privacy, str, Event] | None = None,
 ) -> Iterator[Release]:
-    """Do the fits of a sweep, one at a time; those of one learner share checked data and a solver."""
+    """Do the fits of a sweep; those of one learner share checked data and, one after the other, a solver."""
     from dpconvex.solvers.first_order import Warm
 
     if bill is not None:
         pay(*bill)
     mechanism, backend = ways
-    fitted: Template | None = None
-    with bar(len(plan), progress) as shown:
+    warm = workers is None and backend in (None, "first-order")
+
+    def fit(learner: Template, checked: Checked, privacy: Privacy, stream: int | None, own: Any, given: Any) -> Release:
+        return solve(learner, checked, privacy, mechanism, own or given, seed=stream, **options)
+
+    def tasks() -> Iterator[Callable[[Any], Release]]:
+        last: Template | None = None
         for number, (learner, privacy) in enumerate(plan):
-            if learner is not fitted:
-                fitted, checked = learner, learner.record.checked(data, options["clip"])
-                solver = Warm() if backend in (None, "first-order") else backend
-            stream = None if seed is None else seed + number
-            yield solve(learner, checked, privacy, mechanism, solver, seed=stream, **options)
+            if learner is not last:
+                last, checked = learner, learner.record.checked(data, options["clip"])
+                own = Warm() if warm else None
+            yield partial(fit, learner, checked, privacy, None if seed is None else seed + number, own)
+
+    with bar(len(plan), progress) as shown:
+        for release in fitted(tasks(), workers, resolved(backend)):
+            yield release
             if shown is not None:
                 shown.update()
 

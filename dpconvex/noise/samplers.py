@@ -87,6 +87,10 @@ class NoiseSource:
         """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
         return None if self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
+    def next(self) -> NoiseSource:
+        """Return a source for one of several fits: what it draws does not depend on when the others draw."""
+        return NoiseSource(None if self.seed is None else int(self.rng.integers(2**63)))
+
     def spending(self, privacy: Privacy) -> dict[str, Any]:
         """Return what was spent, or why the outcome is not private."""
         if self.seed is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,7 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
+    data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
     chosen, first = meant(whitening, template, mechanism, privacy, public)
@@ -263,9 +264,13 @@ class DataEngine:
         Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
         does.
         """
-        if self.analysis.kink is None and math.isfinite(self.analysis.hessian_bound):
-            return self._plain.gradient(theta)
-        return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
+            return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
+        if isinstance(self.backend, Elsewhere):
+            return self.backend.gradient(self._plain, theta)
+        return self._plain.gradient(theta)
 
     @cached_property
     def _losses(self) -> BatchedLoss:
@@ -281,10 +286,15 @@ class DataEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        clipped = self._losses.clipped_gradient
+        if isinstance(self.backend, Elsewhere):
+            clipped = partial(self.backend.clipped_gradient, self._plain)
         project = self.analysis.form.projection
         if project is None:
-            return self._losses.clipped_gradient(theta, clip, chosen)
-        return project(self._losses.clipped_gradient(project(theta), clip, chosen))
+            return clipped(theta, clip, chosen)
+        return project(clipped(project(theta), clip, chosen))
 
     def public_gradient(self, theta: Array) -> Array:
         """Return the gradient of size times the regularizer, shape (dim,)."""

@@ -7,6 +7,7 @@ are far from round.  What the model says changes the path only: the answer is ce
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import scipy.linalg
@@ -27,8 +28,6 @@ SMALL, LARGEST = 500, 2000
 COLUMNS = 200
 # The speed of so many passes is looked at before a model is made.
 TRIED = 5
-# Quasi-Newton steps get faster as they go; so they take about this fraction of the passes that their speed so far foretells.
-FASTER = 0.5
 
 
 class Models:
@@ -39,27 +38,43 @@ class Models:
     """
 
     def __init__(self, composite: Composite) -> None:
-        self.composite = composite
-        self.cost = composite.problem.loss.gram_passes
-        self.last: tuple[int, float] | None = None
+        self.composite, self.problem = composite, composite.problem
+        self.cost = self.problem.loss.gram_passes
+        self.start: Array | None = None
+        self.last = 0, np.inf
 
     def inverse(self, theta: Array, norm: float, bound: float) -> Inverse | None:
-        """Return the inverse of a new model at a point where the gradient has a norm, to be brought down to a bound; None if it does not pay."""
+        """Return the inverse of a model at a point, if it pays for bringing the norm of the gradient there down to a bound."""
         now = self.composite.evaluations
         if not np.isfinite(self.cost):
             return None
-        if self.last is None:
-            self.last = now, norm
+        if self.start is None:
+            self.start, self.last = theta, (now, norm)
             return None
         passes, gained = now - self.last[0], np.log(self.last[1] / norm)
-        if passes < TRIED or FASTER * passes * np.log(norm / bound) < self.cost * max(gained, 0.0):
+        if passes < TRIED or passes * np.log(norm / bound) < self.cost * max(gained, 0.0):
             return None
-        gram = self.composite.problem.loss.gram(theta)
+        gram = self._gram(theta)
         found = None if gram is None else inverse(self.composite, theta, gram)
         if gram is None or found is None or not gram.exact:
-            self.cost = np.inf  # it would be the same again
+            self.cost = np.inf  # it would be much the same again
         self.last = now, norm
         return found
+
+    def _gram(self, theta: Array) -> Gram | None:
+        """Return the Gram matrix at a point; one that is no Hessian with the mean of the bends there and where steps began.
+
+        Where steps of no model end, losses may bend much less than they do around the minimiser.
+        """
+        loss = self.problem.loss
+        gram = loss.gram(self._seen(theta))
+        if gram is None or gram.exact or self.start is None:
+            return gram
+        first = loss.gram(self._seen(self.start))
+        return gram if first is None else replace(gram, bend=(gram.bend + first.bend) / 2)
+
+    def _seen(self, theta: Array) -> Array:
+        return theta if self.problem.projector is None else self.problem.projector(theta)
 
 
 def inverse(composite: Composite, theta: Array, gram: Gram) -> Inverse | None:

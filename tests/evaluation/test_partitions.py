@@ -17,7 +17,7 @@ import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.core.summation import Lengths
-from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
 from dpconvex.evaluation.partitions import PartitionEngine, Program
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import Partitions
@@ -81,7 +81,7 @@ def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
     ):
         space = Space(template.variables)
         batch = template.record.sample(50, np.random.default_rng(1))
-        program = Program(template, space)
+        program = Program(template, space, batched_loss)
         again = pickle.loads(pickle.dumps(program))
         theta = np.random.default_rng(2).normal(size=space.dim)
         assert (again.sum(batch, "gradient", (theta,)) == program.sum(batch, "gradient", (theta,))).all()
@@ -94,7 +94,7 @@ def test_bits_do_not_depend_on_what_was_computed_before() -> None:
     space = Space(template.variables)
     batch = template.record.sample(5000, np.random.default_rng(1))
     theta = np.random.default_rng(2).normal(size=space.dim)
-    program = Program(template, space)
+    program = Program(template, space, batched_loss)
     first = program.sum(batch, "gradient", (theta,))
     for _ in range(60):
         assert (program.sum(batch, "gradient", (theta,)) == first).all()
