@@ -49,13 +49,17 @@ class Squares:
             left = np.repeat(np.arange(len(row)), each)
             right = np.arange(len(left)) + np.repeat((np.cumsum(lengths) - lengths)[row] - np.cumsum(each) + each, each)
             entry = vectors[row, column]
-            self._row, self._place, self._products = row[left], (column[left], column[right]), entry[left] * entry[right]
+            self._row, self._place, self._products = (
+                row[left],
+                (column[left], column[right]),
+                entry[left] * entry[right],
+            )
 
     def of(self, matrix: Array, *, absolute: bool = False) -> Array:
         """Return them for the rows, or for the rows of absolute values."""
         if self._paired:
             weights = (np.abs(self._products) if absolute else self._products) * matrix[self._place]
-            return np.bincount(self._row, weights=weights, minlength=len(self._vectors))
+            return np.asarray(np.bincount(self._row, weights=weights, minlength=len(self._vectors)), dtype=float)
         vectors = np.abs(self._vectors) if absolute else self._vectors
         return np.asarray(((vectors @ matrix) * vectors).sum(axis=1))
 
