@@ -21,7 +21,8 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, brief, paragraph
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import TAIL, Certificate, number
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.certificate_text import number
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.random_repetition import RUNS
