@@ -1,6 +1,7 @@
 """Support vector machine with the twice differentiable hinge, declared as a user's own atom."""
 
 import cvxpy as cp
+import numpy as np
 
 import dpconvex as dp
 
@@ -18,11 +19,9 @@ def smooth_hinge(width: float) -> dp.Atom:
     """
 
     def function(m):
-        import jax.numpy as jnp
-
-        t = m / width
+        t = np.clip(m / width, -1.0, 1.0)
         quartic = width * (3 + 8 * t + 6 * t**2 - t**4) / 16
-        return jnp.where(t > 1, m, jnp.where(t < -1, 0.0, quartic))
+        return np.where(m > width, m, np.where(m < -width, 0.0, quartic))
 
     return dp.Atom("smooth_hinge", function, slope=(0.0, 1.0), curvature=3 / (4 * width), lower=0.0)
 

@@ -72,7 +72,7 @@ def literal(text: str) -> Any:
 
 def schema_of(settings: dict[str, Any]) -> Schema:
     """Return what is declared about a table: a file of its own, or the settings themselves."""
-    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip")
+    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "constant", "clip")
     given = {key: settings[key] for key in declared if key in settings}
     if "schema" in settings:
         further = [key for key in given if key != "clip"]
@@ -106,7 +106,7 @@ def columns(features: Any, bounds: Any) -> dict[str, Any]:
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Template, list[Any]]:
     """Return the learner for a table, and the values of its field y that stand for the table's labels, in order."""
     count = len(schema.feature_names)
-    declared: dict[str, Any] = {"features": count}
+    declared: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     if schema.labels is not None:
         declared |= {"classes": len(schema.labels), "labels": list(schema.labels)}
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
@@ -134,7 +134,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
 
 def coded(schema: Schema, codes: list[Any], y: Any) -> Any:
     """Return the values of a problem's field y for a table's labels; the target of a regression is one already."""
-    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y]
+    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y.tolist()]
 
 
 def labelling(learner: Template, share: float | None) -> dict[str, Any]:

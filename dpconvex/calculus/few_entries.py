@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["bilinear", "squares", "times", "used"]
+__all__ = ["Squares", "bilinear", "times", "used"]
 
 Array = NDArray[np.float64]
 
@@ -33,12 +33,35 @@ def bilinear(left: Array, matrix: Array, right: Array) -> Array:
     return np.asarray(left @ matrix @ right.T)
 
 
-def squares(vectors: Array, matrix: Array) -> Array:
-    """Return ``<v, matrix v>`` for each row v."""
-    if not few(vectors):
+class Squares:
+    """The numbers ``<v, matrix v>`` for each row v of a table, for any matrix."""
+
+    def __init__(self, vectors: Array) -> None:
+        self._vectors = vectors
+        self._paired = False
+        if not few(vectors):
+            return
+        row, column = np.nonzero(vectors)
+        lengths = np.bincount(row, minlength=len(vectors))
+        self._paired = int((lengths**2).sum()) <= vectors.size
+        if self._paired:  # each entry with every entry of its row
+            each = lengths[row]
+            left = np.repeat(np.arange(len(row)), each)
+            right = np.arange(len(left)) + np.repeat((np.cumsum(lengths) - lengths)[row] - np.cumsum(each) + each, each)
+            entry = vectors[row, column]
+            self._row, self._place, self._products = (
+                row[left],
+                (column[left], column[right]),
+                entry[left] * entry[right],
+            )
+
+    def of(self, matrix: Array, *, absolute: bool = False) -> Array:
+        """Return them for the rows, or for the rows of absolute values."""
+        if self._paired:
+            weights = (np.abs(self._products) if absolute else self._products) * matrix[self._place]
+            return np.asarray(np.bincount(self._row, weights=weights, minlength=len(self._vectors)), dtype=float)
+        vectors = np.abs(self._vectors) if absolute else self._vectors
         return np.asarray(((vectors @ matrix) * vectors).sum(axis=1))
-    rows = sp.csr_array(vectors)
-    return np.asarray(rows.multiply(rows @ (sp.csr_array(matrix) if few(matrix) else matrix)).sum(axis=1)).ravel()
 
 
 def used(vectors: Array) -> tuple[Any, Array]:

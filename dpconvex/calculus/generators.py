@@ -84,19 +84,20 @@ def factor(
         best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
         if best.count > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
+                if touched(cells, place[1]) > best.count:  # each has a generator of its own
+                    continue
                 split = Runs(cells, *place, terms.coefficient[own])
                 if split.alike and split.count <= best.count:
                     best = split
         parts = 1
-        if (
-            best.count > FEW and best.cells.shape[1] > 1 and not block.symmetric
-        ):  # sums of the same few parts: each of these is a generator
+        divisible = best.cells.shape[1] > 1 and not block.symmetric and 2 * best.least_rank <= best.count
+        if best.count > FEW and divisible:  # sums of the same few parts: each of these is a generator
             for cells in layouts(block.variable.shape)[1:] or [best.cells]:
                 part = Runs(cells, *place, terms.coefficient[own]).parts()
-                number = int(part.max()) + 1
-                split = Runs(cells, place[0] * number + part, *place[1:], terms.coefficient[own])
+                count = int(part.max()) + 1
+                split = Runs(cells, place[0] * count + part, *place[1:], terms.coefficient[own])
                 if 2 * split.count <= best.count or (parts > 1 and split.count < best.count):
-                    best, parts = split, number
+                    best, parts = split, count
         table_parts.append((best.entry[best.begins] // parts, best.number + len(generators), best.lead))
         generators.extend(replace(generator, divided=parts > 1) for generator in best.generators(number, block.start))
         excess.append(best.excess(terms.error[own], largest))
@@ -114,6 +115,13 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
         columns = numbers.reshape(shape[::-1])
         found += [columns, columns.T]
     return found
+
+
+def touched(cells: Index, coordinate: Index) -> int:
+    """Count the cells in which some terms are."""
+    used = np.zeros(cells.size, dtype=bool)
+    used[coordinate] = True
+    return int(used[cells].any(axis=1).sum())
 
 
 def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
@@ -166,6 +174,13 @@ class Runs:
         self.number = np.argsort(np.argsort(first))[number.ravel()]
         self.shape, self.owner = shape[self.first], owner[self.first]
         self.count, self.alike = len(first), bool((shape == shape[0]).all())
+
+    @property
+    def least_rank(self) -> int:
+        """A lower bound on the rank of the rows: those whose first (or last) cells differ are independent."""
+        own, entry = self.cell[self.begins], self.entry[self.begins]
+        change = np.diff(entry) != 0
+        return max(len(np.unique(own[np.append(True, change)])), len(np.unique(own[np.append(change, True)])))
 
     def parts(self) -> Index:
         """Number the terms, in the order given, so that terms that come in the same proportions in all rows are one part."""

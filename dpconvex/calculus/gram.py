@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
-from dpconvex.calculus.few_entries import bilinear, squares, used
+from dpconvex.calculus.few_entries import Squares, bilinear, used
 from dpconvex.calculus.generators import MERGED_BITS, Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.intervals import Interval
@@ -280,22 +281,24 @@ class Gram:
     def summed_squares(self, vectors: Array) -> Array:
         """Bound the squared norm of each row form by form."""
         place, vectors = used(vectors)
-        size = np.abs(vectors)
-        total = squares(size, self.rounding[place])
+        return self._summed(Squares(vectors), place)
+
+    def _summed(self, squares: Squares, place: Any) -> Array:
+        total = squares.of(self.rounding[place], absolute=True)
         for form in self.forms:
-            value = squares(vectors, form.weight[place])
+            value = squares.of(form.weight[place])
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
-        size, upper = np.abs(part), self.upper[place]
-        result = squares(part, upper) + ROUNDING * squares(size, np.abs(upper))
-        result = np.minimum(result, self.summed_squares(vectors))
+        squares, upper = Squares(part), self.upper[place]
+        result = squares.of(upper) + ROUNDING * squares.of(np.abs(upper), absolute=True)
+        result = np.minimum(result, self._summed(squares, place))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = squares(size, self.rounding[place]) > CANCELLED * result
+            cancelled = squares.of(self.rounding[place], absolute=True) > CANCELLED * result
             for k in np.flatnonzero(cancelled | several):
                 result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)

@@ -60,7 +60,7 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
     factors = factors_of(part, (below, above))
     # Entries without parameters stay where they are.
     moving = np.bincount(part.entry, minlength=part.size) > 0
-    touched = [np.unique(leaf.coordinate[leaf.coordinate >= 0]) for leaf in leaves]
+    touched = [leaf.touched for leaf in leaves]
     limited = [bool(feasible.limited[coordinates].all()) for coordinates in touched]
     least, most = np.full(part.size, -np.inf), np.full(part.size, np.inf)
     for center in (np.zeros(feasible.space.dim), *feasible.centers):
@@ -99,7 +99,7 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
 
 def leaf_length(leaf: Polynomial, rows: Array, gram: Gram, feasible: FeasibleSet, bases: Bases) -> float:
     """Bound the Euclidean norm of all entries of a leaf together, possibly infinite."""
-    touched = np.unique(leaf.coordinate[leaf.coordinate >= 0])
+    touched = leaf.touched
     if not feasible.limited[touched].all():
         return float(np.inf)
     steepest, best = gram.steepest(rows), float(np.inf)

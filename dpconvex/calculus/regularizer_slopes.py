@@ -97,7 +97,7 @@ def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> fl
         def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
             constant = polynomial.part(with_theta=False)
             offset = np.bincount(constant.entry, weights=constant.coefficient, minlength=polynomial.size)
-            touched = np.unique(polynomial.part(with_theta=True).coordinate)
+            touched = polynomial.touched
             radius = min(form.feasible.norm_on(touched), ball)
             size = np.sqrt(gram.squared_norms(rows)) * radius if len(touched) else np.zeros(len(offset))
             return [Interval(float(a - s), float(a + s)) for a, s in zip(offset, size, strict=True)]

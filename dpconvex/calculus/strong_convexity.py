@@ -96,7 +96,7 @@ def reach_of(jacobian: Matrix, offset: Array, feasible: FeasibleSet) -> Reach:
     """Bound the entries of a public affine expression, and their Euclidean norm, over K."""
     table = sp.coo_array(jacobian)
     row, column = table.coords
-    radius = feasible.norm_on(np.unique(column))
+    radius = feasible.norm_on(np.flatnonzero(np.bincount(column)))
     lengths = np.sqrt(np.asarray(jacobian.multiply(jacobian).sum(axis=1)).ravel())
     with np.errstate(invalid="ignore"):
         ends = np.stack([table.data * feasible.lower[column], table.data * feasible.upper[column]])

@@ -16,7 +16,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
-__all__ = ["Kink", "Piece", "Scalar", "Term", "Together", "hull_of"]
+__all__ = ["Kink", "Piece", "Scalar", "Term", "Together", "distinct", "hull_of"]
 
 Array = NDArray[np.float64]
 

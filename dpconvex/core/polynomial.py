@@ -238,6 +238,11 @@ class Polynomial:
         place = self.entry[first], self.coordinate[first], monomial[first]
         return Polynomial(self.shape, *place, total[keep], error[keep])
 
+    @property
+    def touched(self) -> Index:
+        """The coordinates of theta that occur, in order."""
+        return np.flatnonzero(np.bincount(self.coordinate + 1)[1:])
+
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
         keep = (self.coordinate >= 0) == with_theta

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.errors import TemplateError
+from dpconvex.estimators.warnings import steps_before
 from dpconvex.language.schema import Schema
 
-__all__ = ["SchemaEncoder"]
+__all__ = ["SchemaEncoder", "schema_before"]
 
 
 @dataclass(eq=False, repr=False)
@@ -65,3 +66,9 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
         return tags
+
+
+def schema_before(estimator: Any) -> Schema | None:
+    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well."""
+    steps = [step for step in steps_before(estimator) if step not in (None, "passthrough")]
+    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None

@@ -12,7 +12,8 @@ from sklearn.utils.metaestimators import available_if
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private, probabilistic, scores_of_two
+from dpconvex.estimators.base import Private, probabilistic, same_labels, scores_of_two
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 
 __all__ = ["PrivateEstimator"]
@@ -26,12 +27,12 @@ class PrivateEstimator(Private):
 
     The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.
 
-    Further options are those of all estimators; `regularization`, `radius` and `fit_intercept` are the template's affair.
-
     Parameters
     ----------
     learner : Template
         With a function to predict with.
+    regularization, radius, fit_intercept, intercept_scaling : object
+        Not used: the template says all that.
 
     Examples
     --------
@@ -44,20 +45,12 @@ class PrivateEstimator(Private):
     ...     regularizer=0.01 * cp.sum_squares(w),
     ...     decision=lambda parameters, x: x @ parameters["w"],
     ... )
-    >>> model = PrivateEstimator(template, epsilon=5.0, seed=0)
+    >>> model = dp.PrivateEstimator(template, epsilon=5.0, seed=0)
     >>> model.fit([[0.6, 0.0], [-0.6, 0.1]] * 100, [1, -1] * 100).predict([[0.5, 0.0]])
     array([1])
     """
 
     learner: Template | None = None
-
-    def __init__(self, learner: Template | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.learner = learner
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted([*Private._get_param_names(), "learner"])
 
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
@@ -94,6 +87,13 @@ class PrivateEstimator(Private):
         from sklearn.metrics import accuracy_score, r2_score
 
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
+
+    def _constant(self) -> float:
+        return 0.0
+
+    def _check_schema(self, schema: Schema) -> None:
+        super()._check_schema(schema)
+        same_labels(self._labels(), schema)
 
     def _models_probabilities(self) -> bool:
         return isinstance(self.learner, Template) and self.learner.probabilities is not None

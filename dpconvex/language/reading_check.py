@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,21 +71,39 @@ class CvxpyValues:
     def __init__(self, reader: Reader, leaves: Mapping[Expression, Any]) -> None:
         self.reader, self.leaves = reader, leaves
         self._memory: dict[int, Valued] = {}
+        self._alike: dict[Hashable, Valued] = {}
 
     def __call__(self, node: Any) -> Valued:
         """Return the value of an expression, NaN or infinite outside its domain."""
         known = self._memory.get(id(node))
         if known is None:
             parts = [self(argument) for argument in node.args]
-            read = self.reader.read_already(node)
-            values = [part for part, _ in parts]
-            value = numeric(node, values) if parts else self.leaves.get(read, node.value)
-            if not is_symmetric_where_asked(read, values):
-                value = np.full(node.shape, np.nan)
-            value = np.asarray(value.toarray() if sp.issparse(value) else value)
-            own = float(np.abs(value).max(initial=0.0))
-            known = self._memory[id(node)] = (value, max([0.0, own, *(size for _, size in parts)]))
+            alike = signature(node, parts)  # with many labels, most have the same scores
+            if alike not in self._alike:
+                self._alike[alike] = self._found(node, parts)
+            known = self._memory[id(node)] = self._alike[alike]
         return known
+
+    def _found(self, node: Any, parts: list[Valued]) -> Valued:
+        read = self.reader.read_already(node)
+        values = [part for part, _ in parts]
+        value = numeric(node, values) if parts else self.leaves.get(read, node.value)
+        if not is_symmetric_where_asked(read, values):
+            value = np.full(node.shape, np.nan)
+        value = np.asarray(value.toarray() if sp.issparse(value) else value)
+        own = float(np.abs(value).max(initial=0.0))
+        return value, max([0.0, own, *(size for _, size in parts)])
+
+
+def signature(node: Any, parts: list[Valued]) -> Hashable:
+    """Return what atoms of one class with the same options and the very same arguments share."""
+    options = node.get_data() if parts else None
+    key = (type(node), tuple(map(id, parts)), tuple(options or ()))
+    try:
+        hash(key)
+    except TypeError:
+        return id(node)
+    return key if parts else id(node)
 
 
 def numeric(node: Any, values: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked
+from dpconvex.language.record import Checked, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
@@ -92,7 +92,7 @@ def sweep(
         As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
         also if a worker comes to its end in the middle of a fit.
     TemplateError
-        If something cannot be sent to workers.
+        If something cannot be sent to workers, or records lie in partitions, which are summed where they lie.
 
     Examples
     --------
@@ -109,6 +109,8 @@ def sweep(
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
+    if workers is not None:
+        in_one_place("sweep with workers", data)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}

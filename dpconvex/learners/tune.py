@@ -21,10 +21,9 @@ from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import Chunks, blocks, dense
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, check_clip, table
+from dpconvex.language.record import Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
@@ -138,6 +137,7 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    in_one_place("tune", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
@@ -250,7 +250,8 @@ def on_all(
         check_solvable(template)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     columns = next(iter(named.values())).record.held(data)
-    fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()
+    fitter = plan.shares.mechanism
+    assert fitter is not None
 
     def fit(template: Template, certificate: Certificate, own: NoiseSource, given: Any) -> tuple[Release, int]:
         checked = template.record.checked(columns, clip)

@@ -7,7 +7,7 @@ depends on the law of the number of fits, and hardly on its mean (docs/theory.md
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.record import Checked, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.learners.sweep import bar
@@ -149,6 +150,7 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
+    in_one_place("tune_repeated", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
@@ -167,7 +169,7 @@ def tune_repeated(
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)
-    pay(budget, privacy, "tune_repeated")
+    pay(budget, privacy, "tune_repeated", costliest(plans.values()))
     columns = next(iter(named.values())).record.held(data)
     checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
@@ -208,8 +210,9 @@ def planned(
         bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
         score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
+        event = repetitions.event(math.fsum(shares.values()))
     else:
-        each = repetitions.each(privacy)
+        each, event = repetitions.each(privacy), None
         score = laplace_count(repetitions.share * each.epsilon)
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, fitter, whitening=first)
@@ -225,7 +228,7 @@ def planned(
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
-        event=None,
+        event=event,
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
@@ -244,6 +247,13 @@ def planned(
     if first is not None:
         stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
+
+
+def costliest(plans: Iterable[Plan]) -> Event | None:
+    """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
+    events = [plan.certificate.event for plan in plans]
+    known = [event for event in events if event is not None]
+    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
 
 
 def concentrated_fit(

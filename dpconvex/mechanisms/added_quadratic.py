@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.abstract_values import distinct
 from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
 from dpconvex.core.remembered import once
@@ -88,7 +89,7 @@ def hinged(analysis: Analysis) -> bool:
 def leaf_lengths(analysis: Analysis) -> Lengths:
     """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
-    rows = np.unique(np.concatenate(gram.rows), axis=0)
+    rows = distinct(np.concatenate(gram.rows))
     longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)), strict=True))
     margin = hinge = target = 0.0
     floor = CANCELLED * max(longest.values(), default=0.0)

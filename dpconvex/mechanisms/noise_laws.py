@@ -250,7 +250,7 @@ def objective_delta(
 ) -> tuple[float, float, str]:
     """Bound the delta of objective perturbation with Gaussian noise."""
     worst, paid, how = 0.0, 0.0, ""
-    for item in objective_event(analysis, adjacency, moduli, sigma).kinds:
+    for item in kinds_of(analysis, adjacency, moduli, sigma):
         bounds = [(*hull_delta(hull, item.dimension, epsilon), hull.curvature) for hull in item.hulls]
         found = min(bounds, key=lambda bound: bound[0])
         if found[0] >= worst:
@@ -260,6 +260,11 @@ def objective_delta(
 
 def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> Perturbation:
     """Return what objective perturbation with Gaussian noise is for accounting: all differences, in units of sigma."""
+    return Perturbation(sigma, kinds_of(analysis, adjacency, moduli, sigma))
+
+
+def kinds_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Kind, ...]:
+    """Return all kinds of neighbours, in units of sigma."""
     analysis = analysis.under(adjacency)
     curvatures, kinds = analysis.log_dets(moduli), []
     for item in differences(analysis, adjacency):
@@ -269,7 +274,7 @@ def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: f
         if longest < item.length:  # two records see one theta
             hulls.append(ScaledHull(longest / sigma, curvature, None, None))
         kinds.append(Kind(item.dimension, tuple(hulls)))
-    return Perturbation(sigma, tuple(kinds))
+    return tuple(kinds)
 
 
 def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHull:

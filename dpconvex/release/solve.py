@@ -20,8 +20,9 @@ from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, check_clip, table
+from dpconvex.language.record import Batch, Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -38,7 +39,8 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
 from dpconvex.release.verify import analyse, check_solvable, form_of, meant, planned, verify
-from dpconvex.release.whitening import Whitening, second_moment
+from dpconvex.release.whitened_records import batch_moment, whitened_records
+from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
+    data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
     chosen, first = meant(whitening, template, mechanism, privacy, public)
@@ -118,6 +121,7 @@ def solve(
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
+    check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
     if first is not None:  # planned again, as it was for the certificate
         stages = planned(first, cover, chosen, analyse(template, chosen), privacy, public)
@@ -181,11 +185,11 @@ def run_whitened(
     noise = stages.noise
     columns = template.record.held(data)
     batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
-    moment = stages.released(second_moment(batch.fields[noise.field], noise.features, noise.radius), source.apart())
+    moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)
     fit = stages.adapted(analyse(template, mechanism), directions)
-    records = {**columns, noise.field: whitening(batch.fields[noise.field])}
+    records = whitened_records(template.record, columns, batch, whitening, clip)
     release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
     assert isinstance(release.certificate, Certificate)
     whole = replace(stages.whole(release.certificate), advice=certificate.advice)
@@ -301,6 +305,14 @@ def resolved(backend: Any) -> Any:
     return backends.resolve_backend(backend)
 
 
+def check_place(data: Any, solver: Any) -> None:
+    """Refuse a backend that needs all records at once where they are in partitions."""
+    from dpconvex.solvers.first_order import FirstOrder, Warm
+
+    if type(solver) not in (FirstOrder, Warm):
+        in_one_place(f"the backend {type(solver).__name__}", data)
+
+
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from data that protect it."""
     check_privacy("solve", privacy)
@@ -313,7 +325,8 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 template.regularizer,
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
-        table(data)  # its columns are not read before they are paid for
+        if partitions_of(data) is None:
+            table(data)  # its columns are not read before they are paid for
         return size
     counted = max(lengths_of(data), default=0)
     if size is not None and size != counted:
@@ -326,6 +339,11 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
 
 def lengths_of(data: Any) -> list[int]:
     """Return how many entries each column has, 0 for what is no column; a single number is refused."""
+    if isinstance(data, Checked):
+        return [data.batch.size]
+    parts = partitions_of(data)
+    if parts is not None:
+        return [sum(parts.sizes)]
     lengths = []
     for name in table(data).keys():  # noqa: SIM118  (not every table is a Mapping)
         column = data[name]

@@ -20,6 +20,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpconvex as dp
+from dpconvex.apps.cli import main
 
 UNDECLARED = "the check has labels that were not declared, and a label set that is read off the data is not paid for"
 TWO_CLASSES = dict.fromkeys(
@@ -258,3 +259,67 @@ def test_targets_lie_between_declared_bounds() -> None:
     assert (clipped.predict(x) <= 1.2).all()
     with pytest.raises(dp.TemplateError, match="bounds must be"):
         dp.Ridge(bounds=(1, 0)).fit(x, x[:, 0])
+
+
+def people(size: int = 400) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"age": rng.integers(0, 100, size), "colour": rng.choice(["red", "green"], size)})
+    return table, np.where(table["colour"] == "red", "yes", "no"), 10.0 * table["age"].to_numpy()
+
+
+FEATURES = {"age": (0, 100), "colour": dp.Categorical(["red", "green"])}
+SICK = dp.Schema(FEATURES, "sick", ["no", "yes"])
+COST = dp.Schema(FEATURES, "cost", label_bounds=(0, 1000))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "schema"),
+    [
+        (dp.LogisticRegression(epsilon=20.0, classes=("no", "yes"), fit_intercept=True, intercept_scaling=2.0), SICK),
+        (
+            dp.LogisticRegression(epsilon=20.0, delta=1e-6, classes=("no", "yes"), whitening=True, fit_intercept=True),
+            SICK,
+        ),
+        (dp.OrdinalRegressor(epsilon=20.0, classes=("no", "yes")), SICK),
+        (dp.Ridge(epsilon=20.0, bounds=(0, 1000), fit_intercept=True), COST),
+        (dp.LinearRegression(epsilon=20.0, delta=1e-6, bounds=(0, 1000), fit_intercept=True), COST),
+    ],
+)
+def test_a_fit_behind_a_schema_is_saved_with_it(
+    estimator: Any, schema: dp.Schema, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, sick, cost = people()
+    target = sick if schema is SICK else cost
+    model = make_pipeline(dp.SchemaEncoder(schema), estimator).fit(table, target)
+    model[-1].save(tmp_path / "model.json")
+    table.assign(**{schema.label: target}).to_csv(tmp_path / "people.csv", index=False)
+    files = [str(tmp_path / "model.json"), str(tmp_path / "people.csv")]
+    assert main(["predict", *files]) == 0
+    printed = capsys.readouterr().out.splitlines()[1:]
+    predicted = model.predict(table)
+    if schema is SICK:
+        assert printed == predicted.tolist()
+    else:
+        np.testing.assert_allclose(np.array(printed, dtype=float), np.clip(predicted, 0, 1000))
+    assert main(["evaluate", *files, "--epsilon", "5"]) == 0
+    alone = estimator.fit(schema.encode(table, labelled=False)[0], target)  # without a pipeline
+    with pytest.raises(dp.TemplateError, match=r"save\(path, schema\)"):
+        alone.save(tmp_path / "alone.npz")
+    alone.save(tmp_path / "alone.npz", schema)
+    assert dp.Release.load(tmp_path / "alone.npz").schema == dp.Release.load(files[0]).schema
+
+
+def test_a_schema_that_did_not_make_the_features_is_not_saved(tmp_path: Path) -> None:
+    table, sick, cost = people(50)
+    X, y = SICK.encode(table.assign(sick=sick))
+    model = dp.LogisticRegression(classes=("yes", "no")).fit(X, y)
+    with pytest.raises(dp.TemplateError, match="the same order"):
+        model.save(tmp_path / "model.npz", SICK)
+    with pytest.raises(dp.TemplateError, match="makes 1 features"):
+        model.save(tmp_path / "model.npz", dp.Schema({"age": (0, 100)}, "sick", ["yes", "no"]))
+    with pytest.raises(dp.TemplateError, match="label_bounds"):
+        dp.Ridge(bounds=(0, 999), clip=True).fit(X, cost).save(tmp_path / "model.npz", COST)
+    kernel = dp.KernelSVC(classes=("no", "yes"), components=5).fit(X, y)
+    with pytest.raises(dp.TemplateError, match="maps features"):
+        kernel.save(tmp_path / "model.npz", SICK)
+    assert not (tmp_path / "model.npz").exists()
