@@ -149,18 +149,29 @@ def killed(options: argparse.Namespace) -> dict[str, Any]:
         return waited(self, tasks)
 
     Workers._gathered = gathered  # type: ignore[method-assign]
-    same = spends = kills = 0
-    with cluster(options.workers, options.limit) as client:
-        expected = dp.solve(template, data, privacy, seed=1)
-        last = rounds[0]
-        for fit in range(options.kills):
-            client.wait_for_workers(options.workers)
-            rounds[0], budget = 0, dp.Budget(dp.Privacy(1e3, 0.1))
-            victims[1 + fit * last // options.kills] = list(client.run(os.getpid).values())[fit % options.workers]
-            release = dp.solve(template, data, privacy, seed=1, budget=budget)
-            kills += not victims
-            same += all((release[name] == expected[name]).all() for name in release)
-            spends += len(budget.entries)
+    same = spends = kills = fit = last = 0
+    expected: Any = None
+    while fit < options.kills:
+        with cluster(
+            options.workers, options.limit
+        ) as client:  # a nanny does not always manage to start a worker again
+            while fit < options.kills:
+                try:
+                    client.wait_for_workers(options.workers, timeout=60)
+                except TimeoutError:
+                    break
+                if expected is None:
+                    expected, last = dp.solve(template, data, privacy, seed=1), rounds[0]
+                rounds[0], budget = 0, dp.Budget(dp.Privacy(1e3, 0.1))
+                victims[1 + fit * last // options.kills] = list(client.run(os.getpid).values())[fit % options.workers]
+                release = dp.solve(template, data, privacy, seed=1, budget=budget)
+                kills += not victims
+                same += all((release[name] == expected[name]).all() for name in release)
+                spends += len(budget.entries)
+                fit += 1
+                print(
+                    f"fit {fit}: {same} the same, {spends} spends, {kills} workers killed", file=sys.stderr, flush=True
+                )
     return {"fits": options.kills, "workers killed": kills, "same bits": same, "spends": spends}
 
 

@@ -32,8 +32,9 @@ class Checked(Mapping[str, Any]):
     """Data that a record has checked already, as they were, with the outcome."""
 
     def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
-        self.record, self.data, self.clip = record, data, clip
+        self.record, self.clip = record, clip
         self.batch = record.validate(data, clip=clip, empty=True)
+        self.data = {} if isinstance(self.batch, PartitionedBatch) else data
 
     @classmethod
     def made(cls, record: Record, batch: Batch, clip: bool) -> Checked:
