@@ -98,7 +98,7 @@ def against_scikit_learn(
         return backends.solve(problem, None, NORM / level)
 
     def private() -> None:
-        dp.solve(template, data, dp.Privacy(1.0, 1e-6))
+        dp.solve(template, data, dp.Privacy(1.0, 1e-6), dp.ObjectivePerturbation("gaussian"))
 
     times = compare({"ours": ours, "sklearn": scikit_learn, "private": private}, repetitions, budget=120.0)
     case = f"{name}, Lambda={level:g}"

@@ -93,8 +93,8 @@ def sweep(
         As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
         also if a worker comes to its end in the middle of a fit.
     TemplateError
-        If something cannot be sent to workers, as records in partitions, which are summed where they lie; or the number of records
-        is no longer the one that a `total` was proved for.
+        If something cannot be sent to workers, as records in partitions, which are summed where they lie; or the number of
+        records is no longer the one that a `total` was proved for.
 
     Examples
     --------
