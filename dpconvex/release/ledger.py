@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,7 +86,9 @@ def locked(path: Path) -> Iterator[int]:
                 )
             return
         finally:
-            os.close(descriptor)  # this also unlocks
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
+            os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:
