@@ -360,8 +360,8 @@ def assumptions(analysis: Analysis) -> tuple[str, ...]:
     """Say what the proof takes for granted, and what it does not say."""
     said = [
         "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-        "Clipped gradients are no longer than the clip as they are computed; a bound on what rounding does to their sum is part "
-        "of the sensitivity (docs/release.md).",
+        "Clipped gradients are no longer than the clip as they are computed, and none depends on other records, to the last bit; "
+        "a bound on what rounding does to their sum is part of the sensitivity (docs/release.md).",
         "Nothing is claimed about accuracy: clipped gradients need not be the gradients of any function.",
         "Nobody observes how long a fit takes.",
     ]
