@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import is_
 from typing import NamedTuple
 
-from dpconvex.accounting.events import Approximate, Composition, Event, Pure
-from dpconvex.accounting.totals import converted, profile_epsilon, tail_delta
+from dpconvex.accounting.events import Approximate, Event, Pure
+from dpconvex.accounting.totals import converted, profile_epsilon, tails, tails_delta
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
@@ -93,21 +94,43 @@ class Basic(Rule):
 
     name, says = "basic", "epsilons and deltas add up"
 
+    def __init__(self, total: Privacy) -> None:
+        super().__init__(total)
+        self._last: tuple[tuple[Entry, ...], tuple[Fraction, Fraction]] = (), (Fraction(0), Fraction(0))
+
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
         """Neither sum exceeds its total."""
         return min(self._left(entries)) >= 0
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
         """The sums."""
-        return Amount(*(float(amount) for amount in sums(entries)))
+        return Amount(*(float(amount) for amount in self._sums(entries)))
 
     def left(self, entries: Sequence[Entry]) -> Amount:
         """The rest, which can all be spent."""
         return Amount(*(floor(amount) for amount in self._left(entries)))
 
     def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        epsilon, delta = sums(entries)
+        epsilon, delta = self._sums(entries)
         return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
+
+    def _sums(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
+        """Return the sums, beginning with those of the last time where these entries are more of the same."""
+        known, found = self._last
+        if len(known) > len(entries) or not all(map(is_, known, entries)):
+            known, found = (), (Fraction(0), Fraction(0))
+        more = sums(entries[len(known) :])
+        found = found[0] + more[0], found[1] + more[1]
+        self._last = tuple(entries), found
+        return found
+
+
+class Price(NamedTuple):
+    """What a spend costs, what it loses of delta, and the probabilities of noise beyond its cap."""
+
+    cost: float
+    lost: float
+    tails: tuple[float, ...]
 
 
 class Additive(Rule):
@@ -119,6 +142,7 @@ class Additive(Rule):
             raise TemplateError(f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
         self.delta = total.delta * (1 - SPARE)
         self.limit = self._limit()
+        self._priced: dict[int, tuple[Entry, Price]] = {}
 
     @abstractmethod
     def _limit(self) -> float:
@@ -148,9 +172,20 @@ class Additive(Rule):
         return Amount(self.epsilon(cost), self.total.delta) if cost > 0 else Amount(0.0, 0.0)
 
     def _sums(self, entries: Sequence[Entry]) -> tuple[float, float]:
-        found = [self.cost(item.known) for item in entries]
-        tails = tail_delta(Composition(tuple(item.known for item in entries)), self.total.epsilon)
-        return math.fsum(cost for cost, _ in found), math.fsum(lost for _, lost in found) + tails
+        """Return the cost, and what is lost: sums that are rounded once, whatever order they are added in."""
+        if len(self._priced) > 2 * len(entries) + 100:  # most of them were refused
+            self._priced = {}
+        prices = [self._price(item) for item in entries]
+        tails = math.fsum(tail for price in prices for tail in price.tails)
+        return math.fsum(p.cost for p in prices), math.fsum(p.lost for p in prices) + tails_delta(
+            tails, self.total.epsilon
+        )
+
+    def _price(self, item: Entry) -> Price:
+        """Return what a spend costs, computed once for each."""
+        if id(item) not in self._priced:  # it is kept, so that no other has its number
+            self._priced[id(item)] = item, Price(*self.cost(item.known), tuple(tails(item.known.leaves())))
+        return self._priced[id(item)][1]
 
 
 class Gauss(Additive):

@@ -350,7 +350,7 @@ def derive(
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
     if rate < 1:
         values["sampling"] = rate
-        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up (dp-accounting)"
+        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
     children = (gradient, moved, composed, *public_steps(analysis, "add-remove"))
     return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)

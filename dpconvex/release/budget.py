@@ -88,6 +88,7 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
+        self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
         if self.path is not None:
@@ -107,7 +108,8 @@ class Budget:
         """
         file = file_of(path)
         with ledger.locked(file) as descriptor:
-            rule, _ = parse(ledger.read(descriptor, file), file)
+            content = ledger.read(descriptor, file)
+            rule = rule_in(ledger.parse(content[: content.index(b"\n") + 1], file), file)
         return cls(rule.total, path)
 
     @staticmethod
@@ -130,7 +132,8 @@ class Budget:
         file = file_of(path)
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
-            parse(ledger.read(descriptor, file), file)
+            lines = ledger.parse(ledger.read(descriptor, file), file)
+            spends_in(lines[1:], rule_in(lines, file), [], file)
         return fragment
 
     @property
@@ -224,7 +227,8 @@ class Budget:
                     self._check(item)
                     fields: dict[str, Any] = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
                     fields |= {} if event is None else {"event": event.to_dict()}
-                    ledger.append(descriptor, fields, self.path)
+                    line = ledger.append(descriptor, fields, self.path)
+                self._content += line
             self._seen.append(item)
 
     def _alone(self) -> threading.Lock:
@@ -295,8 +299,20 @@ class Budget:
             )
 
     def _refresh(self, descriptor: int) -> None:
+        """Read what others have added; what was read before is only compared, byte for byte."""
         assert self.path is not None
-        rule, entries = parse(ledger.read(descriptor, self.path), self.path)
+        content = ledger.read(descriptor, self.path)
+        if self._content and content.startswith(self._content):
+            lines = ledger.parse(content[len(self._content) :], self.path, len(self._seen) + 2)
+            entries = spends_in(lines, self._rule, self._seen, self.path)
+        else:
+            entries = self._whole(ledger.parse(content, self.path))
+        self._seen, self._content = entries, content
+
+    def _whole(self, lines: list[Any]) -> list[Entry]:
+        """Read a ledger from its beginning, and refuse one that is not this budget's."""
+        assert self.path is not None
+        rule = rule_in(lines, self.path)
         if rule.total != self.privacy:
             raise TemplateError(
                 f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
@@ -307,10 +323,11 @@ class Budget:
                 f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
                 "leave it out, or make another ledger for other people."
             )
-        self._rule = rule
+        entries = spends_in(lines[1:], rule, [], self.path)
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
-        self._seen = entries
+        self._rule = rule
+        return entries
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
@@ -338,21 +355,25 @@ def sum_text(amount: Amount) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def parse(lines: list[Any], path: Path) -> tuple[Rule, list[Entry]]:
-    """Read the lines of a ledger: the total and its rule, then the spends."""
-    entries: list[Entry] = []
+def rule_in(lines: list[Any], path: Path) -> Rule:
+    """Read the first line of a ledger: the total and its rule."""
     try:
-        rule = header(lines[0])
+        return header(lines[0])
     except TemplateError as error:
         raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
-    for position, fields in enumerate(lines[1:], start=2):
+
+
+def spends_in(lines: list[Any], rule: Rule, known: list[Entry], path: Path) -> list[Entry]:
+    """Return the known spends and those in further lines, which must be within the total."""
+    entries = list(known)
+    for position, fields in enumerate(lines, start=len(known) + 2):
         try:
             entries.append(entry(fields, rule.total))
         except TemplateError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend ({error}).") from error
-    if not rule.fits(entries, reading=True):
+    if lines and not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
-    return rule, entries
+    return entries
 
 
 def header(fields: Any) -> Rule:

@@ -18,7 +18,7 @@ from typing import Any
 
 from dpconvex.errors import DPConvexError
 
-__all__ = ["append", "create", "locked", "mend", "read"]
+__all__ = ["append", "create", "locked", "mend", "parse", "read"]
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
@@ -105,13 +105,15 @@ def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> None:
+def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
     """Write one line at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
-    write(descriptor, json.dumps(fields).encode("ascii") + b"\n", path)
+    line = json.dumps(fields).encode("ascii") + b"\n"
+    write(descriptor, line, path)
+    return line
 
 
-def read(descriptor: int, path: Path) -> list[Any]:
-    """Return the values in the lines of an open ledger."""
+def read(descriptor: int, path: Path) -> bytes:
+    """Return the lines of an open ledger, all of which are whole."""
     content = content_of(descriptor)
     if not content.endswith(b"\n"):
         state = "the last line is torn" if content else "the file is empty"
@@ -119,7 +121,7 @@ def read(descriptor: int, path: Path) -> list[Any]:
             f"{path}: {state}, so lines may be missing. If a crash in the middle of a write is all that happened, "
             "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
         )
-    return parse(content, path)
+    return content
 
 
 def mend(descriptor: int, path: Path) -> str:
@@ -161,10 +163,10 @@ def content_of(descriptor: int) -> bytes:
     return content
 
 
-def parse(content: bytes, path: Path) -> list[Any]:
-    """Read whole lines, or say which of them is wrong."""
+def parse(content: bytes, path: Path, first: int = 1) -> list[Any]:
+    """Return the values in whole lines, or say which of them is wrong; the first of them has this number."""
     values = []
-    for position, line in enumerate(content.split(b"\n")[:-1], start=1):
+    for position, line in enumerate(content.split(b"\n")[:-1], start=first):
         try:
             values.append(decoded(line))
         except ValueError as error:

@@ -152,7 +152,6 @@ def test_last_iterate_average_and_momentum() -> None:
 
 
 def test_poisson_samples_are_drawn_anew_at_every_step() -> None:
-    pytest.importorskip("dp_accounting")
     engine = Line(np.zeros(2))
     run(dp.NoisyGradientDescent(clip=0.1, steps=30, sampling=0.2), engine)
     counts = np.array([chosen.sum() for chosen in engine.chosen])
@@ -194,8 +193,6 @@ def test_more_records_than_planned_get_more_noise() -> None:
     from dpconvex.mechanisms.clipped_descent import clipped_rounding, reclipped
 
     for sampling in (None, 0.5):
-        if sampling:
-            pytest.importorskip("dp_accounting")
         mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=5)
         analysis = analyse(logistic())
         certificate = dp.verify(logistic(), ADD, 100, mechanism)
@@ -248,8 +245,6 @@ def test_what_it_does_not_claim() -> None:
 
 @pytest.mark.parametrize("sampling", [None, 0.2])
 def test_an_audit_finds_what_is_claimed(sampling: float | None) -> None:
-    if sampling:
-        pytest.importorskip("dp_accounting")
     mechanism = dp.NoisyGradientDescent(clip=0.3, sampling=sampling, steps=20)
     found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
     assert found.holds
