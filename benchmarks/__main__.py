@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks import RESULTS
 from benchmarks.cases import CASES, GROWTH, SKIPPED
-from benchmarks.timing import Row, accelerator, compare
+from benchmarks.timing import Row, accelerator, compare, device
 
 
 def number(value: float | None, unit: str) -> str:
@@ -21,9 +21,8 @@ def number(value: float | None, unit: str) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table, with a column for an accelerator where JAX finds one."""
-    device = accelerator()
-    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached", *([device] if device else [])]
+    """Rows as a Markdown table; the last column is for compiled functions on JAX's devices."""
+    head = ["case", "measured", "value", "reference", "ratio", "goal", "reached", f"compiled ({device()})"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
@@ -37,7 +36,7 @@ def table(rows: list[Row]) -> str:
             ratio,
             row.goal,
             reached,
-            *([number(row.accelerated, row.unit)] if device else []),
+            number(row.compiled, row.unit),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -67,10 +66,10 @@ def growth(output: Path, repetitions: int) -> None:
     from dpconvex.evaluation.batch_loss import BatchedLoss
 
     figure, axes = plt.subplots(1, len(GROWTH), figsize=(4.2 * len(GROWTH), 3.6), layout="constrained")
-    device = jax.default_backend()
+    kind_of = jax.default_backend()
     clock, kind = (time.perf_counter, "time") if accelerator() else (time.process_time, "CPU time")
     for axis, (label, (values, build)) in zip(axes, GROWTH.items(), strict=True):
-        found: dict[str, list[float]] = {"blocks": [], f"compiled ({device})": []}
+        found: dict[str, list[float]] = {"blocks": [], f"compiled ({kind_of})": []}
         for value in values:
             problem = build(value)
             theta = np.random.default_rng(1).normal(size=problem.space.dim)

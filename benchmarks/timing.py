@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Row", "accelerator", "compare", "seconds"]
+__all__ = ["Row", "accelerator", "compare", "device", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Row:
         What was aimed at.
     reached : bool
     note : str
-    accelerated : float or None
-        The value on an accelerator, where JAX finds one.
+    compiled : float or None
+        The value of compiled functions on JAX's devices.
     """
 
     case: str
@@ -40,7 +40,7 @@ class Row:
     goal: str
     reached: bool
     note: str = ""
-    accelerated: float | None = None
+    compiled: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -53,6 +53,11 @@ def accelerator() -> str:
     import jax
 
     return "" if jax.default_backend() == "cpu" else str(jax.devices()[0].device_kind)
+
+
+def device() -> str:
+    """On what compiled functions run."""
+    return accelerator() or "the processor, no GPU at hand"
 
 
 def seconds(function: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:

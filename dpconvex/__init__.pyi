@@ -15,6 +15,7 @@ from .errors import (
     NotPrivate as NotPrivate,
     PrivacyWarning as PrivacyWarning,
     TemplateError as TemplateError,
+    WorkersLost as WorkersLost,
 )
 from .estimators.classifiers import (
     HuberSVC as HuberSVC,
@@ -36,8 +37,10 @@ from .estimators.regressors import (
     QuantileRegressor as QuantileRegressor,
     Ridge as Ridge,
 )
+from .evaluation.devices import devices as devices
 from .language.columns import Chunks as Chunks
 from .language.huber_hinge import huber_hinge as huber_hinge
+from .language.partitions import Partitions as Partitions
 from .language.privacy import Privacy as Privacy
 from .language.private_bound import PrivateBound as PrivateBound
 from .language.record import Record as Record

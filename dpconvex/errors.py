@@ -18,6 +18,7 @@ __all__ = [
     "NotPrivate",
     "PrivacyWarning",
     "TemplateError",
+    "WorkersLost",
 ]
 
 
@@ -42,6 +43,10 @@ class PrivacyWarning(UserWarning):
 
 class NotConverged(DPConvexError, RuntimeError):
     """The solver did not reach the accuracy that the certificate promises; nothing is released."""
+
+
+class WorkersLost(DPConvexError, RuntimeError):
+    """The cluster that holds the records failed before there was an answer; nothing is released, and what was paid stays paid."""
 
 
 class BudgetExceeded(DPConvexError):

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import public_data
+from benchmarks.levels import ADULT_LEVELS
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DomainError
 
-__all__ = ["CLASSES", "REGRESSION", "Split", "find"]
+__all__ = ["CLASSES", "HELD_OUT", "REGRESSION", "Split", "find"]
 
 Array = NDArray[np.float64]
 
@@ -144,6 +145,30 @@ def vowels() -> tuple[Array, NDArray[Any]]:
     return x, np.isin(y, [0, 4, 8, 14, 20]).astype(int)
 
 
+def parity() -> tuple[Array, NDArray[Any]]:
+    """Digits: is it odd."""
+    x, y = digits()
+    return x, y % 2
+
+
+def level_of(name: str) -> tuple[Array, NDArray[Any]]:
+    """Adult: a categorical column from all others, income included."""
+    table = public_data.adult()
+    place = list(ADULT_LEVELS).index(name)
+    start = table.numeric.shape[1] + sum(len(levels) for levels in table.levels[:place])
+    x = np.delete(np.asarray(table.design().todense()), np.s_[start : start + len(table.levels[place])], axis=1)
+    return unit_rows(np.column_stack([x, table.y > 0])), table.codes[:, place]
+
+
+def attacks() -> tuple[Array, NDArray[Any]]:
+    """Every tenth connection: normal, smurf, neptune, or another attack."""
+    table = public_data.kdd()
+    keep = np.random.default_rng(0).permutation(len(table.y))[:50_000]
+    usual = ["normal", "smurf", "neptune"]
+    kind = np.array([usual.index(name) if name in usual else 3 for name in table.y[keep]])
+    return np.asarray(table.design(unit=True)[keep].todense()), kind
+
+
 def diabetes() -> tuple[Array, Array]:
     """Ten columns that come standardised, in [-0.2, 0.2]; the target, 0 to 400, moved into [-1, 1]."""
     x, y = bundled("diabetes")
@@ -188,7 +213,13 @@ CLASSES: dict[str, tuple[Loader, float, int]] = {
     "vowels": (vowels, 0.8, 2),
     "adult": (adult, 0.667, 2),
     "kdd": (kdd, 0.8, 2),
+    "parity": (parity, 0.7, 2),
+    "sex": (lambda: level_of("sex"), 0.667, 2),
+    "occupation": (lambda: level_of("occupation"), 0.667, 14),
+    "attacks": (attacks, 0.8, 4),
 }
+# No choice and no number of the toolkit was ever made by these.
+HELD_OUT = ("parity", "sex", "occupation", "attacks")
 REGRESSION: dict[str, tuple[Loader, float, int]] = {
     "diabetes": (diabetes, 0.8, 0),
     "infrared": (infrared, 0.8, 0),

@@ -85,7 +85,8 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
         nargs="?",
         const="yes",
         choices=WHITENING,
-        help="make records round first, from a share of the promise: yes, no, or auto where there are few records",
+        help="make records round first, from a share of the promise: yes, auto where there are few records (the default with a "
+        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta",
     )
 
 
@@ -136,7 +137,7 @@ def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
     found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
     if found is None and word is not None:
         raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
-    if not found or (share and found == "auto"):
+    if found is None or (share and found in (False, "auto")):
         return {}
     if share:
         raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")

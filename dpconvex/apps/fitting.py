@@ -30,10 +30,24 @@ __all__ = ["add_commands"]
 
 # What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
 SETTINGS = (
-    *("schema", "features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip"),
+    *(
+        "schema",
+        "features",
+        "bounds",
+        "label",
+        "labels",
+        "label_bounds",
+        "ignore",
+        "absent",
+        "unit",
+        "constant",
+        "clip",
+    ),
     *("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening", "options"),
 )
-ON_THE_COMMAND_LINE = tuple(name for name in SETTINGS if name not in ("options", "ignore", "absent", "unit"))
+ON_THE_COMMAND_LINE = tuple(
+    name for name in SETTINGS if name not in ("options", "ignore", "absent", "unit", "constant")
+)
 
 FIT = """  dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
   dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz

@@ -7,6 +7,7 @@ import csv
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
@@ -72,7 +73,7 @@ def literal(text: str) -> Any:
 
 def schema_of(settings: dict[str, Any]) -> Schema:
     """Return what is declared about a table: a file of its own, or the settings themselves."""
-    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "clip")
+    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "constant", "clip")
     given = {key: settings[key] for key in declared if key in settings}
     if "schema" in settings:
         further = [key for key in given if key != "clip"]
@@ -106,7 +107,7 @@ def columns(features: Any, bounds: Any) -> dict[str, Any]:
 def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Template, list[Any]]:
     """Return the learner for a table, and the values of its field y that stand for the table's labels, in order."""
     count = len(schema.feature_names)
-    declared: dict[str, Any] = {"features": count}
+    declared: dict[str, Any] = {"features": count} | ({"radius": schema.radius} if schema.constant else {})
     if schema.labels is not None:
         declared |= {"classes": len(schema.labels), "labels": list(schema.labels)}
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
@@ -116,16 +117,18 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
         target = fields.get("y")
         whole = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
         if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not whole:
+            other = " It learns classes: declare labels." if getattr(target, "values", ()) else ""
             raise TemplateError(
                 f"{problem}: to be fitted to a table with a numeric label, a problem needs a record of features x, here a "
-                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}."
+                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}.{other}"
             )
         return learner, []
     values = getattr(fields.get("y"), "values", ())
     if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not values:
+        other = " It predicts numbers: declare label_bounds." if isinstance(fields.get("y"), Box) else ""
         raise TemplateError(
             f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
-            f"{count}, and a label y from declared values; it has {learner.record!r}."
+            f"{count}, and a label y from declared values; it has {learner.record!r}.{other}"
         )
     if len(values) != len(schema.labels):
         raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels)} labels are declared.")
@@ -134,7 +137,7 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
 
 def coded(schema: Schema, codes: list[Any], y: Any) -> Any:
     """Return the values of a problem's field y for a table's labels; the target of a regression is one already."""
-    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y]
+    return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y.tolist()]
 
 
 def labelling(learner: Template, share: float | None) -> dict[str, Any]:
@@ -167,6 +170,8 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     if chosen.budget is None:
         if chosen.accounting is not None:
             raise TemplateError("--accounting is of a ledger that is to be made: state its total with --budget.")
+        if not Path(chosen.ledger).exists():
+            raise TemplateError(f"{chosen.ledger}: there is no such ledger; to make it, state its total with --budget.")
         return dp.Budget.open(chosen.ledger)
     total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
     return dp.Budget(total, chosen.ledger, chosen.accounting)

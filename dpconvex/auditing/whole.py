@@ -118,6 +118,8 @@ def audit(
     check_options(effort, runs, selection, repetitions)
     if whitening not in (None, False) and (runs or repetitions is not None or share is not None):
         raise TemplateError("audit: with whitening, leave out runs, repetitions and share.")
+    if runs or repetitions is not None or share is not None:  # what has no such attack is not what is chosen
+        mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
     work = Effort.of(float(effort))
     candidates = [template] if isinstance(template, Template) else list_of(template)

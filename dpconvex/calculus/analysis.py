@@ -107,9 +107,12 @@ class Analysis:
         Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
     public : sparse array, shape (dim, dim), or None
         A Hessian that is the regularizer's besides its own (mean form).
+    replaced_only : DPConvexError or None
+        Why all of this is about neighbours with one record in another's place alone, if so.
     """
 
     obstacle: DPConvexError | None = None
+    replaced_only: DPConvexError | None = None
 
     def __init__(
         self, form: LossForm, unbounded: DPConvexError | None = None, public: sp.csr_array | None = None
@@ -161,7 +164,11 @@ class Analysis:
 
         Where one record takes another's place, curvature that all losses have in common is the regularizer's.
         """
-        return self._replaced if adjacency == "replace-one" else self
+        if adjacency == "replace-one":
+            return self._replaced
+        if self.replaced_only is not None:
+            raise self.replaced_only
+        return self
 
     @cached_property
     def _replaced(self) -> Analysis:

@@ -23,7 +23,7 @@ from dpconvex.calculus.leaf_ranges import split_at
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
-from dpconvex.core.polynomial import Polynomial
+from dpconvex.core.polynomial import Polynomial, significant
 from dpconvex.errors import DPConvexError
 
 if TYPE_CHECKING:
@@ -137,16 +137,29 @@ def largest_margin_difference(analysis: Analysis) -> float:
     # Points that move with K, so that the bound does not depend on where K lies.
     for center in form.feasible.middles or (np.zeros(form.space.dim),):
         reach = form.feasible.reach_on(touched, center) if center.any() else form.feasible.norm_on(touched)
-        kinds: dict[bytes, Slopes] = {}
+        kinds: list[Slopes] = []
         for number, row in enumerate(rows):
             slopes = None if row is None else slopes_of(analysis, number, row, center, reach, seen)
             if slopes is None:
                 return float(np.inf)
-            kinds.setdefault(np.concatenate([[slopes.radius], slopes.low, slopes.high]).round(12).tobytes(), slopes)
+            if len(kinds) <= MOST_KINDS:
+                merge(kinds, slopes)
         if len(kinds) <= MOST_KINDS:
-            pairs = combinations_with_replacement(kinds.values(), 2)
-            found = min(found, max(margin_width(one, two) for one, two in pairs))
+            found = min(found, max(margin_width(one, two) for one, two in combinations_with_replacement(kinds, 2)))
     return found
+
+
+def merge(kinds: list[Slopes], slopes: Slopes) -> None:
+    """Widen the first kind that agrees with slopes but for rounding, so that it bounds these too, or add one more kind."""
+    for place, kind in enumerate(kinds):
+        if np.array_equal(kind.edges, slopes.edges):
+            near = STRAIGHT * np.maximum(np.abs(kind.low), np.abs(kind.high))
+            if (np.abs(kind.low - slopes.low) <= near).all() and (np.abs(kind.high - slopes.high) <= near).all():
+                low, high = np.minimum(kind.low, slopes.low), np.maximum(kind.high, slopes.high)
+                longest, reach = max(kind.radius, slopes.radius), max(kind.reach, slopes.reach)
+                kinds[place] = Slopes(longest, reach, kind.edges, low, high)
+                return
+    kinds.append(slopes)
 
 
 def single_row(analysis: Analysis, number: int) -> Array | None:
@@ -167,6 +180,8 @@ def slopes_of(
     """Bound the slopes of a loss along its one margin; None if there are no bounds.  Losses alike are traced once."""
     gram, leaves = analysis.gram, analysis.form.leaves[number]
     radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)[None, :])[0])
+    # Rows that are as long but for rounding get the same stretches, which are longer by far less than `SLACK`.
+    radius = float(significant(np.array(radius * (1 + 2.0**-39))))
     if not 0 < reach * radius < np.inf:
         return None
     column = np.argmax(np.abs(row))

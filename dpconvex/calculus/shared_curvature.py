@@ -24,11 +24,13 @@ from dpconvex.core.evaluate import substituted
 from dpconvex.core.expression import Expression, constant
 from dpconvex.errors import DPConvexError
 
-__all__ = ["Shared", "shared_curvature"]
+__all__ = ["Shared", "moved_to_regularizer", "shared_curvature"]
 
 # Exact products of coefficients that are formed, at most: each takes about a microsecond.
 LARGEST_WORK = 10**5
 Hessian = dict[tuple[int, int], Fraction]
+# Curvatures of one variable's coordinates that agree to this fraction are one number.
+SAME = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,30 @@ def shared_curvature(form: LossForm) -> Shared | None:
     places, values = list(found[0][1]), [float(value) for value in found[0][1].values()]
     rows, columns = zip(*places, strict=True)
     return Shared(rest, sp.csr_array((values, (rows, columns)), shape=(form.space.dim,) * 2))
+
+
+def moved_to_regularizer(form: LossForm) -> LossForm | None:
+    """Return the same learner with the shared quadratic in its regularizer, for a public number of records.
+
+    Only for quadratics that are a multiple of each variable's squared norm; None for others, and where there is none.
+    """
+    shared = shared_curvature(form)
+    if shared is None:
+        return None
+    squares, covered = [], sp.csr_array(shared.hessian.shape)
+    for block in form.space.blocks.values():
+        part = shared.hessian[block.slice][:, block.slice].diagonal()
+        if part.max(initial=0.0) > 0:
+            squares.append(number(Fraction(float(part[0])) / 2) * sum_squares(block.variable))
+            ends = np.arange(block.start, block.start + len(part))
+            covered += sp.csr_array((np.full(len(part), part[0]), (ends, ends)), shape=covered.shape)
+    # Each entry next to those of its own row and column on the diagonal: variables may have units of their own.
+    missed, scale = sp.coo_array(shared.hessian - covered), np.sqrt(covered.diagonal())
+    if (np.abs(missed.data) > SAME * scale[missed.coords[0]] * scale[missed.coords[1]]).any():
+        return None
+    rest = shared.form
+    rest.template = rest.template.with_parts(regularizer=add(rest.template.regularizer, *squares))
+    return rest
 
 
 def without_squares(reader: TermReader, loss: Expression) -> tuple[Expression, Hessian] | None:

@@ -85,6 +85,9 @@ class Atom:
         for name, value in (("slope", (lowest, highest)), ("curvature", curvature), ("lower", lower)):
             object.__setattr__(self, name, value)  # whatever was given may change later
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_compiled"}
+
     def __call__(self, expression: Any) -> DeclaredAtom:
         """Return the function of an expression, entry by entry."""
         return DeclaredAtom(cp.Expression.cast_to_const(expression), self)

@@ -230,11 +230,12 @@ class Field(Expression):
 
     name: str
     sign: int
+    key: Hashable
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: Hashable = None, sign: int = 0) -> Field:
         """Return the field of these parts; `key` tells records apart that use one name."""
-        made = _interned(("field", name, key, shape, sign), lambda: cls(**_leaf(shape), name=name, sign=sign))
+        made = _interned(("field", name, key, shape, sign), lambda: cls(**_leaf(shape), name=name, sign=sign, key=key))
         made.__dict__["fields"] = frozenset({made})
         assert isinstance(made, cls)
         return made

@@ -9,6 +9,9 @@ sections 3.1 and 4.2).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +20,23 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 __all__ = [
+    "LANES",
     "PIECE",
     "RECORD",
     "SEVERAL",
+    "Compensated",
     "Lengths",
     "Pairwise",
     "SparseRows",
+    "Tree",
+    "apart",
+    "each_apart",
+    "filled",
     "in_pieces",
     "inner_products",
     "pairwise",
     "piece",
+    "products_apart",
     "public_norms",
     "sparse_rows",
     "transposed_product",
@@ -41,10 +51,14 @@ PIECE = 128
 # So many terms of an inner product are added in any order: of one at a time, which libraries split among the lanes of a
 # register, and of several, whose terms they add one to the next.
 SINGLE, SEVERAL = 128, 32
+# So many records are multiplied with several forms at a time.
+TOGETHER = 1024
+# Of those that NumPy adds.
+STREAMED = 112
 # A piece of sparse records makes a dense vector; so many of its numbers for each record at most.
 DENSE = 16
-# Operations on one number around a sum over the records.
-AROUND = 8
+# Operations on one number around a sum over the records, and one more where these are in partitions (`Tree`).
+AROUND, SPLIT = 8, 1
 # What is assumed of one record: that its gradient errs by at most so many units of ``G + H ||theta||``.
 RECORD = 16
 
@@ -100,15 +114,171 @@ class Pairwise:
         return total
 
 
+class Tree:
+    """A sum of one term for each of several partitions, in an order that only their numbers of records decide.
+
+    A term for n_k of n records is added to others at most ``ceil(log2(n / n_k))`` times: these are the lengths of a prefix code
+    (Kraft's inequality).  Its own sum took up to ``log2(n_k / 128)`` additions of sums of 128, so that partitions, however
+    unequal, cost one addition more than all records at once.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Number of records of each partition; those without records are left out.
+
+    Examples
+    --------
+    >>> total = Tree([100, 1, 100])
+    >>> for number in (2, 0, 1):  # whatever the order, the first two are added first
+    ...     total.add(number, [0.5, 2.0, 4.0][number])
+    >>> total.value
+    6.5
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.pairs: dict[int, tuple[int, int]] = {}  # of a node: the other of its pair, and the node of their sum
+        self.waiting: dict[int, Any] = {}
+        whole, leaves = sum(sizes), dict[int, list[int]]()
+        for number, size in enumerate(sizes):
+            if size:
+                leaves.setdefault((-(-whole // size) - 1).bit_length(), []).append(number)
+        nodes: list[int] = []
+        count = len(sizes)
+        for depth in range(max(leaves, default=0), -1, -1):
+            nodes = sorted([*nodes, *leaves.get(depth, [])])
+            if depth:
+                paired = range(count, count := count + len(nodes) // 2)
+                for left, right, both in zip(nodes[::2], nodes[1::2], paired, strict=False):
+                    self.pairs[left], self.pairs[right] = (right, both), (left, both)
+                nodes = [*paired, *nodes[2 * len(paired) :]]
+        self.root = nodes[0] if nodes else None
+
+    def add(self, number: int, term: Any) -> None:
+        """Add the term of a partition; it is added to its neighbour as soon as that is there."""
+        while number in self.pairs:
+            other, both = self.pairs[number]
+            if other not in self.waiting:
+                break
+            found = self.waiting.pop(other)
+            term = term + found if number < other else found + term
+            number = both
+        self.waiting[number] = term
+
+    @property
+    def value(self) -> Any:
+        """The sum, when all terms are there; None without records."""
+        return None if self.root is None else self.waiting[self.root]
+
+
+class Compensated:
+    """A sum of any number of arrays, one by one, that errs by about one unit in all: what rounding takes is kept (D. Knuth).
+
+    Examples
+    --------
+    >>> total = Compensated(0.0)
+    >>> for number in (1.0, 2.0**-60, 2.0**-60, -1.0):
+    ...     total.add(number)
+    >>> float(total.value) == 2.0**-59
+    True
+    """
+
+    def __init__(self, zero: Any) -> None:
+        self.total = zero
+        self.lost = 0.0 * zero
+
+    def add(self, term: Any) -> None:
+        """Add a term."""
+        with np.errstate(invalid="ignore"):
+            total = self.total + term
+            back = total - self.total
+            self.lost = self.lost + ((self.total - (total - back)) + (term - back))
+        self.total = total
+
+    @property
+    def value(self) -> Any:
+        """The sum so far."""
+        return np.where(np.isfinite(self.total), self.total + self.lost, self.total)
+
+
 def inner_products(weights: Array, columns: Array) -> Array:
     """Return ``weights @ columns``, shape (forms, records), with the terms of each inner product summed in pieces."""
-    size = SINGLE if len(weights) == 1 else SEVERAL
+    size = SINGLE if len(weights) == 1 and not apart() else SEVERAL
+    multiply = entry_by_entry if apart() else np.matmul
     if weights.shape[1] <= size:
-        return weights @ columns
+        return np.asarray(multiply(weights, columns))
+    if len(weights) > 1 and columns.flags.f_contiguous and not apart():
+        return products_of_rows(weights, columns.T)
     total = Pairwise(0.0)
     for start in range(0, weights.shape[1], size):
-        total.add(weights[:, start : start + size] @ columns[start : start + size])
+        total.add(multiply(weights[:, start : start + size], columns[start : start + size]))
     return np.asarray(total.value)
+
+
+def products_of_rows(weights: Array, rows: Array) -> Array:
+    """Return the same for records as they lie in memory, some at a time: each is fetched once, not once for each piece."""
+    forms, scalars = weights.shape
+    whole = scalars // SEVERAL * SEVERAL
+    parts = np.ascontiguousarray(weights[:, :whole].reshape(forms, -1, SEVERAL).transpose(1, 2, 0))
+    result = np.empty((forms, len(rows)))
+    for start in range(0, len(rows), TOGETHER):
+        some = rows[start : start + TOGETHER]
+        pieces = some[:, :whole].reshape(len(some), -1, SEVERAL).transpose(1, 0, 2)
+        result[:, start : start + TOGETHER] = pairwise(np.matmul(pieces, parts)).T
+        if whole < scalars:
+            result[:, start : start + TOGETHER] += weights[:, whole:] @ some[:, whole:].T
+    return result
+
+
+# Whether what is computed for a record must not depend, to the last bit, on how many others there are, nor on its place.
+_APART: ContextVar[bool] = ContextVar("apart", default=False)
+# Records are then a multiple of so many, of which the last ones may be there for the number alone: whatever a processor computes
+# at once, no record is one of few that are left over.
+LANES = 64
+# So many records are multiplied at a time where their scalars lie side by side, and fewer forms one by one.
+TURNED, FEW_FORMS = 256, 4
+
+
+def apart() -> bool:
+    """Say whether each record is to be computed as if there were no others."""
+    return _APART.get()
+
+
+@contextmanager
+def each_apart() -> Iterator[None]:
+    """Context in which no record's bits depend on others: matrix products of libraries add in another order for each shape."""
+    token = _APART.set(True)
+    try:
+        yield
+    finally:
+        _APART.reset(token)
+
+
+def filled(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Repeat the last of some records until they are a multiple of `LANES`."""
+    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])]) if len(rows) % LANES else rows
+
+
+def entry_by_entry(weights: Array, columns: Array) -> Array:
+    """Return ``weights @ columns``, one term after the other, each for all records at once."""
+    return np.einsum("fj,jn->fn", weights, np.ascontiguousarray(columns))
+
+
+def products_apart(weights: Array, rows: Array) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records), each record by the same operations in the same order."""
+    result, width = np.empty((len(weights), len(rows))), rows.shape[1]
+    step = len(rows) if len(weights) < FEW_FORMS and width <= STREAMED else TURNED
+    for start in range(0, len(rows), max(step, 1)):
+        some, found = rows[start : start + step], result[:, start : start + step]
+        if len(weights) >= FEW_FORMS:
+            found[...] = inner_products(weights, some.T)
+            continue
+        some = np.ascontiguousarray(some)
+        for form, weight in enumerate(weights):
+            total = Pairwise(0.0)
+            for first in range(0, width, STREAMED):
+                total.add(np.einsum("ij,j->i", some[:, first : first + STREAMED], weight[first : first + STREAMED]))
+            found[form] = total.value
+    return result
 
 
 def in_pieces(left: Array, right: Array, size: int = PIECE) -> Array:
@@ -218,7 +388,7 @@ class Lengths:
     ) -> float:
         """Bound the error of a computed gradient of the objective (docs/release.md, section 5)."""
         size = piece(self.scalars)
-        summed = size + math.log2(1 + records / size) + AROUND
+        summed = size + math.log2(1 + records / size) + AROUND + SPLIT
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         each = RECORD + self.projected

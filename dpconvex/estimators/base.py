@@ -6,8 +6,10 @@ takes.  `fit` makes features of a table, each record by itself, declares the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from os import PathLike
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,9 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpconvex.errors import TemplateError
+from dpconvex.core.arguments import is_real
+from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.estimators.describing import described, sections
+from dpconvex.estimators.encoder import schema_before
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
+from dpconvex.language.schema import Schema
+from dpconvex.language.schema_entries import text_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.certificate import Certificate
@@ -43,7 +50,7 @@ def linear(estimator: Private) -> bool:
     return bool(estimator.weights)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Private(BaseEstimator):
     """What all estimators share.
 
@@ -75,16 +82,18 @@ class Private(BaseEstimator):
     seed : int or None
         For tests: the fit is then not private, and says so.
     whitening : PrivateWhitening, bool, "auto" or None
-        As for `dpconvex.solve`: records are made round first, from a share of the promise.  Predictions are made from original
-        records all the same.  For classifiers.
+        As for `dpconvex.solve`: records are made round first, from a share of the promise; by default, where that is worth it.
+        Predictions are made from original records all the same.  For classifiers.
 
     Attributes
     ----------
     release_ : Release
-        The private fit.
+        The private fit; ``save(path)`` writes it with its schema, ``release_.save(path)`` alone.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Where the table had names; other tables must have the same, in the same order.
+    schema_ : Schema or None
+        That of the `SchemaEncoder`, where the estimator was fitted in a pipeline behind one and nothing else.
     """
 
     problem: ClassVar[str] = ""
@@ -92,6 +101,8 @@ class Private(BaseEstimator):
     options: ClassVar[tuple[str, ...]] = ()
     # The released parameter that is linear in the features; empty if there is none.
     weights: ClassVar[str] = ""
+    # What the docstring of the class itself says, by section.
+    own_sections: ClassVar[dict[str, str]] = {}
 
     epsilon: float = 1.0
     delta: float = 0.0
@@ -107,6 +118,13 @@ class Private(BaseEstimator):
     budget: Budget | None = None
     seed: int | None = None
     whitening: Whitened = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Show a class with the parameters and attributes that it inherits."""
+        super().__init_subclass__(**options)
+        if cls.__doc__ and "__doc__" in vars(cls):
+            cls.own_sections = sections(cls.__doc__)
+            cls.__doc__ = described(cls, () if cls.weights else ("coef_", "intercept_"))
 
     # Declaration
 
@@ -138,6 +156,10 @@ class Private(BaseEstimator):
         return self.mechanism
 
     def _radius(self) -> float:
+        for name in ("radius", "intercept_scaling"):
+            value = getattr(self, name)
+            if not (is_real(value) and 0 < value < np.inf):
+                raise TemplateError(f"{type(self).__name__}: {name} must be a positive, finite number, not {value!r}.")
         return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
 
     def _models_probabilities(self) -> bool:
@@ -167,17 +189,23 @@ class Private(BaseEstimator):
         """Return the data as a template takes them, and remember what is public about them."""
         warn_of_pipelines(self)
         warn_of_clones(self)
-        rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
+        self.schema_ = schema_before(self)
+        with explained("fit", X):
+            rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
         return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
 
     def _target(self, y: NDArray[Any]) -> NDArray[Any]:
         return y
 
+    def _constant(self) -> float:
+        """Return the constant feature that is added to records, 0 for none."""
+        return self.intercept_scaling * self.radius if self.fit_intercept else 0.0
+
     def _extended(self, X: Any) -> Any:
         """Add the constant feature."""
-        if not self.fit_intercept:
+        if not self._constant():
             return X
-        constant = np.full((X.shape[0], 1), self.intercept_scaling * self.radius)
+        constant = np.full((X.shape[0], 1), self._constant())
         return sp.hstack([X, sp.csr_array(constant)]).tocsr() if sp.issparse(X) else np.hstack([X, constant])
 
     def _map(self, X: Any) -> Any:
@@ -200,6 +228,52 @@ class Private(BaseEstimator):
         kept = self.get_params(deep=False)
         self._fitted_with = {name: kept[name] for name in kept if name not in ("budget", "mechanism", "backend")}
 
+    def save(self, path: str | PathLike[str], schema: Schema | None = None) -> None:
+        """Write the fit to a file that says how tables are read, as ``dpconvex predict`` and ``dpconvex evaluate`` need it.
+
+        Parameters
+        ----------
+        path : str or path
+            Such as ``model.npz``.
+        schema : Schema, optional
+            What the features were encoded by; by default that of the `SchemaEncoder` in the pipeline of the fit.
+
+        Raises
+        ------
+        TemplateError
+            If no schema is known, or it does not make the features and labels of the fit.
+        """
+        release = self._released()
+        known = getattr(self, "schema_", None) if schema is None else schema
+        if not isinstance(known, Schema):
+            raise TemplateError(
+                f"save: say what the features were encoded by, save(path, schema), not {known!r}; a fit alone is saved by "
+                "release_.save(path)."
+            )
+        self._check_schema(known)
+        if self._constant():
+            if known.constant:
+                raise TemplateError(
+                    "save: the schema has a constant, and fit_intercept adds one; leave one of them out."
+                )
+            known = replace(known, constant=self._constant())
+        shape = getattr(self.template(self.n_features_in_).record.fields["x"], "shape", None)
+        if shape != (len(known.feature_names),):
+            raise TemplateError(
+                f"save: {type(self).__name__} maps features before they are fitted, which dpconvex predict does not; save "
+                "release_, and predict with it in Python."
+            )
+        replace(release, schema=known).save(path)
+
+    def _check_schema(self, schema: Schema) -> None:
+        """Refuse a schema that does not make the features of the fit."""
+        names = schema.feature_names
+        if list(getattr(self, "feature_names_in_", names)) != names or len(names) != self.n_features_in_:
+            raise TemplateError(
+                f"save: the schema makes {len(names)} features ({shorten(', '.join(names))}), and these are not the "
+                f"{self.n_features_in_} of the fit; pass the schema that encoded them."
+            )
+
     # Predictions
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -213,7 +287,9 @@ class Private(BaseEstimator):
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit, with the constant one."""
         check_is_fitted(self, "release_")
-        return self._extended(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
+        with explained("predict", X):
+            rows = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
+        return self._extended(rows)
 
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and of the constant 1."""
@@ -223,7 +299,7 @@ class Private(BaseEstimator):
             released = release.whitening.matrix.T @ released
         if not self.fit_intercept:
             return released, np.zeros(released.shape[1:])
-        return released[:-1], released[-1] * self.intercept_scaling * self.radius
+        return released[:-1], released[-1] * self._constant()
 
     # Copies
 
@@ -271,11 +347,56 @@ class Private(BaseEstimator):
         return tags
 
 
+Private.own_sections = sections(Private.__doc__ or "")
+
+
+@contextmanager
+def explained(caller: str, X: Any) -> Iterator[None]:
+    """Context in which scikit-learn reads a table: what it says of missing values and of texts gets a place and a remedy."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).splitlines()[0]
+        if text.startswith("could not convert"):
+            remedy = (
+                "declare what texts stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
+            )
+        elif text.startswith("Input X contains"):
+            remedy = (
+                f"{first_bad(X)}leave such records out, fill them in with public values, or declare in a dpconvex.Schema what is "
+                "missing, and encode the table with dpconvex.SchemaEncoder"
+            )
+        elif text.startswith("Input y contains"):
+            remedy = "leave such records out"
+        else:
+            raise
+        raise DomainError(f"{caller}: {text.rstrip('.')}: {remedy}.") from error
+
+
+def first_bad(X: Any) -> str:
+    """Say where the first number of a table is that is none."""
+    try:
+        rows, column = np.nonzero(~np.isfinite(np.asarray(X, dtype=float)))
+    except (TypeError, ValueError):
+        return ""
+    return f"the first is in row {rows[0]}, column {column[0]}; " if len(rows) else ""
+
+
 def none_of(estimator: Private, reason: str) -> Whitened:
     """Return no whitening, or say why there can be none; "auto" leaves it out."""
     if estimator.whitening in (None, False, "auto"):
-        return None
+        return False if estimator.whitening is False else None
     raise TemplateError(f"{type(estimator).__name__}: leave whitening out: {reason}.")
+
+
+def same_labels(classes: Any, schema: Schema) -> None:
+    """Refuse a schema with other labels than the declared classes, or in another order; None is for a regression."""
+    labels = None if classes is None else tuple(map(text_of, classes))
+    if labels != schema.labels:
+        raise TemplateError(
+            f"save: the schema's labels are {schema.labels}, and the classes of the fit {labels}; they must be "
+            "the same, in the same order."
+        )
 
 
 def scores_of_two(scores: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,8 +13,10 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.base import Private, linear, none_of, probabilistic, scores_of_two
+from dpconvex.estimators.base import Private, linear, none_of, probabilistic, same_labels, scores_of_two
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.language.validation import check_labels
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.recipe import Whitened
@@ -34,11 +36,9 @@ __all__ = [
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateClassifier(ClassifierMixin, Private):
     """What classifiers share.
-
-    Further options are those of all estimators.
 
     Parameters
     ----------
@@ -56,19 +56,30 @@ class PrivateClassifier(ClassifierMixin, Private):
     classes: Sequence[Any] = (0, 1)
 
     def _declared(self) -> dict[str, Any]:
-        labels = tuple(self.classes)
+        labels = declared_classes(self.classes)
         return {"classes": len(labels), "labels": labels}
 
     def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+        labels = declared_classes(self.classes)
         data = super()._data(X, y)
         check_classification_targets(data["y"])
-        if self.two_classes and type_of_target(data["y"]) == "multiclass":
+        if self.two_classes and len(labels) == 2 and type_of_target(data["y"]) == "multiclass":
             raise DomainError(
                 "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
-                f"{list(self.classes)!r}."
+                f"{list(labels)!r}. SoftmaxRegression, for one, takes any number of classes."
             )
-        self.classes_ = np.array(list(self.classes))
+        try:
+            check_labels("y", labels, data["y"])
+        except DomainError as error:
+            raise DomainError(
+                f"{error} Declare every label that may occur, known without these data: {type(self).__name__}(classes=[...])."
+            ) from error
+        self.classes_ = np.array(list(labels))
         return data
+
+    def _check_schema(self, schema: Schema) -> None:
+        super()._check_schema(schema)
+        same_labels(self.classes_, schema)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
@@ -112,8 +123,20 @@ class PrivateClassifier(ClassifierMixin, Private):
         return tags
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(PrivateClassifier):
-    """Logistic regression, two classes: `problems/logistic_regression.py`."""
+    """Logistic regression, two classes: `problems/logistic_regression.py`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.6, 0.1], [-0.6, 0.2]] * 200, ["yes", "no"] * 200
+    >>> model = dp.LogisticRegression(epsilon=5.0, classes=("no", "yes"), seed=0).fit(X, y)
+    >>> model.predict([[0.5, 0.0], [-0.5, 0.0]])
+    array(['yes', 'no'], dtype='<U3')
+    >>> bool(model.predict_proba([[0.5, 0.0]])[0, 1] > 0.9)  # columns in the order of the classes
+    True
+    """
 
     problem = "logistic_regression"
     weights = "w"
@@ -122,19 +145,42 @@ class LogisticRegression(PrivateClassifier):
         return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVC(PrivateClassifier):
-    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`."""
+    """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.6, 0.1], [-0.6, 0.2]] * 200, ["yes", "no"] * 200
+    >>> model = dp.LinearSVC(epsilon=5.0, classes=("no", "yes"), seed=0).fit(X, y)
+    >>> model.predict([[0.5, 0.0], [-0.5, 0.0]])
+    array(['yes', 'no'], dtype='<U3')
+    >>> model.coef_.shape
+    (1, 2)
+    """
 
     problem = "huber_svm"
     weights = "w"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HuberSVC(LinearSVC):
     """Another name of `LinearSVC`."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SoftmaxRegression(PrivateClassifier):
-    """Softmax regression, any number of classes: `problems/softmax_regression.py`."""
+    """Softmax regression, any number of classes: `problems/softmax_regression.py`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.6, 0.1], [-0.6, 0.2], [0.0, -0.7]] * 200, ["a", "b", "c"] * 200
+    >>> model = dp.SoftmaxRegression(epsilon=5.0, classes=("a", "b", "c"), seed=0).fit(X, y)
+    >>> model.predict(X[:3]), model.predict_proba(X[:3]).shape
+    (array(['a', 'b', 'c'], dtype='<U1'), (3, 3))
+    """
 
     problem = "softmax_regression"
     weights = "W"
@@ -144,38 +190,77 @@ class SoftmaxRegression(PrivateClassifier):
         return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LeastSquaresClassifier(PrivateClassifier):
-    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`."""
+    """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.6, 0.1], [-0.6, 0.2], [0.0, -0.7]] * 200, ["a", "b", "c"] * 200
+    >>> model = dp.LeastSquaresClassifier(epsilon=5.0, delta=1e-6, classes=("a", "b", "c"), seed=0)
+    >>> model.fit(X, y).predict(X[:3])
+    array(['a', 'b', 'c'], dtype='<U1')
+    """
 
     problem = "least_squares_classifier"
     weights = "W"
     two_classes = False
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OrdinalRegressor(PrivateClassifier):
-    """One score and ordered thresholds; `classes` are declared from the lowest: `problems/ordinal_regression.py`."""
+    """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
+
+    Parameters
+    ----------
+    classes : sequence
+        The grades that may occur, from the lowest; declared, as nothing is read off the data.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[-0.8], [0.0], [0.8]] * 300, ["poor", "fair", "good"] * 300
+    >>> model = dp.OrdinalRegressor(epsilon=10.0, classes=("poor", "fair", "good"), seed=0).fit(X, y)
+    >>> model.predict([[-0.9], [0.05], [0.9]])
+    array(['poor', 'fair', 'good'], dtype='<U4')
+    """
 
     problem = "ordinal_regression"
     two_classes = False
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return the score of each record, shape (n,); the thresholds are ``release_["b"]``."""
+        """Return the score of each record, shape (n,); costs no privacy.
+
+        For two grades it is counted from the threshold, above 0 for the second; for more the thresholds are ``release_["b"]``.
+        """
         rows, release = self._checked(X), self._released()
         if release.whitening is not None:
             rows = release.whitening(rows)
-        return np.asarray(rows @ release["w"])
+        scores, thresholds = np.asarray(rows @ release["w"]), release["b"]
+        return scores - thresholds[0] if len(thresholds) == 1 else scores
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LargeMarginGaussian(PrivateClassifier):
     """Large-margin Gaussian classifier, any number of classes: `problems/large_margin_gaussian.py`.
-
-    Further options are those of the other classifiers.
 
     Parameters
     ----------
     competitors : {"summed", "soft"} or None
         How a record's competing classes are put together; None means "soft" for more than two classes.
+    fit_intercept : False
+        The learner has a constant of its own.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.7], [0.1], [-0.5]] * 200, ["out", "in", "out"] * 200  # no line tells these apart
+    >>> model = dp.LargeMarginGaussian(epsilon=20.0, classes=("in", "out"), seed=0).fit(X, y)
+    >>> model.predict(X[:3])
+    array(['out', 'in', 'out'], dtype='<U3')
+    >>> [mean.shape for mean in model.means_], [precision.shape for precision in model.precisions_]
+    ([(1,), (1,)], [(1, 1), (1, 1)])
     """
 
     problem = "large_margin_gaussian"
@@ -215,11 +300,11 @@ class LargeMarginGaussian(PrivateClassifier):
         return super().template(features)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class KernelSVC(PrivateClassifier):
     """Kernel machine through random Fourier features, two classes: `problems/kernel_svm.py`.
 
-    Further options are those of the other classifiers.  Mapped records have length 1 whatever the `radius`.
+    Mapped records have length 1, whatever the `radius`.
 
     Parameters
     ----------
@@ -230,6 +315,14 @@ class KernelSVC(PrivateClassifier):
         Scale of the kernel.
     feature_seed : int
         Public seed of the frequencies.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.8], [0.1], [-0.6]] * 200, ["out", "in", "out"] * 200  # no line tells these apart
+    >>> model = dp.KernelSVC(epsilon=20.0, classes=("in", "out"), gamma=5.0, components=20, seed=0).fit(X, y)
+    >>> model.predict(X[:3])
+    array(['out', 'in', 'out'], dtype='<U3')
     """
 
     problem = "kernel_svm"
@@ -252,6 +345,15 @@ class KernelSVC(PrivateClassifier):
     def _map(self, X: Any) -> Any:
         mapping = RandomFourierFeatures(X.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
         return mapping.transform(X)
+
+
+def declared_classes(classes: Any) -> tuple[Any, ...]:
+    """Return the declared labels, or say how they are declared."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise TemplateError(
+            f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."
+        )
+    return tuple(classes)
 
 
 def precision_and_mean(Phi: Array, radius: float) -> tuple[Array, Array]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.errors import TemplateError
+from dpconvex.estimators.warnings import steps_before
 from dpconvex.language.schema import Schema
 
-__all__ = ["SchemaEncoder"]
+__all__ = ["SchemaEncoder", "schema_before"]
 
 
 @dataclass(eq=False, repr=False)
@@ -55,7 +56,7 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
 
     def _schema(self) -> Schema:
         if not isinstance(self.schema, Schema):
-            raise TemplateError(f"SchemaEncoder: expected a Schema, not {type(self.schema).__name__}.")
+            raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
         return self.schema
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -64,4 +65,13 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
+        # Tables whose columns have names, of any kind; a schema checks them.
+        tags.input_tags.two_d_array, tags.input_tags.dict = False, True
+        tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
         return tags
+
+
+def schema_before(estimator: Any) -> Schema | None:
+    """Return the schema of the encoder that an estimator is being fitted behind, None if other steps are there as well."""
+    steps = [step for step in steps_before(estimator) if step not in (None, "passthrough")]
+    return steps[0].schema if len(steps) == 1 and isinstance(steps[0], SchemaEncoder) else None

@@ -24,7 +24,7 @@ __all__ = ["LinearRegression"]
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearRegression(PrivateRegressor):
     """Least squares without a penalty, with standard errors and intervals: `problems/linear_regression.py`.
 
@@ -32,12 +32,14 @@ class LinearRegression(PrivateRegressor):
     Where noise is too large for standard errors to mean anything, a ridge as large as the noise makes the coefficients, and
     `coefficients_` and `coef_std_` raise `NotConverged`.
 
-    Further options are those of the other regressors; an intercept is a parameter of its own here, and costs no longer records.
-
     Parameters
     ----------
     confidence : float
         Of each interval by itself.
+    fit_intercept : bool
+        Fit a parameter for the constant; it makes records no longer here.
+    intercept_scaling : float
+        Not used.
 
     Attributes
     ----------
@@ -46,10 +48,12 @@ class LinearRegression(PrivateRegressor):
 
     Examples
     --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> x = rng.uniform(-0.5, 0.5, size=(20000, 2))
     >>> y = 50 + 10 * x[:, 0] + rng.uniform(-5, 5, size=20000)
-    >>> model = LinearRegression(epsilon=1.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=0).fit(x, y)
+    >>> model = dp.LinearRegression(epsilon=1.0, delta=1e-6, bounds=(0, 100), fit_intercept=True, seed=0).fit(x, y)
     >>> bool(abs(model.coef_[0] - 10) < 5 * model.coef_std_[0]), model.coefficients_.names
     (True, ('x0', 'x1', 'intercept'))
     """
@@ -121,8 +125,8 @@ class LinearRegression(PrivateRegressor):
         usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
         return usual if self.mechanism is None else self.mechanism
 
-    def _extended(self, X: Any) -> Any:
-        return X
+    def _constant(self) -> float:
+        return 0.0
 
     def _weights(self) -> tuple[Array, Array]:
         released = self._released()

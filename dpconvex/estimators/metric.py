@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.warnings import warn_of_clones
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.release.solve import solve
 
@@ -24,16 +25,18 @@ Array = NDArray[np.float64]
 NAMES = np.array(["different", "alike"])
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class MetricLearner(ClassifierMixin, Private):
     """Mahalanobis metric from pairs that are alike or different: `problems/metric_learning.py`.
 
     A record is a pair: neighbouring tables differ in one pair, and somebody who is in many pairs is protected less.
 
-    Further options are those of all estimators; `radius` bounds the difference of a pair.
-
     Parameters
     ----------
+    radius : float
+        Public bound on the Euclidean norm of the difference of a pair.
+    fit_intercept : False
+        The learner has a threshold of its own.
     width : float
         Half-width of the quadratic piece of the Huber hinge.
     classes : sequence of two
@@ -45,10 +48,12 @@ class MetricLearner(ClassifierMixin, Private):
 
     Examples
     --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> pairs = rng.uniform(-0.3, 0.3, size=(4000, 2, 2))
     >>> alike = (abs(pairs[:, 0, 0] - pairs[:, 1, 0]) < 0.15).astype(int)  # the second feature says nothing
-    >>> model = MetricLearner(epsilon=20.0, seed=0).fit(pairs, alike)
+    >>> model = dp.MetricLearner(epsilon=20.0, seed=0).fit(pairs, alike)
     >>> bool(model.metric_[0, 0] > 3 * model.metric_[1, 1])
     True
     """
@@ -97,6 +102,9 @@ class MetricLearner(ClassifierMixin, Private):
         self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}))
         return self
 
+    def _check_schema(self, schema: Schema) -> None:
+        raise TemplateError("save: MetricLearner reads pairs, and no table with a schema; save release_.")
+
     def decision_function(self, X: ArrayLike) -> Array:
         """Return how far below the threshold the squared distance of each pair is, shape (n,); costs no privacy."""
         return np.asarray(self.threshold_ - np.sum((self._pairs(X) @ self._factor()) ** 2, axis=1))
@@ -114,7 +122,10 @@ class MetricLearner(ClassifierMixin, Private):
         """Return labels as the problem file has them."""
         unknown = labels[~np.isin(labels, self.classes_)].tolist()
         if unknown:
-            raise DomainError(f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}.")
+            raise DomainError(
+                f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}; say "
+                "classes=(different, alike)."
+            )
         return np.asarray(NAMES[(labels == self.classes_[1]).astype(int)])
 
     def _classes(self) -> NDArray[Any]:

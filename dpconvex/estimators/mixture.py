@@ -23,11 +23,9 @@ __all__ = ["LargeMarginGaussianMixture"]
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LargeMarginGaussianMixture(LargeMarginGaussian):
     """Several Gaussians per class, trained for large margins: `problems/large_margin_gaussian_mixture.py`.
-
-    Further options are those of `LargeMarginGaussian`.
 
     Parameters
     ----------
@@ -48,6 +46,14 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
     ----------
     components_ : Components
         The centres, unless labels were given.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> X, y = [[0.8], [0.1], [-0.6]] * 300, ["out", "in", "out"] * 300
+    >>> model = dp.LargeMarginGaussianMixture(epsilon=50.0, regularization=1e-4, classes=("in", "out"), seed=0)
+    >>> model.fit(X, y).predict(X[:3]), [means.shape for means in model.means_]
+    (array(['out', 'in', 'out'], dtype='<U3'), [(2, 1), (2, 1)])
     """
 
     problem = "large_margin_gaussian_mixture"
@@ -87,8 +93,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         """
         clustering = self._clustering()
         if (clustering is None) != (m is not None):
+            given = "none are here" if m is None else f"it is {self.component_labels!r}"
             raise TemplateError(
-                f"fit: components m are passed for component_labels='given' and not otherwise; it is {self.component_labels!r}."
+                f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
         self._whitening()
         data = self._data(X, y)

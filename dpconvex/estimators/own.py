@@ -12,12 +12,19 @@ from sklearn.utils.metaestimators import available_if
 
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.base import Private, probabilistic, scores_of_two
+from dpconvex.estimators.base import Private, probabilistic, same_labels, scores_of_two
+from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 
 __all__ = ["PrivateEstimator"]
 
 Array = NDArray[np.float64]
+
+
+def scores(estimator: PrivateEstimator) -> bool:
+    """Say whether a template of one's own scores classes."""
+    learner = estimator.learner
+    return isinstance(learner, Template) and learner.decision is not None and estimator._labels() is not None
 
 
 @dataclass(eq=False, repr=False)
@@ -26,12 +33,12 @@ class PrivateEstimator(Private):
 
     The template's record has a vector x and a label y; it is a classifier if y is a `Choice`.
 
-    Further options are those of all estimators; `regularization`, `radius` and `fit_intercept` are the template's affair.
-
     Parameters
     ----------
     learner : Template
         With a function to predict with.
+    regularization, radius, fit_intercept, intercept_scaling : object
+        Not used: the template says all that.
 
     Examples
     --------
@@ -44,25 +51,20 @@ class PrivateEstimator(Private):
     ...     regularizer=0.01 * cp.sum_squares(w),
     ...     decision=lambda parameters, x: x @ parameters["w"],
     ... )
-    >>> model = PrivateEstimator(template, epsilon=5.0, seed=0)
+    >>> model = dp.PrivateEstimator(template, epsilon=5.0, seed=0)
     >>> model.fit([[0.6, 0.0], [-0.6, 0.1]] * 100, [1, -1] * 100).predict([[0.5, 0.0]])
     array([1])
     """
 
     learner: Template | None = None
 
-    def __init__(self, learner: Template | None = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.learner = learner
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return sorted([*Private._get_param_names(), "learner"])
-
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
         if not isinstance(self.learner, Template):
-            raise TemplateError(f"PrivateEstimator: expected a Template, not {type(self.learner).__name__}.")
+            raise TemplateError(
+                f"PrivateEstimator: expected a Template, such as PrivateEstimator(dpconvex.load(name, features=...)), not "
+                f"{self.learner!r}."
+            )
         fields = self.learner.record.fields
         shape = getattr(fields.get("x"), "shape", None)
         if set(fields) != {"x", "y"} or shape != (features,):
@@ -80,8 +82,9 @@ class PrivateEstimator(Private):
             raise AttributeError("a regressor has no classes_.")
         return np.array(list(labels))
 
+    @available_if(scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return the template's scores; costs no privacy."""
+        """Return the template's scores, for a classifier; costs no privacy."""
         return scores_of_two(self._released().decision_function(self._checked(X)))
 
     @available_if(probabilistic)  # type: ignore[untyped-decorator]
@@ -94,6 +97,13 @@ class PrivateEstimator(Private):
         from sklearn.metrics import accuracy_score, r2_score
 
         return float((r2_score if self._labels() is None else accuracy_score)(y, self.predict(X)))
+
+    def _constant(self) -> float:
+        return 0.0
+
+    def _check_schema(self, schema: Schema) -> None:
+        super()._check_schema(schema)
+        same_labels(self._labels(), schema)
 
     def _models_probabilities(self) -> bool:
         return isinstance(self.learner, Template) and self.learner.probabilities is not None

@@ -9,7 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private, declared_pair, none_of
+from dpconvex.language.schema import Schema
+from dpconvex.language.validation import ROUNDING
 from dpconvex.mechanisms.recipe import Whitened
 
 __all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
@@ -17,11 +20,9 @@ __all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
 Array = NDArray[np.float64]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateRegressor(RegressorMixin, Private):
     """What regressors share.
-
-    Further options are those of all estimators.
 
     Parameters
     ----------
@@ -42,7 +43,29 @@ class PrivateRegressor(RegressorMixin, Private):
 
     def _target(self, y: NDArray[Any]) -> NDArray[Any]:
         low, high = declared_pair("bounds", self.bounds)
-        return np.asarray((np.asarray(y, dtype=float) - low) / (high - low) * 2 - 1)
+        try:
+            targets = np.asarray(y, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise DomainError(
+                f"y: {error}; targets are numbers between the declared bounds, and labels are for a classifier, such as "
+                "LogisticRegression."
+            ) from error
+        moved = np.asarray((targets - low) / (high - low) * 2 - 1)
+        outside = np.flatnonzero(np.abs(moved) > 1 + ROUNDING)
+        if len(outside) and not self.clip:
+            raise DomainError(
+                f"y: {len(outside)} targets lie outside the declared bounds {low:g} to {high:g} (first: row {outside[0]}, "
+                f"{targets[outside[0]]:g}); declare bounds that hold by definition, or pass clip=True."
+            )
+        return moved
+
+    def _check_schema(self, schema: Schema) -> None:
+        super()._check_schema(schema)
+        if schema.label_bounds != declared_pair("bounds", self.bounds):
+            raise TemplateError(
+                f"save: the schema's label_bounds are {schema.label_bounds}, and the bounds of the fit {self.bounds}; "
+                "they must agree."
+            )
 
     def predict(self, X: ArrayLike) -> Array:
         """Predict from the released parameters, in the units of the target; costs no privacy."""
@@ -67,16 +90,23 @@ class PrivateRegressor(RegressorMixin, Private):
         return tags
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Ridge(PrivateRegressor):
     """Least squares in a ball: `problems/ridge_regression.py`.
-
-    Further options are those of the other regressors.
 
     Parameters
     ----------
     bound : float
         Bound on the norm of the coefficients, for a target between -1 and 1.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> X = np.linspace(-1, 1, 1000)[:, None]
+    >>> model = dp.Ridge(epsilon=5.0, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
+    >>> model.coef_.round(), round(model.intercept_)
+    (array([40.]), 50)
     """
 
     problem = "ridge_regression"
@@ -85,16 +115,23 @@ class Ridge(PrivateRegressor):
     bound: float = 1.0
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class HuberRegressor(PrivateRegressor):
     """Robust linear regression: `problems/huber_regression.py`.
-
-    Further options are those of the other regressors.
 
     Parameters
     ----------
     threshold : float
         Residual at which the loss turns linear, for a target between -1 and 1.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> X = np.linspace(-1, 1, 1000)[:, None]
+    >>> model = dp.HuberRegressor(epsilon=5.0, bounds=(0, 100), seed=0).fit(X, 50 + 40 * X[:, 0])
+    >>> model.coef_.round(), round(model.intercept_)
+    (array([40.]), 50)
     """
 
     problem = "huber_regression"
@@ -103,17 +140,27 @@ class HuberRegressor(PrivateRegressor):
     threshold: float = 0.5
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class QuantileRegressor(PrivateRegressor):
     """Linear regression to a quantile: `problems/quantile_regression.py`.
-
-    Further options are those of the other regressors.
 
     Parameters
     ----------
     quantile : float
+        Between 0 and 1; 0.5 is the median.
     width : float
         Of the smoothed kink, for a target between -1 and 1.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.ones((4000, 1))
+    >>> model = dp.QuantileRegressor(epsilon=5.0, quantile=0.9, bounds=(0, 100), seed=0)
+    >>> above = rng.uniform(0, 100, 4000) > model.fit(X, rng.uniform(0, 100, 4000)).predict(X)
+    >>> bool(0.05 < above.mean() < 0.15)
+    True
     """
 
     problem = "quantile_regression"

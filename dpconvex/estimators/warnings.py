@@ -11,7 +11,7 @@ from sklearn.utils import get_tags
 
 from dpconvex.errors import PrivacyWarning
 
-__all__ = ["warn_of_clones", "warn_of_pipelines"]
+__all__ = ["steps_before", "warn_of_clones", "warn_of_pipelines"]
 
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
 DEPTH = 12

@@ -2,14 +2,14 @@
 
 Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
 multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
-loss: in NumPy, or, on an accelerator or where there are many, compiled, with the records on the device.
+loss: in NumPy, or, on devices or where there are many, compiled.  Of records in partitions each partition is one batch,
+wherever it lies.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,21 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.block_engine import BlockEngine
-from dpconvex.evaluation.clipping import GradientNorms, gradient_norms
+from dpconvex.evaluation.clipped_engine import ClippedEngine
+from dpconvex.evaluation.clipping import gradient_norms
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
+from dpconvex.evaluation.devices import current, has_accelerator
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.lowered_template import lower_template
+from dpconvex.evaluation.partitions import PartitionEngine, Program
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.whole_losses import WholeLosses
 from dpconvex.geometry.quadratics import Quadratic
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
 __all__ = ["BatchedLoss", "batched_loss"]
@@ -38,6 +43,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
+# Second moments of so many monomials are made.
+LARGEST_GRAM = 2000
 
 
 class BatchedLoss:
@@ -57,27 +64,37 @@ class BatchedLoss:
     [-0.5, 0.5]
     """
 
-    def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
-        self.space = space
+    def __init__(
+        self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
+    ) -> None:
+        self._template, self.space = template, space
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
+        self._engine: BlockEngine | WholeLosses | DeviceEngine | PartitionEngine
+        if isinstance(batch, PartitionedBatch):
+            self.engine, self._engine = "partitions", PartitionEngine(Program(template, space, batched_loss), batch)
+            return
         if engine is None:
-            engine = "device" if on_accelerator(batch) else "blocks"
+            engine = "device" if on_devices(batch) else "blocks"
         # Without records there are no blocks; whole losses have no groups then, and add up nothing.
         form = leaf_form(template, space) if engine == "blocks" and batch.size else None
         if form is None and engine == "blocks":
             engine = "device" if batch.size * space.dim >= PAYS and installed() else "whole"
         self.engine = engine
-        self._engine: BlockEngine | WholeLosses | DeviceEngine
         if form is not None:
-            self._engine = BlockEngine(form, batch)
+            self._engine = BlockEngine(form, batch, steady)
         else:
             self._engine = DeviceEngine(self._lowered, space, batch) if engine == "device" else self._whole
 
     @cached_property
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
+
+    def begin(self, passes: int = 0) -> None:
+        """Begin a fit, or go on after so many passes: which functions run depends on these, not on other fits."""
+        if isinstance(self._engine, BlockEngine):
+            self._engine.work = passes * self._engine.work_of_a_pass
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
@@ -94,13 +111,16 @@ class BatchedLoss:
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
         theta = np.asarray(theta, dtype=float)
-        if isinstance(self._engine, BlockEngine) and self._norms is not None:
-            return self._engine.clipped_gradient(theta, clip, self._norms, chosen)
-        return self._whole.clipped_gradient(theta, clip, chosen)
+        return self._clipped.clipped_gradient(theta, clip, chosen)
 
     @cached_property
-    def _norms(self) -> GradientNorms | None:
-        return gradient_norms(self._engine.form) if isinstance(self._engine, BlockEngine) else None
+    def _clipped(self) -> ClippedEngine | WholeLosses | PartitionEngine:
+        """What sums clipped gradients: which it is does not depend on the records."""
+        if isinstance(self._engine, PartitionEngine):
+            return self._engine
+        form = leaf_form(self._template, self.space) if self.size else None
+        norms = None if form is None else gradient_norms(form)
+        return self._whole if form is None or norms is None else ClippedEngine(form, self.batch, norms)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
@@ -109,9 +129,29 @@ class BatchedLoss:
     def hessian(self, theta: Array) -> Array | None:
         """Hessian of the sum of the losses, shape (dim, dim); None if products with directions are all there is."""
         engine = self._engine
+        if isinstance(engine, PartitionEngine):
+            return engine.hessian(np.asarray(theta, dtype=float))
         if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
+
+    def gram(self, theta: Array) -> Gram | None:
+        """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
+
+        Every part of it is a sum over the records, or a mean.
+        """
+        engine = self._engine
+        return (
+            engine.gram(np.asarray(theta, dtype=float)) if np.isfinite(self.gram_passes) and has_gram(engine) else None
+        )
+
+    @property
+    def gram_passes(self) -> float:
+        """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
+        engine = self._engine
+        if not has_gram(engine) or engine.form is None or len(engine.form.monomials) > LARGEST_GRAM:
+            return np.inf
+        return engine.gram_passes
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
@@ -157,25 +197,27 @@ class BatchedLoss:
         return np.asarray(self._lowered.lift.T @ whole)
 
 
-_KNOWN: WeakKeyDictionary[Batch, dict[tuple[Any, ...], BatchedLoss]] = WeakKeyDictionary()
+def has_gram(engine: Any) -> TypeGuard[BlockEngine | PartitionEngine]:
+    """Whether an engine knows the forms of the losses."""
+    return isinstance(engine, BlockEngine | PartitionEngine)
 
 
-def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
-    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
-    key = (id(lower_template(template, space)), *(block.variable for block in space.blocks.values()))
-    known = _KNOWN.setdefault(batch, {})
+def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:
+    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once.
+
+    A steady one returns the same bits for equal parameters, whatever it was asked for before.
+    """
+    key = (id(lower_template(template, space)), steady, current(), *(block.variable for block in space.blocks.values()))
+    known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
-        known[key] = BatchedLoss(template, space, batch)
+        known[key] = BatchedLoss(template, space, batch, steady=steady)
     return known[key]
 
 
-def on_accelerator(batch: Batch) -> bool:
-    """Whether the records should lie on a device other than the processor: there is one, and they are dense arrays."""
+def on_devices(batch: Batch) -> bool:
+    """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
     columns = batch.fields.values()
-    if not all(isinstance(column, np.ndarray) for column in columns) or sum(c.size for c in columns) < LARGE:
+    if not all(isinstance(column, np.ndarray | Stored) for column in columns):
         return False
-    if not installed():
-        return False
-    import jax
-
-    return bool(jax.default_backend() != "cpu")
+    large = sum(int(np.prod(column.shape, dtype=np.int64)) for column in columns) >= LARGE
+    return current().asked or (large and has_accelerator())

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import Pairwise, SparseRows
-from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
+from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
@@ -25,8 +25,8 @@ __all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-Chosen = NDArray[np.bool_]
 Block = dict[str, Any]
+T = TypeVar("T")
 
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; or it takes
 # about so many multiplications, some milliseconds, so that several threads find work; but a block has at least so many records,
@@ -38,6 +38,14 @@ LARGE = 2**17
 # Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
 # import JAX and to compile takes about a second.
 PAYS = 1e8
+# So many passes are expected of a sum whose bits must not depend on how many there were.
+MANY = 100
+# How losses of several forms bend is asked of about so many forms of records.
+SAMPLE = 2**14
+# So many numbers are multiplied for second moments while one is for an evaluation.
+PRODUCTS = 25
+# So many monomials of records are made at a time for their second moments: two megabytes.
+TABLE = 2**18
 
 
 def padded_size(count: int) -> int:
@@ -53,7 +61,7 @@ def padded_size(count: int) -> int:
 class BlockEngine:
     """Sums over blocks of records that are read where they lie."""
 
-    def __init__(self, form: LeafForm, batch: Batch) -> None:
+    def __init__(self, form: LeafForm, batch: Batch, steady: bool = False) -> None:
         keep_memory()
         self.form = form
         self.batch = batch
@@ -62,16 +70,21 @@ class BlockEngine:
         self.large = self._size() >= LARGE
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
-        self.work = 0.0
-        self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
+        self.work, self.steady = 0.0, steady
+        self._moments: Array | None = None  # the second moments of the monomials, once somebody has asked for them
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
             name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
             for name, column in batch.fields.items()
             if sp.issparse(column)
         }
-        self.kinds = kinds_of(form, np.flatnonzero(np.bincount(batch.group)))
+        self.kinds = kinds_of(form, self._labels())
+        self.work_of_a_pass = float(batch.size * max(kind.outer.entries for kind in self.kinds))
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
+
+    def _labels(self) -> Indices:
+        """Numbers of the labels that are prepared: those that occur."""
+        return np.flatnonzero(np.bincount(self.batch.group))
 
     def _size(self) -> int:
         """Numbers in the records, as they are stored."""
@@ -128,26 +141,31 @@ class BlockEngine:
 
     def _sums(self, function: Callable[[int, Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
+        # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
+        fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
+        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
+        for value, part in self._each(function, alone=fetching):
+            total += value
+            slope.add(part)
+        return total, np.asarray(self.form.map.T @ slope.value.ravel())
 
-        def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> tuple[float, Array]:
+    def _each(self, function: Callable[[int, Block, Indices, list[Share]], T], alone: bool = False) -> Iterator[T]:
+        """Yield a function of blocks, in their order; by one thread alone or as many as there are."""
+
+        def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> T:
             return function(number, read(), group, shares)
 
-        total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
         with one_blas_thread() if self.large else nullcontext(1) as threads:
-            # Single forms of records as they lie in memory take no longer than to fetch these, which threads do not speed up.
-            fetching = isinstance(self.design, LinearDesign) and self.form.forms == 1
-            workers = 1 if fetching else min(threads, len(self.plan))
-            for value, part in in_order((partial(task, k, *block) for k, block in enumerate(self._blocks())), workers):
-                total += value
-                slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
+            workers = 1 if alone else min(threads, len(self.plan))
+            yield from in_order((partial(task, k, *block) for k, block in enumerate(self._blocks())), workers)
 
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
     def _pass(self) -> bool:
         """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        self.work += self.batch.size * max(kind.outer.entries for kind in self.kinds)
+        work = self.work_of_a_pass
+        self.work = work * MANY if self.steady else self.work + work
         return self.work > PAYS and installed()
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -159,26 +177,6 @@ class BlockEngine:
             return total, self.design.backward(block, gradient)
 
         return self._sums(one)
-
-    def clipped_gradient(self, theta: Array, clip: float, norms: GradientNorms, chosen: Chosen | None) -> Array:
-        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        coefficients, fast = self._coefficients(theta), self._pass()
-
-        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            if number not in self._lengths:
-                self._lengths[number] = norms.lengths(self.design, block, len(group))
-            lengths = self._lengths[number]
-            if chosen is not None:
-                rows = np.flatnonzero(chosen[number * self.step : number * self.step + len(group)])
-                if not len(rows):
-                    return 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
-                block, group, lengths = {name: c[rows] for name, c in block.items()}, group[rows], lengths[:, rows]
-                shares = self._shares(group)
-            with np.errstate(all="ignore"):
-                _, gradient = self._slopes(coefficients, fast, block, group, shares)
-                return 0.0, self.design.backward(block, clipped(gradient, norms.squares(gradient, lengths), clip))
-
-        return self._sums(one)[1]
 
     def _slopes(
         self, coefficients: Array, fast: bool, block: Block, group: Indices, shares: list[Share]
@@ -246,6 +244,61 @@ class BlockEngine:
                         total[other, :, number] += self.design.backward(block, rows * weights)
         whole = total.reshape(forms * monomials, -1)
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
+
+    def gram(self, theta: Array) -> Gram:
+        """See `Gram`."""
+        coefficients, forms = self._coefficients(theta), self.form.forms
+        if forms > 1:
+            if self._moments is None:
+                self._moments = self._weighted(None)
+            return Gram(self._mean_bend(coefficients), self._moments, self.form.map, exact=False)
+        return Gram(np.ones((1, 1)), self._weighted(coefficients), self.form.map, exact=True)
+
+    @property
+    def gram_passes(self) -> float:
+        """How many evaluations `gram` takes as long as, about: numbers that are multiplied, in a faster product."""
+        monomials = len(self.form.monomials)
+        if not isinstance(self.design, LinearDesign):
+            return 2 + monomials / (PRODUCTS * self.form.forms)
+        columns = self.batch.fields.values()
+        read = self._size() + sum(c.nnz for c in columns if sp.issparse(c))  # sparse ones take twice as long
+        return 2 + monomials**2 * self.batch.size / (PRODUCTS * self.form.forms * read)
+
+    def _weighted(self, coefficients: Array | None) -> Array:
+        """Sum of the second moments of the monomials; with coefficients of one form, weighted with the curvature by it."""
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
+            roots = None
+            if coefficients is not None:
+                values = self.design.forward(block, coefficients, len(group))
+                bent = self._bent(block, group, shares, (values, np.ones_like(values)), False)
+                roots = np.sqrt(np.maximum(bent, 0.0)).T
+            total = np.zeros((self.design.count, self.design.count))
+            step = max(TABLE // self.design.count, 1)
+            for some in (slice(start, start + step) for start in range(0, len(group), step)):
+                table = self.design.table({name: column[some] for name, column in block.items()}, len(group[some]))
+                if roots is not None:
+                    table *= roots[some]
+                total += table.T @ table
+            return total
+
+        return np.asarray(sum(self._each(one)))
+
+    def _mean_bend(self, coefficients: Array) -> Array:
+        """Mean over some records of the Hessians of their losses by the forms."""
+        forms = len(coefficients)
+        every = max(self.batch.size * forms // SAMPLE, 1)
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[Array, int]:
+            rows = np.arange(0, len(group), every)
+            some, labels = {name: column[rows] for name, column in block.items()}, group[rows]
+            values, share = self.design.forward(some, coefficients, len(rows)), self._shares(labels)
+            units = np.eye(forms)[:, :, None] * np.ones(len(rows))
+            return np.stack([self._bent(some, labels, share, (values, u), False).sum(axis=1) for u in units]), len(rows)
+
+        parts = list(self._each(one))
+        total = np.asarray(sum(part for part, _ in parts)) / sum(count for _, count in parts)
+        return (total + total.T) / 2
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

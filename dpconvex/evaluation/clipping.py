@@ -4,6 +4,9 @@ A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and 
 ``(g (x) m)' N (g (x) m)``, ``N = map map'``.  The block of N that belongs to two monomials is, for nearly every loss, a
 multiple of one small matrix G (or of one of few), so the squared norm is a sum of few products ``(g' G g) (m' M m)``: the second
 factor does not depend on the parameters, and is computed once.
+
+All of this is done for ``Q g``, ``T m`` and ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which
+no row of ``S map`` is longer than 4.  So what rounding does is small next to each monomial's own part, whatever its units.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.summation import inner_products
 from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.shared_forms import LeafForm
 
@@ -26,7 +30,8 @@ Array = NDArray[np.float64]
 # More matrices G than this, or more monomials where a matrix M is not diagonal, are left to losses as they are.
 MOST_PATTERNS, MOST_MONOMIALS = 16, 1000
 # Blocks that agree to so many digits are multiples of one matrix.  What that and rounding can take off a squared norm is added
-# to it, as this fraction of a bound on the sum of its absolute terms: a norm may be a little too large, never too small.
+# to it, as this fraction of a bound on the sum of its absolute terms, which are those of scaled gradients and monomials: a norm
+# may be a little too large, never too small.
 DIGITS, SLACK = 12, 2.0**-36
 # So many rows of a factor of M are multiplied with monomials at a time.
 TOGETHER = 64
@@ -49,16 +54,17 @@ class Pattern:
         if (self.forms == alike).all():
             own = (first - other) * np.einsum("ij,ij->j", gradient, gradient)
             return np.asarray(own + other * gradient.sum(axis=0) ** 2 if other else own)
-        return np.einsum("ij,ij->j", self.forms @ gradient, gradient)
+        return np.einsum("ij,ij->j", inner_products(self.forms, gradient), gradient)
 
 
 class GradientNorms:
     """Squared norms of gradients, rounded up, from gradients by the forms."""
 
-    def __init__(self, patterns: list[Pattern], bound: float) -> None:
+    def __init__(self, patterns: list[Pattern], bound: float, forms: Array, monomials: Array) -> None:
         self.patterns = patterns
-        self.added = bound * (SLACK + len(patterns[0].forms) * 10.0**-DIGITS)
-        self.single = all(len(pattern.forms) == 1 for pattern in patterns)
+        self.forms = None if (forms == 1).all() else forms[:, None]
+        self.added = bound * (SLACK + len(forms) * 10.0**-DIGITS) * monomials**2
+        self.single = len(forms) == 1
 
     def lengths(self, design: Design, block: Mapping[str, Any], size: int) -> Array:
         """Return ``m' M m`` for each pattern and record, and below them what covers rounding, shape (patterns + 1, records).
@@ -68,21 +74,23 @@ class GradientNorms:
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
         count = next(len(p.diagonal) if p.diagonal is not None else p.factor.shape[1] for p in self.patterns)  # type: ignore[union-attr]
         rows = [np.zeros(count) if p.diagonal is None else p.diagonal for p in self.patterns]
-        found = design.forward(squared, np.array([*rows, np.full(count, self.added)]), size)
+        found = design.forward(squared, np.array([*rows, self.added]), size)
         for k, pattern in enumerate(self.patterns):
             if pattern.factor is None or pattern.signs is None:
                 continue
             for start in range(0, len(pattern.factor), TOGETHER):
                 some = slice(start, start + TOGETHER)
-                found[k] += pattern.signs[some] @ design.forward(block, pattern.factor[some], size) ** 2
+                squares = design.forward(block, pattern.factor[some], size) ** 2
+                found[k] += inner_products(pattern.signs[None, some], squares)[0]
         if self.single:
-            return np.asarray([*(p.forms[0, 0] for p in self.patterns), 1.0] @ found)[None]
+            return inner_products(np.array([[*(p.forms[0, 0] for p in self.patterns), 1.0]]), found)
         return found
 
     def squares(self, gradient: Array, lengths: Array) -> Array:
         """Return squared norms, shape (records,)."""
         if self.single:
             return np.asarray(lengths[0] * gradient[0] ** 2)
+        gradient = gradient if self.forms is None else gradient * self.forms
         total = lengths[-1] * np.einsum("ij,ij->j", gradient, gradient)
         for pattern, length in zip(self.patterns, lengths, strict=False):
             total += length * pattern.quadratic(gradient)
@@ -102,7 +110,9 @@ def clipped(gradient: Array, squares: Array, clip: float) -> Array:
 def gradient_norms(form: LeafForm) -> GradientNorms | None:
     """Find the patterns of a template's forms; None if there are too many."""
     forms, count = form.forms, len(form.monomials)
-    table = sp.coo_array(form.map @ form.map.T)
+    scale_of_forms, scale_of_monomials = scales(form.map, forms, count)
+    scaled = sp.diags_array(1 / np.outer(scale_of_forms, scale_of_monomials).ravel()) @ form.map
+    table = sp.coo_array(scaled @ scaled.T)
     table.sum_duplicates()
     (f, j), (g, k) = (np.divmod(index, count) for index in table.coords)
     upper = j <= k
@@ -130,17 +140,33 @@ def gradient_norms(form: LeafForm) -> GradientNorms | None:
         entries = sp.coo_array((weights / 2, (row[mine], column[mine])), shape=(count, count))
         matrix = sp.csr_array(entries + entries.T)
         bound += float(np.abs(pattern.reshape(forms, forms)).sum(axis=1).max() * abs(matrix).sum(axis=1).max())
-        found.append(pattern_of(pattern.reshape(forms, forms), matrix))
-    return None if any(p is None for p in found) else GradientNorms([p for p in found if p is not None], bound)
+        found.append(pattern_of(pattern.reshape(forms, forms), matrix, scale_of_monomials))
+    if any(p is None for p in found):
+        return None
+    return GradientNorms([p for p in found if p is not None], bound, scale_of_forms, scale_of_monomials)
 
 
-def pattern_of(forms: Array, matrix: sp.csr_array) -> Pattern | None:
-    """Write a symmetric matrix of monomials as its diagonal, or in factors."""
+def scales(table: sp.csr_array, forms: int, count: int) -> tuple[Array, Array]:
+    """Return powers of two, for each form and for each monomial, whose products are no less than a quarter of the rows' norms."""
+    norms = np.sqrt(np.asarray((table * table).sum(axis=1)).ravel()).reshape(forms, count)
+    largest = norms.max(axis=0)
+    parts = norms / np.where(largest > 0, largest, 1.0)
+    return power_of_two(parts.max(axis=1)), power_of_two(largest)
+
+
+def power_of_two(values: Array) -> Array:
+    """Return the power of two next below each value, 1 for 0; it rounds nothing, and dividing by it overflows nowhere."""
+    return np.asarray(np.where(values > 0, np.exp2(np.maximum(np.frexp(values)[1] - 1.0, -400.0)), 1.0))
+
+
+def pattern_of(forms: Array, matrix: sp.csr_array, scale: Array) -> Pattern | None:
+    """Write a symmetric matrix of scaled monomials as its diagonal, or in factors, for monomials as they are."""
     diagonal = matrix.diagonal()
     if matrix.nnz == np.count_nonzero(diagonal):
-        return Pattern(forms, diagonal)
+        return Pattern(forms, diagonal * scale**2)
     if matrix.shape[0] > MOST_MONOMIALS:
         return None
     values, vectors = np.linalg.eigh(matrix.toarray())
     kept = np.abs(values) > 1e-14 * np.abs(values).max()
-    return Pattern(forms, None, np.sqrt(np.abs(values[kept]))[:, None] * vectors[:, kept].T, np.sign(values[kept]))
+    factor = np.sqrt(np.abs(values[kept]))[:, None] * vectors[:, kept].T * scale
+    return Pattern(forms, None, factor, np.sign(values[kept]))

@@ -124,7 +124,6 @@ class Compiled:
     value_and_gradient: Callable[..., Any]
     hessian_product: Callable[..., Any]
     record_values: Callable[..., Any]
-    record_gradients: Callable[..., Any]
 
 
 @lru_cache(maxsize=128)
@@ -141,10 +140,8 @@ def compiled(program: Program) -> Compiled:
         return xp.sum(weights * each(entries, fields, constants, len(weights)))
 
     def summed(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
-        if not fields:  # the loss of this group does not read the record
-            return jax.value_and_grad(total)(entries, fields, weights, constants)
         of_pieces = jax.vmap(jax.value_and_grad(total), in_axes=(None, 0, 0, None))
-        return sum_of_pieces(lambda f, w: of_pieces(entries, f, w, constants), (fields, weights), entries.size)
+        return sum_of_pieces(lambda f, w: of_pieces(entries, f, w, constants), (fields, weights))
 
     def curvature(entries: Any, direction: Any, fields: Any, weights: Any, constants: Any) -> Any:
         slope = jax.grad(total)
@@ -153,13 +150,7 @@ def compiled(program: Program) -> Compiled:
     def values(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
         return each(entries, fields, constants, len(weights))
 
-    def gradients(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
-        def all_of(repeated: Any) -> Any:
-            return xp.sum(xp.reshape(table(program, repeated, fields, constants), -1) * xp.ones(len(weights)))
-
-        return jax.grad(all_of)(xp.broadcast_to(entries[:, None], (*entries.shape, len(weights)))).T
-
-    return Compiled(jax.jit(summed), jax.jit(curvature), jax.jit(values), jax.jit(gradients))
+    return Compiled(jax.jit(summed), jax.jit(curvature), jax.jit(values))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,45 +7,30 @@ from typing import Any
 
 from dpconvex.core.summation import PIECE, pairwise
 
-__all__ = ["sum_of_pieces"]
+__all__ = ["records_at_once", "sum_of_pieces"]
 
 # Gradients of pieces that are held at a time have so many numbers.
 HELD = 2**21
 
 
-def sum_of_pieces(function: Callable[..., tuple[Any, Any]], records: Any, width: int) -> tuple[Any, Any]:
-    """Sum a value and a gradient over records, in pieces."""
+def records_at_once(size: float, width: int) -> int:
+    """Return the number of records that are summed at once: at most `size`, whole pieces, a power of two of them.
+
+    >>> records_at_once(1000, 5), records_at_once(1e9, 2**20), records_at_once(7, 5)
+    (512, 256, 128)
+    """
+    pieces = int(min(size / PIECE, HELD / max(width, 1)))
+    return PIECE << max(pieces.bit_length() - 1, 0)
+
+
+def sum_of_pieces(function: Callable[..., tuple[Any, Any]], records: Any) -> tuple[Any, Any]:
+    """Sum a value and a gradient over records: a piece with a call of `function`, and the pieces in pairs."""
     import jax
 
     size = len(jax.tree.leaves(records)[0])
     count = 1
     while size // count > PIECE and size % (2 * count) == 0:
         count *= 2
-    together = min(count, 1 << max(0, (HELD // max(width, 1)).bit_length() - 1))
-
-    def summed(pieces: Any) -> tuple[Any, Any]:
-        value, gradient = function(*pieces)
-        return pairwise(value), pairwise(gradient)
-
-    def cut(array: Any) -> Any:
-        return array.reshape((count // together, together, size // count, *array.shape[1:]))
-
-    pieces = jax.tree.map(cut, records)
-    first = summed(jax.tree.map(lambda array: array[0], pieces))
-    if count == together:
-        return first
-    start = first, jax.tree.map(jax.numpy.zeros_like, first)
-    rest = jax.tree.map(lambda array: array[1:], pieces)
-    (total, lost), _ = jax.lax.scan(lambda sums, part: (compensated(*sums, summed(part)), None), start, rest)
-    return total[0] + lost[0], total[1] + lost[1]
-
-
-def compensated(total: Any, lost: Any, term: Any) -> tuple[Any, Any]:
-    """Add a pair of arrays to another, and what rounding takes from the sums to a third (D. Knuth's error-free sum)."""
-    sums, errors = [], []
-    for a, b, error in zip(total, term, lost, strict=True):
-        s = a + b
-        back = s - a
-        sums.append(s)
-        errors.append(error + ((a - (s - back)) + (b - back)))
-    return tuple(sums), tuple(errors)
+    pieces = jax.tree.map(lambda array: array.reshape((count, size // count, *array.shape[1:])), records)
+    value, gradient = function(*pieces)
+    return pairwise(value), pairwise(gradient)

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import inner_products, sparse_rows, transposed_product
+from dpconvex.core.summation import apart, inner_products, products_apart, sparse_rows, transposed_product
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.language.columns import flattened
 
@@ -31,12 +31,18 @@ STREAMED = 32, 112
 class Design(Protocol):
     """Monomials of a block of records, times matrices."""
 
+    count: int
+
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
         """Return forms, shape (forms, size), from coefficients, shape (forms, monomials)."""
         ...
 
     def backward(self, block: Block, gradient: Array) -> Array:
         """Return the gradient with respect to the coefficients from that with respect to the forms."""
+        ...
+
+    def table(self, block: Block, size: int) -> Array:
+        """Return the monomials themselves, shape (size, monomials)."""
         ...
 
 
@@ -92,11 +98,24 @@ class LinearDesign:
         result[:, -1] = gradient.sum(axis=1)
         return result
 
+    def table(self, block: Block, size: int) -> Array:
+        """See `Design`."""
+        result = np.ones((size, self.count))
+        for name, (place, column, width) in self.places.items():
+            rows = flattened(block[name])
+            if sp.issparse(rows):
+                rows = rows.toarray()
+            whole = len(column) == width and (np.diff(column) == 1).all() and (np.diff(place) == 1).all()
+            result[:, slice(place[0], place[-1] + 1) if whole else place] = rows if whole else rows[:, column]
+        return result
+
 
 def product(rows: Any, weights: Array, stream: bool = False) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records); with `stream`, of records that come from memory, not from a cache."""
     if sp.issparse(rows):
         return sparse_rows(rows).product(weights)
+    if apart():
+        return products_apart(weights, rows)
     if len(weights) == 1 and stream and STREAMED[0] <= rows.shape[1] <= STREAMED[1]:
         return np.einsum("ij,j->i", rows, weights[0])[None]
     return inner_products(weights, rows.T)

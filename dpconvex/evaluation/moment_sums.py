@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.polynomial import numbered_rows
+from dpconvex.evaluation.partitions import added_up
+from dpconvex.evaluation.threads import one_blas_thread
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
-from dpconvex.language.record import Batch
 
 __all__ = ["moment_sums", "record_moments"]
 
@@ -23,6 +25,9 @@ BLOCK = 4096
 
 def moment_sums(moments: Moments, batch: Batch) -> Array:
     """Return the sums over all records, shape (moments,)."""
+    if isinstance(batch, PartitionedBatch):
+        found = added_up(batch, moments_of, batch.place.share(moments))
+        return np.zeros(moments.count) if found is None else np.asarray(found)
     adders = [Adder(kind) for kind in moments.kinds]
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
     for scalars, group in scalar_blocks(batch):
@@ -30,6 +35,12 @@ def moment_sums(moments: Moments, batch: Batch) -> Array:
             total += adder.sums(scalars, group)
     scaled = [(total * kind.factors[:, None]).ravel() for total, kind in zip(totals, moments.kinds, strict=True)]
     return np.concatenate([np.zeros(0), *scaled])
+
+
+def moments_of(batch: Batch, moments: Moments) -> Array:
+    """Return the sums over a partition."""
+    with one_blas_thread():
+        return moment_sums(moments, batch)
 
 
 def record_moments(moments: Moments, batch: Batch) -> Array:

@@ -77,6 +77,7 @@ class PairDesign:
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         self.count = len(monomials)
         self.scalars = Scalars(monomials, fields)
+        self.factors_of = self.scalars.numbered(monomials)
 
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
         """See `Design`."""
@@ -96,6 +97,12 @@ class PairDesign:
             )
         return np.asarray(total.value)
 
+    def table(self, block: Block, size: int) -> Array:
+        """See `Design`."""
+        scalars = self.scalars.read(block, size)  # its last row is one, which -1 stands for
+        first, second = self.factors_of.T
+        return np.ascontiguousarray((scalars[first] * scalars[second]).T)
+
     def _forms(self, coefficients: Array) -> Callable[[Array], Array]:
         """Return a function from the scalars of few records to their forms."""
         raise NotImplementedError
@@ -112,13 +119,13 @@ class QuadraticDesign(PairDesign):
 
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         super().__init__(monomials, fields)
-        self.pieces = pieces(self.scalars.numbered(monomials))
+        self.pieces = pieces(self.factors_of)
 
     def _forms(self, coefficients: Array) -> Callable[[Array], Array]:
         def forms(few: Array) -> Array:
             total, room = Pairwise(0.0), np.empty((TOGETHER, few.shape[1]))
             for low, high, factors in self.pieces:
-                total.add(coefficients[:, low:high] @ products(few, factors, room))
+                total.add(inner_products(coefficients[:, low:high], products(few, factors, room)))
             return np.asarray(total.value + coefficients[:, -1:])
 
         return forms
@@ -196,7 +203,7 @@ class FactoredDesign(PairDesign):
 
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         super().__init__(monomials, fields)
-        pairs = self.scalars.numbered(monomials)[:-1]
+        pairs = self.factors_of[:-1]
         self.linear = np.flatnonzero(pairs[:, 0] < 0)
         self.linear_column = pairs[self.linear, 1]
         firsts = np.unique(pairs[pairs[:, 0] >= 0, 0])

@@ -58,7 +58,7 @@ class Kind:
         ):
             return None
         found = []
-        for entry in range(len(self.labels[0].combine)):
+        for entry in range(self.labels[0].combine.shape[0]):
             scale = np.array([label.combine[entry, 0] for label in self.labels])
             shift = np.array([s[entry] for s in known] or [0.0])
             found.append(Affine(*(t[0] if (t == t[0]).all() else t[self.place[group]] for t in (scale, shift))))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["in_order", "keep_memory", "one_blas_thread"]
+__all__ = ["in_order", "keep_memory", "one_blas_thread", "share_processors"]
 
 T = TypeVar("T")
 
@@ -39,6 +39,13 @@ def controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
+
+
+def share_processors(workers: int) -> None:
+    """Let the libraries of this process use no more threads than its part of the processors."""
+    libraries = controller()
+    threads = max((found["num_threads"] or 1 for found in libraries.info()), default=1)
+    libraries.limit(limits=min(threads, max((os.cpu_count() or 1) // workers, 1)))
 
 
 class Limit:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.summation import PIECE, Pairwise, in_pieces
+from dpconvex.core.summation import PIECE, Pairwise, each_apart, filled, in_pieces
 from dpconvex.evaluation.clipping import clipped
 from dpconvex.evaluation.derivatives import gradient, hessian_product, values
 from dpconvex.evaluation.lowered_template import LoweredTemplate
@@ -39,9 +39,12 @@ class WholeLosses:
         return np.asarray(self.lift @ theta)[:, None]
 
     def _pieces(
-        self, theta: Array, chosen: NDArray[np.bool_] | None = None
+        self, theta: Array, chosen: NDArray[np.bool_] | None = None, whole: bool = False
     ) -> Iterator[tuple[Lowered, Indices, dict[Expression, Any], int]]:
-        """Yield programs, records, what stands in the slots, and how many records that is: one if it is the same for all."""
+        """Yield programs, records, what stands in the slots, and how many records that is: one if it is the same for all.
+
+        If it is to be whole `LANES` of them, the last record is repeated.
+        """
         entries = self._entries(theta)
         for lowered, everyone in self._groups:
             rows = everyone if chosen is None else everyone[chosen[everyone]]
@@ -50,9 +53,10 @@ class WholeLosses:
             step = PIECE * max(CACHED // (PIECE * max(len(lowered.place), 1)), 1)
             for start in range(0, len(rows), step if lowered.fields else len(rows)):
                 some = rows[start : start + step] if lowered.fields else rows
-                fields = {name: self.batch.fields[name][some] for name in lowered.fields}
+                read = filled(some) if whole else some
+                fields = {name: self.batch.fields[name][read] for name in lowered.fields}
                 leaves = lowered.leaves(entries[lowered.place], fields)
-                yield lowered, some, leaves, len(some) if lowered.fields else 1
+                yield lowered, some, leaves, len(read) if lowered.fields else 1
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
@@ -64,13 +68,18 @@ class WholeLosses:
         return total, np.asarray(self.lift.T @ slope.value)
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
-        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only.
+
+        Each is computed to the same bits whatever records are beside it.
+        """
         total = Pairwise(np.zeros(self.lift.shape[1]))
-        for lowered, rows, leaves, count in self._pieces(theta, chosen):
-            with np.errstate(all="ignore"):
-                slopes = np.asarray(self.lift[lowered.place].T @ gradient(lowered.program, leaves, count)[1])
-                slopes = clipped(slopes, np.einsum("ij,ij->j", slopes, slopes) * (1 + ROUNDED), clip)
-            total.add(len(rows) // count * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0])
+        with each_apart():
+            for lowered, rows, leaves, count in self._pieces(theta, chosen, whole=True):
+                with np.errstate(all="ignore"):
+                    slopes = np.asarray(self.lift[lowered.place].T @ gradient(lowered.program, leaves, count)[1])
+                    slopes = clipped(slopes, np.einsum("ij,ij->j", slopes, slopes) * (1 + ROUNDED), clip)
+                times, slopes = (1, slopes[:, : len(rows)]) if lowered.fields else (len(rows), slopes)
+                total.add(times * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0])
         return np.asarray(total.value)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
+from dpconvex.language.file_rows import FileRows
 
 __all__ = [
     "Chunks",
@@ -90,9 +91,9 @@ class Gate(Protocol):
 
 
 class Stored:
-    """A numeric array that stays as it is: each block is copied to float64 and checked whenever it is read."""
+    """An array, or what reads like one, that stays as it is: each block is copied to float64 and checked whenever it is read."""
 
-    def __init__(self, array: NDArray[Any], gate: Gate) -> None:
+    def __init__(self, array: Any, gate: Gate) -> None:
         self.array = array
         self.gate = gate
 
@@ -109,6 +110,8 @@ class Stored:
 
     def __getitem__(self, rows: Any) -> Array:
         """Return the records of a slice or of an array of indices."""
+        if isinstance(self.array, FileRows) and isinstance(rows, slice):
+            return self.gate(self.array.part(rows))
         return self.gate(self.array[rows])
 
 

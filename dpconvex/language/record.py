@@ -8,64 +8,24 @@ record outside its domain is an error (or is projected, on request), never an an
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from copy import copy, deepcopy
-from dataclasses import dataclass
+from copy import deepcopy
 from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
+from dpconvex.language.partitions import Partitions, partitions_of
 from dpconvex.language.validation import check_column, check_labels, held
 
 __all__ = ["Batch", "Record"]
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Records that passed the check: fields and the group (combination of discrete values) of each.
-
-    Attributes
-    ----------
-    fields : dict
-        Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column of
-        `dpconvex.language.columns` that turns what it is asked for into float64.
-    group : ndarray of int, shape (n,)
-        Index into ``Record.combinations``.
-    """
-
-    fields: dict[str, Any]
-    group: NDArray[np.int64]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
-        """Return a batch of its own of the same records: what nobody can write to is shared."""
-        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
-
-    @property
-    def size(self) -> int:
-        """Number of records."""
-        return len(self.group)
-
-    def rows(self, group: int) -> NDArray[np.int64]:
-        """Return the indices of the records of one group, shape (m,)."""
-        return np.flatnonzero(self.group == group)
-
-
-def shared(column: Any) -> Any:
-    """Return a column of the same records as an object of its own."""
-    if isinstance(column, np.ndarray):
-        return frozen(column)
-    if sp.issparse(column):
-        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
-        return sp.csr_array(parts, shape=column.shape)
-    return copy(column)  # its gate and its source are the same
 
 
 class Checked(Mapping[str, Any]):
@@ -74,6 +34,13 @@ class Checked(Mapping[str, Any]):
     def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
         self.record, self.data, self.clip = record, data, clip
         self.batch = record.validate(data, clip=clip, empty=True)
+
+    @classmethod
+    def made(cls, record: Record, batch: Batch, clip: bool) -> Checked:
+        """Return records that were made of checked ones."""
+        data = cls.__new__(cls)
+        data.record, data.data, data.clip, data.batch = record, {}, clip, batch
+        return data
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]
@@ -144,6 +111,9 @@ class Record:
     def __repr__(self) -> str:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return record_of, (dict(self.fields),)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Record:
         """Return a record of its own; mappings that cannot be written to are copied as what they show."""
         copied = object.__new__(type(self))
@@ -161,7 +131,7 @@ class Record:
         data : mapping of str to array_like
             One entry per field: continuous ones of shape (n, *shape), discrete ones of shape (n,).  Arrays of up to a gibibyte
             and SciPy's sparse matrices are copied; larger arrays, memory-mapped ones and `Chunks` stay where they are, and every
-            block of them is copied and checked whenever it is read.
+            block of them is copied and checked whenever it is read.  Or data in partitions: see `Partitions`.
         clip : bool
             Project continuous fields onto their domain instead of raising.  The projection treats each record alone.
         empty : bool
@@ -178,17 +148,33 @@ class Record:
             are allowed to be missing.
         """
         known = isinstance(data, Checked) and data.record is self and data.clip == clip
-        batch = data.batch if known and isinstance(data, Checked) else self._batch(data, clip)
+        parts = None if known else partitions_of(data)
+        if known and isinstance(data, Checked):
+            batch = data.batch
+        else:
+            batch = self._batch(data, clip) if parts is None else self._partitions(parts, clip)
         if batch.size == 0 and not empty:
             raise DomainError("the data are empty: there is no record to learn from.")
         return batch
 
     def check_names(self, data: Mapping[str, ArrayLike]) -> None:
         """Refuse data with other columns than the declared fields; no column is looked at."""
-        names = set(table(data).keys())
+        if isinstance(data, Checked) and data.record is self:
+            return
+        parts = partitions_of(data)
+        found = table(data).keys() if parts is None else parts.keys()
+        names = set(
+            self.fields if found is None else found
+        )  # where they are not known, whoever reads a partition looks
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+
+    def _partitions(self, parts: Partitions, clip: bool) -> Batch:
+        """Do the work of `validate` for data in partitions."""
+        check_clip(clip)
+        self.check_names(parts)  # type: ignore[arg-type]
+        return parts.batch(self, clip)
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
         """Do the work of `validate`, whatever the number of records."""
@@ -214,6 +200,8 @@ class Record:
 
     def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
         """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
+        if partitions_of(data) is not None:
+            return data  # type: ignore[return-value]
         names = list(table(data).keys())
         return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
 
@@ -227,6 +215,17 @@ class Record:
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
 
 
+def record_of(fields: dict[str, Domain]) -> Record:
+    """Return a record of these fields."""
+    return Record(**fields)
+
+
+def in_one_place(what: str, data: Any) -> None:
+    """Refuse data in partitions: something needs all records at once."""
+    if partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch)):
+        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; pass arrays.")
+
+
 def check_clip(clip: object) -> None:
     """Refuse what is neither true nor false."""
     if not isinstance(clip, bool | np.bool_):
@@ -236,7 +235,10 @@ def check_clip(clip: object) -> None:
 def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
-        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+        raise DomainError(
+            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a "
+            f"{type(data).__name__}."
+        )
     return data
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError, TemplateError
@@ -58,6 +59,9 @@ class Schema:
         Texts that stand for a missing value, besides the empty one.
     unit : bool
         Divide each record by its own length, so that all have length 1, instead of by the largest possible length.
+    constant : float
+        An intercept: a last feature that is this number for every record, so that records have length at most
+        ``sqrt(1 + constant**2)``.  By default there is none.
 
     Raises
     ------
@@ -75,7 +79,7 @@ class Schema:
     ['age', 'colour = red', 'colour = green']
     >>> X.round(3), y
     (array([[0.   , 0.894, 0.   ],
-           [0.447, 0.   , 0.894]]), ['no', 'yes'])
+           [0.447, 0.   , 0.894]]), array(['no', 'yes'], dtype='<U3'))
     >>> Schema.from_dict(schema.to_dict()) == schema
     True
     """
@@ -88,10 +92,14 @@ class Schema:
     ignore: Sequence[str] | None = None
     absent: Sequence[str] = ()
     unit: bool = False
+    constant: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
-            raise TemplateError("declare the feature columns with their public bounds; there is none.")
+            raise TemplateError(
+                "declare the feature columns with their public bounds or kinds, such as {'age': (0, 110)}; there is none in "
+                f"{self.features!r}."
+            )
         for name in (*self.features, self.label, *named_list("ignore", self.ignore)):
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")
@@ -113,13 +121,19 @@ class Schema:
         for name in ("clip", "unit"):
             if not isinstance(getattr(self, name), bool):
                 raise TemplateError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        if not (is_real(self.constant) and math.isfinite(self.constant)):
+            raise TemplateError(
+                f"constant must be a finite number, such as 0.5 for an intercept, not {self.constant!r}."
+            )
+        put(self, "constant", float(self.constant))
 
     # What follows from the declaration
 
     @property
     def feature_names(self) -> list[str]:
         """Names of the encoded features."""
-        return [feature for name, column in self.features.items() for feature in column.names(name)]
+        names = [feature for name, column in self.features.items() for feature in column.names(name)]
+        return [*names, "constant"] if self.constant else names
 
     @property
     def norm_bound(self) -> float:
@@ -127,10 +141,15 @@ class Schema:
         return math.sqrt(sum(column.square for column in self.features.values()))
 
     @property
+    def radius(self) -> float:
+        """Bound on the length of an encoded record: 1, or more with a constant."""
+        return math.hypot(1.0, self.constant)
+
+    @property
     def record(self) -> Record:
-        """The record that is encoded: x in the unit ball, and the label y (between -1 and 1 for a regression)."""
+        """The record that is encoded: x in a ball of the `radius`, and the label y (between -1 and 1 for a regression)."""
         y = Box(-1.0, 1.0) if self.labels is None else Choice(self.labels)
-        return Record(x=Ball(len(self.feature_names), radius=1.0), y=y)
+        return Record(x=Ball(len(self.feature_names), radius=self.radius), y=y)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -142,7 +161,8 @@ class Schema:
             if self.labels is not None
             else ("number", "{:g} to {:g}".format(*(self.label_bounds or ())))
         )
-        title = f": {len(self.features)} columns, {len(self.feature_names)} features in the unit ball"
+        ball = f"a ball of radius {self.radius:.4g}" if self.constant else "the unit ball"
+        title = f": {len(self.features)} columns, {len(self.feature_names)} features in {ball}"
         rows.append((f"{self.label} (to predict)", *target, ""))
         return paragraph("Schema", title) + aligned(["column", "kind", "declared", "features"], rows, numbers=(3,))
 
@@ -175,8 +195,8 @@ class Schema:
         Returns
         -------
         X : ndarray or csr_array, shape (n, features)
-            Rows of length at most 1.
-        y : list of str, or ndarray of float, shape (n,)
+            Rows of length at most 1, or the `radius` with a constant.
+        y : ndarray of str or of float, shape (n,)
             Labels as declared; for a regression the target, moved from its bounds to -1 and 1.
 
         Raises
@@ -196,8 +216,8 @@ class Schema:
             column.encode(table.where(name), table.columns[name], clipped) for name, column in self.features.items()
         ]
         X = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
-        y = self._target(table.where(self.label), table.columns[self.label], clipped) if labelled else []
-        return self._scaled(X), y
+        target = self._target(table.where(self.label), table.columns[self.label], clipped) if labelled else np.zeros(0)
+        return self._extended(self._scaled(X)), target
 
     def decode_target(self, y: Any) -> Array:
         """Turn predictions between -1 and 1 into values between the label's bounds."""
@@ -214,6 +234,13 @@ class Schema:
         scales = 1 / np.where(lengths > 0, lengths, 1.0)
         return sp.diags_array(scales) @ X if sp.issparse(X) else X * scales[:, None]
 
+    def _extended(self, X: Any) -> Any:
+        """Add the constant feature."""
+        if not self.constant:
+            return X
+        last = np.full((X.shape[0], 1), self.constant)
+        return sp.hstack([X, sp.csr_array(last)]).tocsr() if sp.issparse(X) else np.hstack([X, last])
+
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
         absent = missing_entries(values) & np.array(
@@ -222,7 +249,7 @@ class Schema:
         if absent.any():
             raise DomainError(f"{where(int(np.flatnonzero(absent)[0]))}: the label is missing; leave such records out.")
         if self.labels is not None:
-            return [self.labels[code] for code in codes(where, values, self.labels, None)]
+            return np.array(self.labels)[codes(where, values, self.labels, None)]
         assert self.label_bounds is not None
         return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
 
@@ -240,7 +267,8 @@ class Schema:
         fields |= {"label_bounds": list(self.label_bounds)} if self.label_bounds is not None else {}
         fields |= {"ignore": list(self.ignore)} if self.ignore is not None else {}
         fields |= {"absent": list(self.absent)} if self.absent else {}
-        return fields | ({"unit": True} if self.unit else {})
+        fields |= {"unit": True} if self.unit else {}
+        return fields | ({"constant": self.constant} if self.constant else {})
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Schema:

@@ -18,6 +18,7 @@ from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
+from dpconvex.language.file_rows import FileRows
 
 __all__ = ["Gate", "check_column", "check_labels", "column_entries", "held"]
 
@@ -47,6 +48,11 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
             survey.look(gate.opened(piece))
         survey.finish()
         return Pieces(column, (survey.count, *domain.shape), gate)
+    if isinstance(column, FileRows):
+        gate.opened(column[:0])
+        survey.look(column)
+        survey.finish()
+        return Stored(column, gate)
     array = gate.opened(column)
     if stays(column, array):
         survey.look(array)
@@ -89,13 +95,14 @@ class Gate:
         return array
 
     def __call__(self, values: Any) -> Array:
-        """Return records in double precision, in memory of their own and inside their domain."""
-        array = self.opened(values)
+        """Return records in double precision, in memory of their own and inside their domain; those of a file are read here."""
+        array = values if isinstance(values, FileRows) else self.opened(values)
         survey = Survey(self)
         result = np.empty(array.shape)
         for start in range(0, len(array), step := rows_at_once(array)):
             rows = result[start : start + step]
-            survey.take(rows, array[start : start + step])
+            some = slice(start, start + step)
+            survey.take(rows, array.part(some) if isinstance(array, FileRows) else array[some])
         survey.finish()
         return result
 
@@ -108,7 +115,7 @@ class Widened(Gate):
         return np.array(values, dtype=float, order="C")
 
 
-def rows_at_once(values: NDArray[Any]) -> int:
+def rows_at_once(values: NDArray[Any] | FileRows) -> int:
     """Return the number of records that are checked together."""
     return max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
 
@@ -127,16 +134,19 @@ class Survey:
         """By how much a record may exceed its domain, relative to its size, and be put back instead of refused."""
         return np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
 
-    def look(self, values: NDArray[Any]) -> None:
+    def look(self, values: NDArray[Any] | FileRows) -> None:
         """Take in more records, which stay as they are."""
         for block in blocks(values, rows_at_once(values)):
             with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
                 self._judge(np.ascontiguousarray(block, dtype=float), is_single(values.dtype))
 
-    def take(self, rows: Array, values: NDArray[Any]) -> None:
+    def take(self, rows: Array, values: NDArray[Any] | FileRows) -> None:
         """Take in more records: write them to `rows`, those outside of the domain as their projections."""
-        with np.errstate(over="ignore"):
-            rows[...] = values
+        if isinstance(values, FileRows):
+            values.fill(rows)
+        else:
+            with np.errstate(over="ignore"):
+                rows[...] = values
         outside = self._judge(rows, is_single(values.dtype))
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])
@@ -297,10 +307,10 @@ def label_pieces(column: Any) -> Iterator[Any]:
     """Yield a discrete column in pieces that are looked at together."""
     if isinstance(column, Chunks):
         yield from column
-    elif isinstance(column, np.ndarray) and column.ndim == 1 and len(column) > BLOCK_BYTES // 8:
+    elif isinstance(column, np.ndarray | FileRows) and column.ndim == 1 and len(column) > BLOCK_BYTES // 8:
         yield from blocks(column, BLOCK_BYTES // 8)
     else:
-        yield column
+        yield column[:] if isinstance(column, FileRows) else column
 
 
 def array_codes(declared: Sequence[Hashable], column: Any) -> NDArray[np.int64] | None:

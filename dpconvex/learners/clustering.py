@@ -14,7 +14,7 @@ from dpconvex.core.record_domains import Ball
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Batch, Record, table
+from dpconvex.language.record import Batch, Record, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
@@ -82,6 +82,7 @@ def cluster(
         If the ledger has not enough left.
     """
     check_privacy("cluster", privacy)
+    in_one_place("cluster", data)
     method = method_of(clustering)
     grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
     noise = grouping.calibrated(method, privacy, components)

@@ -19,7 +19,7 @@ from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, check_clip
+from dpconvex.language.record import Batch, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.noise.samplers import NoiseSource
@@ -126,6 +126,7 @@ def evaluate(
         If the ledger has not enough left.
     """
     check_privacy("evaluate", privacy)
+    in_one_place("evaluate", data)
     check_clip(clip)
     largest = error_bound(template, features, label)
     if not isinstance(release, Release):

@@ -20,10 +20,11 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, Record, check_clip
+from dpconvex.language.record import Batch, Record, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
+from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
@@ -156,7 +157,9 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
+    in_one_place("solve_mixture", data)
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
+    mechanism = mechanism or Automatic()
     public = public_size(template, data, privacy, size)
     certificate = plan.certify(public, mechanism, cover)  # raises before anything is paid
     check_solvable(template)
@@ -177,7 +180,7 @@ def solve_mixture(
         plan.rest,
         mechanism,
         solver,
-        size=public if privacy.adjacency == "add-remove" else None,
+        size=public,  # what the certificate is for
         clip=clip,
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
@@ -241,7 +244,7 @@ class Plan:
 
     def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
         """Return the certificate of the whole, without data."""
-        return self.whole(verify(self.template, self.rest, size, mechanism, cover))
+        return self.whole(verify(self.template, self.rest, size, mechanism or Automatic(), cover))
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the whole, from that of the fit."""

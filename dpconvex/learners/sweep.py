@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
-from dpconvex.errors import TemplateError
+from dpconvex.core.processes import this_process
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
+from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
+from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
@@ -21,7 +25,7 @@ from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import calibrate
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, solve
+from dpconvex.release.solve import public_size, resolved, solve
 from dpconvex.release.verify import verify
 
 __all__ = ["sweep"]
@@ -43,6 +47,7 @@ def sweep(
     cover: Cover | None = None,
     whitening: Whitened = None,
     progress: bool | None = None,
+    workers: Any = None,
 ) -> Iterator[Release]:
     """Fit privately, again and again; each release has noise of its own.
 
@@ -70,6 +75,11 @@ def sweep(
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
     progress : bool, optional
         Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
+    workers : int or executor, optional
+        Solve so many problems at a time, in processes of their own; or in those of an executor: anything with the method
+        ``submit`` of `concurrent.futures`, such as a Dask client's ``get_executor()``.  Noise is drawn and the budget charged
+        here, before a problem is sent.  Each fit then starts from zero, so with a seed every number of workers gives the bits
+        of single fits.  Up to two fits for each worker are begun ahead of the one that is yielded (docs/performance.md).
 
     Yields
     ------
@@ -80,7 +90,10 @@ def sweep(
     Raises
     ------
     NotPrivate, DomainError, NotConverged, BudgetExceeded
-        As for `solve`; no data are read before every combination is proved private.
+        As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
+        also if a worker comes to its end in the middle of a fit.
+    TemplateError
+        If something cannot be sent to workers, or the number of records is no longer the one that a `total` was proved for.
 
     Examples
     --------
@@ -96,16 +109,20 @@ def sweep(
         raise TemplateError("sweep: give the promise of each release, or the `total` of all of them.")
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
+    check_workers(workers)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
     if total is not None:
         check_privacy("sweep", total)
-        sizes = {public_size(learner, data, total, size) for learner in templates}
-        if not sizes:
+        if not templates:
             return iter(())
-        plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover, whitening=whitening)
+        public = public_size(templates[0], data, total, size)
+        plan = calibrate(templates, total, public, draws, mechanism, cover, whitening=whitening)
         promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
+        options["size"] = (
+            public  # what is proved is for so many records, whatever becomes of the data until they are fitted
+        )
     else:
         assert privacies is not None
         promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
@@ -115,7 +132,7 @@ def sweep(
                 verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
-    return fits(order, data, (mechanism, backend), options, seed, progress, bill)
+    return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)
 
 
 def fits(
@@ -125,22 +142,39 @@ def fits(
     options: Mapping[str, Any],
     seed: int | None,
     progress: bool | None,
+    workers: Any = None,
     bill: tuple[Budget | None, Privacy, str, Event] | None = None,
 ) -> Iterator[Release]:
-    """Do the fits of a sweep, one at a time; those of one learner share checked data and a solver."""
+    """Do the fits of a sweep; those of one learner share checked data and, one after the other, a solver."""
     from dpconvex.solvers.first_order import Warm
 
+    began = this_process()
     if bill is not None:
+        for learner, privacy in plan:
+            public_size(learner, data, privacy, options["size"])
         pay(*bill)
     mechanism, backend = ways
-    fitted: Template | None = None
-    with bar(len(plan), progress) as shown:
+    warm = workers is None and backend in (None, "first-order")
+
+    def fit(learner: Template, checked: Checked, privacy: Privacy, stream: int | None, own: Any, given: Any) -> Release:
+        return solve(learner, checked, privacy, mechanism, own or given, seed=stream, **options)
+
+    def tasks() -> Iterator[Callable[[Any], Release]]:
+        last: Template | None = None
         for number, (learner, privacy) in enumerate(plan):
-            if learner is not fitted:
-                fitted, checked = learner, learner.record.checked(data, options["clip"])
-                solver = Warm() if backend in (None, "first-order") else backend
-            stream = None if seed is None else seed + number
-            yield solve(learner, checked, privacy, mechanism, solver, seed=stream, **options)
+            if learner is not last:
+                last, checked = learner, learner.record.checked(data, options["clip"])
+                own = Warm() if warm else None
+            yield partial(fit, learner, checked, privacy, None if seed is None else seed + number, own)
+
+    with bar(len(plan), progress) as shown:
+        for release in fitted(tasks(), workers, resolved(backend)):
+            yield release
+            if bill is not None and this_process() != began:
+                raise DPConvexError(
+                    "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
+                    "Fit in the process that began, or begin a sweep of its own here."
+                )
             if shown is not None:
                 shown.update()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.columns import Chunks, blocks, dense
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, check_clip, table
+from dpconvex.language.record import Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
@@ -82,6 +83,7 @@ def tune(
     budget: Budget | None = None,
     seed: int | None = None,
     whitening: Whitened = None,
+    workers: Any = None,
 ) -> Tuning:
     """Fit several templates privately and choose one privately; the whole keeps one promise.
 
@@ -112,6 +114,8 @@ def tune(
         For tests; the outcome is then not private.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by its own part of the data.  Not for ``split=False``.
+    workers : int or executor, optional
+        As for `sweep`: so many candidates are fitted at a time.
 
     Returns
     -------
@@ -133,9 +137,11 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
+    in_one_place("tune", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
+    check_workers(workers)
     solver = resolved(backend)
     source = NoiseSource(seed)
     if not split:
@@ -145,7 +151,7 @@ def tune(
             )
         public = public_size(next(iter(named.values())), data, privacy, size)
         plan = composed(named, privacy, public, mechanism)
-        return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget)
+        return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget, workers)
     rng = source.rng
     columns = {name: whole(name, column) for name, column in data.items()}
     count = public_size(next(iter(named.values())), columns, privacy, size)
@@ -159,13 +165,14 @@ def tune(
     protected = privacy.adjacency == "add-remove"
     held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
     part = parts(held_out.size, len(named) + 1, privacy.adjacency, rng)
-    releases = []
-    for k, template in enumerate(named.values()):
+
+    def fit(k: int, template: Template, given: Any) -> Release:
         mine = {name: column[part == k] for name, column in columns.items()}
-        nominal = share if protected else None
-        stream = None if seed is None else seed + k
+        stream, nominal = None if seed is None else seed + k, share if protected else None
         options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
-        releases.append(solve(template, mine, privacy, mechanism, solver, **options))
+        return solve(template, mine, privacy, mechanism, given, **options)
+
+    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers, solver))
     rows = np.flatnonzero(part == len(named))
     truth = np.array(columns[label], dtype=object)[rows]
     x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
@@ -236,18 +243,24 @@ def on_all(
     fields: tuple[str, str],
     clip: bool,
     budget: Budget | None,
+    workers: Any = None,
 ) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
     for template in named.values():
         check_solvable(template)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     columns = next(iter(named.values())).record.held(data)
-    fitter = plan.shares.mechanism if plan.shares.mechanism is not None else Automatic()
-    releases, wrong = [], []
-    for template, certificate in zip(named.values(), plan.shares.certificates, strict=True):
+    fitter = plan.shares.mechanism
+    assert fitter is not None
+
+    def fit(template: Template, certificate: Certificate, own: NoiseSource, given: Any) -> tuple[Release, int]:
         checked = template.record.checked(columns, clip)
-        releases.append(run_certified(template, checked, certificate, fitter, solver, source, clip=clip))
-        wrong.append(count_mistakes(releases[-1], template, checked, *fields, plan.privacy.adjacency))
+        release = run_certified(template, checked, certificate, fitter, given, own, clip=clip)
+        return release, count_mistakes(release, template, checked, *fields, plan.privacy.adjacency)
+
+    pairs = zip(named.values(), plan.shares.certificates, strict=True)
+    tasks = (partial(fit, template, certificate, source.next()) for template, certificate in pairs)
+    releases, wrong = zip(*fitted(tasks, workers, solver), strict=True)
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))

@@ -7,19 +7,22 @@ depends on the law of the number of fits, and hardly on its mean (docs/theory.md
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
+from dpconvex.language.record import Checked, check_clip, in_one_place
 from dpconvex.language.template import Template
+from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
 from dpconvex.mechanisms.base import Mechanism
@@ -87,6 +90,7 @@ def tune_repeated(
     seed: int | None = None,
     progress: bool | None = None,
     whitening: Whitened = None,
+    workers: Any = None,
 ) -> Tuning:
     """Fit candidates on all of the data, a random number of times, and release the best; the whole keeps one promise.
 
@@ -120,6 +124,8 @@ def tune_repeated(
         proof takes to be secret (docs/pitfalls.md).
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by a noisy second moment of its own.
+    workers : int or executor, optional
+        As for `sweep`: so many repetitions are done at a time.
 
     Returns
     -------
@@ -144,9 +150,11 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
+    in_one_place("tune_repeated", data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
+    check_workers(workers)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
@@ -161,26 +169,29 @@ def tune_repeated(
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(rng)
-    pay(budget, privacy, "tune_repeated")
+    pay(budget, privacy, "tune_repeated", costliest(plans.values()))
     columns = next(iter(named.values())).record.held(data)
     checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
     names = list(named)
     best: tuple[int, str, Release] | None = None
+
+    def repetition(name: str, own: NoiseSource, given: Any) -> tuple[int, str, Release]:
+        release = plans[name].fit(named[name], checked[name], given, own, clip)
+        wrong = count_mistakes(release, named[name], checked[name], features, label, privacy.adjacency)
+        return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
+
+    tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
     with bar(None, progress) as shown:
-        for _ in range(count):
-            name = names[int(rng.integers(len(names)))]
-            release = plans[name].fit(named[name], checked[name], solver, source, clip)
-            wrong = count_mistakes(release, named[name], checked[name], features, label, privacy.adjacency)
-            noisy = perturb(np.array([wrong], dtype=float), plans[name].score, source.seeded)
+        for found in fitted(tasks, workers, solver):
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
-            if best is None or noisy[0] < best[0]:
-                best = int(noisy[0]), name, release
+            if best is None or found[0] < best[0]:
+                best = found
             if shown is not None:
                 shown.update()
     assert best is not None  # there is at least one repetition
-    found, name, release = best
+    score, name, release = best
     release = replace(release, certificate=plans[name].certificate, **source.spending(privacy))
-    return Tuning(name, release, release.spent, found)
+    return Tuning(name, release, release.spent, score)
 
 
 def planned(
@@ -199,8 +210,9 @@ def planned(
         bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
         score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
+        event = repetitions.event(math.fsum(shares.values()))
     else:
-        each = repetitions.each(privacy)
+        each, event = repetitions.each(privacy), None
         score = laplace_count(repetitions.share * each.epsilon)
         fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
         bare = verify(template, fit, size, fitter, whitening=first)
@@ -216,7 +228,7 @@ def planned(
         privacy=privacy,
         mechanism=f"the best of {repetitions.mean:g} runs on average of {bare.mechanism}",
         settings={**bare.settings, RUNS: float(repetitions.mean)},
-        event=None,
+        event=event,
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
@@ -235,6 +247,13 @@ def planned(
     if first is not None:
         stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
+
+
+def costliest(plans: Iterable[Plan]) -> Event | None:
+    """Return what the whole is for accounting, whichever candidate is run: the event of all runs with the largest rho."""
+    events = [plan.certificate.event for plan in plans]
+    known = [event for event in events if event is not None]
+    return max(known, key=lambda event: event.renyi(2.0)[0]) if len(known) == len(events) else None
 
 
 def concentrated_fit(

@@ -190,6 +190,13 @@ class Certificate:
             said.append(f"up to a probability of 2^-100{times}")
         return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
 
+    @property
+    def answer(self) -> str:
+        """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
+        steps = self.settings.get("steps", 0.0)
+        said = f"The answer is where {steps:.0f} noisy steps on clipped gradients end; no distance to a minimiser is claimed."
+        return said if "clip" in self.settings else ""
+
     def compare(self, other: Certificate) -> Comparison:
         """Put another certificate beside this one; print the result, or show it in a notebook."""
         return Comparison(self, other)
@@ -252,7 +259,7 @@ class Certificate:
         wide = max(len(name) for name, _, _ in rows)
         broad = max(len(value) for _, value, _ in rows)
         lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
-        lines += [*([self.proviso] if self.proviso else []), "", "Constants (sum form)"]
+        lines += [*(said for said in (self.proviso, self.answer) if said), "", "Constants (sum form)"]
         lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
         lines += ["", *self.spending(), "", "Derivation"]
         lines += [f"  {line}" for line in self.derivation.lines()]
@@ -295,7 +302,7 @@ class Certificate:
             for spent, what in self.shares()
         ]
         return (
-            paragraph(self.mechanism, f" is private: {self.privacy}. {self.proviso}")
+            paragraph(self.mechanism, f" is private: {self.privacy}. {self.proviso} {self.answer}".rstrip())
             + aligned(["constant", "value", "from"], self.rows())
             + paragraph("How epsilon is spent")
             + aligned(["epsilon", "share", "pays for"], paid, numbers=(0, 1))

@@ -15,8 +15,8 @@ __all__ = ["check_delta", "declared_constants", "public_steps", "record_steps", 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
-    replace = privacy.adjacency == "replace-one"
-    return analysis.under(privacy.adjacency).replacement_bound if replace else analysis.gradient_bound
+    proof = analysis.under(privacy.adjacency)
+    return proof.replacement_bound if privacy.adjacency == "replace-one" else proof.gradient_bound
 
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:

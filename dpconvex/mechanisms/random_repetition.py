@@ -23,7 +23,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.events import Concentrated, Pure
+from dpconvex.accounting.events import Composition, Concentrated, Event, Pure, Selected, Tail
 from dpconvex.accounting.profiles import LOST
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
@@ -175,6 +175,14 @@ class Repetitions:
         accountant = RdpAccountant(ORDERS)
         accountant.compose(dp_event.RepeatAndSelectDpEvent(run, float(self.mean), float(self.shape)))
         return float(accountant.get_epsilon(delta))
+
+    def event(self, rho: float) -> Event:
+        """Return what the best run is for accounting, if each run is rho-zero-concentrated but for noise beyond its cap."""
+        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        order = max(math.sqrt(length / rho), 1 + SLACK) if rho > 0 else 1e9
+        shift = (1 + self.shape) * ((order - 1) * rho + length / order)
+        selected = Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
+        return Composition((selected, Tail(4 * self.mean * TAIL)))
 
     def _first(self) -> float:
         """Return the probability of one run."""

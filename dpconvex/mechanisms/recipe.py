@@ -1,8 +1,9 @@
-"""The recipe: whether to whiten records, and what fits them then, from public sizes.
+"""The recipe: what fits best with how many records, from public sizes; what is used where nobody names a mechanism.
 
 Clipped steps on whitened records learn more from few records for each parameter than any exact minimiser does; with many, the two
-do the same.  Where between lies is measured, not proved (docs/choosing.md): with mu the level of the Gaussian mechanism for the
-promise, n records and p free parameters, exact minimisers are worth choosing where ``n mu / p`` is above about 300.
+do the same.  Where between lies is measured on synthetic data, not proved (docs/choosing.md): with mu the level of the Gaussian
+mechanism for the promise, n records and p free parameters, exact minimisers are worth choosing where ``n mu / p`` is above about
+300, and next to clipped steps on records as they are, above about 10.  A quadratic loss is best released as its statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import scipy.sparse as sp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
@@ -24,39 +25,103 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, level
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["Whitened", "clipped_steps", "prepared", "worth_whitening"]
+__all__ = ["Whitened", "best_for_size", "clipped_steps", "plenty", "prepared", "why", "worth_whitening"]
 
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
 ENOUGH = 300.0
+# The same without whitening: records that lie in few directions ask for more steps than there are.
+ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
+# More statistics than this take longer to fit than they are worth.
+MOST_STATISTICS = 25_000
 
 
 def prepared(
-    whitening: Whitened, mechanism: Mechanism | None, analysed: Callable[[], Analysis], privacy: Privacy, size: int
+    whitening: Whitened,
+    mechanism: Mechanism | None,
+    form: Callable[[], LossForm],
+    analysed: Callable[[], Analysis],
+    privacy: Privacy,
+    size: int,
 ) -> tuple[Mechanism, PrivateWhitening | None]:
     """Return what is meant by the options `whitening` and `mechanism`; no data are needed, so the choice costs nothing."""
-    usual = mechanism if mechanism is not None else Automatic()
-    if whitening is None or whitening is False:
-        return usual, None
     if isinstance(whitening, PrivateWhitening):
-        return usual, whitening
-    if whitening is not True and not (isinstance(whitening, str) and whitening == "auto"):
+        return mechanism or Automatic(), whitening
+    auto = isinstance(whitening, str) and whitening == "auto"
+    if not auto and whitening is not None and not isinstance(whitening, bool):
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
-    if whitening is not True and (privacy.pure or not worth_whitening(analysed(), privacy, size)):
-        return usual, None
-    if mechanism is not None:
-        return mechanism, PrivateWhitening()
-    steps = clipped_steps(analysed())
-    if whitening is not True:
-        try:
-            steps.certify(analysed(), privacy, size)
-        except (NotPrivate, TemplateError):  # what is proved without the recipe is not refused with it
-            return usual, None
-    return steps, PrivateWhitening()
+    if whitening is True:
+        return mechanism or clipped_steps(analysed()), PrivateWhitening()
+    if mechanism is None:
+        return (Automatic(), None) if whitening is False else best_for_size(form, analysed, privacy, size)
+    return mechanism, PrivateWhitening() if auto and worth_whitening(analysed(), privacy, size) else None
+
+
+def best_for_size(
+    form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
+) -> tuple[Mechanism, PrivateWhitening | None]:
+    """Return what learns most from so many records; what is proved without the recipe is not refused with it."""
+    usual = Automatic(), None
+    if privacy.pure:
+        return usual
+    try:
+        if few_statistics(form(), privacy):
+            SufficientStatistics.usual(privacy).certified(form(), privacy, size)
+            return SufficientStatistics.usual(privacy), None
+        analysis = analysed()
+        whiten = worth_whitening(analysis, privacy, size)
+        if not whiten and not worth_clipping(analysis, privacy, size):
+            return usual
+        steps = clipped_steps(analysis)
+        steps.certify(analysis, privacy, size)
+    except (DPConvexError, OverflowError):
+        return usual
+    return steps, PrivateWhitening() if whiten else None
+
+
+def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:
+    """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
+    if isinstance(mechanism, SufficientStatistics):
+        return "Chosen because the loss is quadratic: what it takes from the data is released once. Name a mechanism for another."
+    if not isinstance(mechanism, NoisyGradientDescent):
+        return ""
+    bound, first = (ENOUGH, "after whitening, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
+    return (
+        f"Chosen by size: n mu / p is {plenty(form, privacy, size):.3g} (records, level of the promise, parameters), and below "
+        f"{bound:g}, {first}clipped steps learn more than exact minimisers do. They end at no minimiser; `whitening=False` asks "
+        "for a mechanism that is near one."
+    )
+
+
+def few_statistics(form: LossForm, privacy: Privacy) -> bool:
+    """Say whether the losses are quadratic, with few enough statistics to fit quickly."""
+    try:
+        return 0 < SufficientStatistics.usual(privacy).moments(form, privacy.adjacency).count <= MOST_STATISTICS
+    except DPConvexError:
+        return False
+
+
+def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
+    """Return the number of records for each parameter, times the level of the promise."""
+    return size * level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
+
+
+def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
+    """Say whether there are so few records of classes that steps beat minimisers without whitening.
+
+    Where the regularizer is no quadratic, or K has no projection of its own, minimisers are what is asked for: they are sparse,
+    say.
+    """
+    form = analysis.form
+    plain = quadratic(form.template.regularizer, form.space) is not None and not form.feasible.by_multipliers
+    if not form.template.record.discrete or analysis.unbounded is not None or analysis.kink is not None or not plain:
+        return False
+    return plenty(form, privacy, size) < ENOUGH_UNWHITENED
 
 
 def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
@@ -75,7 +140,7 @@ def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     linear = all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
     if not linear or not predicts_alike(form.template, int(balls[0].dim)):
         return False
-    return size * level(privacy.epsilon, privacy.delta) < ENOUGH * form.noise_dimension
+    return plenty(form, privacy, size) < ENOUGH
 
 
 def turns_freely(form: LossForm) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "calibrate_residual_noise",
     "least_tolerance",
     "noise_cap",
+    "released_event",
     "residual_noise",
 ]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
@@ -35,6 +36,7 @@ from dpconvex.mechanisms.residual_noise import (
     assumptions,
     calibrate_residual_noise,
     noise_cap,
+    released_event,
     residual_steps,
     tail_cost,
 )
@@ -170,6 +172,7 @@ class SufficientStatistics:
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
             settings={WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {}),
+            event=Gaussian(apart / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
     def certify_covered(self, cover: Cover, form: LossForm, privacy: Privacy, size: int) -> Certificate:
@@ -192,7 +195,8 @@ class SufficientStatistics:
             return certificate
         own = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
         bare = replace(certificate, derivation=certificate.derivation.children[0], assumptions=ASSUMED)
-        return self._covered(form, bare, certificate.privacy, own, records, cover.counting)
+        found = self._covered(form, bare, certificate.privacy, own, records, cover.counting)
+        return replace(found, event=certificate.event)  # that is paid for, and no law of noise is another
 
     def _covered(
         self,
@@ -219,6 +223,7 @@ class SufficientStatistics:
                 "covered release", "", privacy.claims, COVERED, (bare.derivation, *residual_steps(noise))
             ),
             assumptions=bare.assumptions + assumptions(bare, noise, tail),
+            event=released_event(bare, noise),
         )
 
     def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:

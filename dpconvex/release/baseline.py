@@ -15,7 +15,7 @@ from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import feasible_set
-from dpconvex.language.record import Batch
+from dpconvex.language.record import Batch, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.release.release import Release
 from dpconvex.release.solve import DataEngine, resolved
@@ -117,6 +117,7 @@ def minimize(
         except NotConverged:
             if backend is not None:
                 raise
+    in_one_place("the conic solver that this template needs", data)
     return by_duality(template, analysis, batch)
 
 

@@ -13,6 +13,7 @@ from dpconvex.core.arguments import is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
@@ -42,7 +43,7 @@ class Shared:
     event : Event
         What they are together, for the ledger of a `Budget`.
     mechanism : Mechanism or None
-        The mechanism that all of this is about; None for the automatic choice.
+        The mechanism that all of this is about, which `solve` takes too; None where `whitening` chose it.
     """
 
     each: Privacy
@@ -86,7 +87,8 @@ def calibrate(
     releases : int
         How often each template is fitted.
     mechanism : Mechanism, optional
-        By default the one with the smallest predicted excess risk: noise that is best for a single release need not be for many.
+        By default the one with the smallest predicted excess risk of those that end near a minimiser: noise that is best for a
+        single release need not be for many.
     cover : Cover, optional
         As for `verify`.
     whitening : PrivateWhitening, bool or "auto", optional
@@ -132,7 +134,7 @@ def calibrate(
 
 def cheapest(planned: Callable[[Mechanism | None], Shared], privacy: Privacy, count: int) -> Shared:
     """Return the plan with the smallest predicted risk: the automatic one, or one whose noise is Gaussian throughout."""
-    best = planned(None)
+    best = planned(Automatic())
     for other in (ObjectivePerturbation("gaussian"), OutputPerturbation("gaussian")) if count > 1 else ():
         try:
             found = best if privacy.pure else planned(other)

@@ -82,7 +82,7 @@ def statistics(
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
-    pay(budget, privacy, label)
+    pay(budget, privacy, label, certificate.event)
     batch = template.record.validate(data, clip=clip, empty=privacy.adjacency == "add-remove")
     if privacy.adjacency == "replace-one" and batch.size != certificate.size:
         raise DomainError(

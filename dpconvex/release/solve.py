@@ -5,9 +5,10 @@ Data enter here and nowhere else, after the certificate is fixed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,9 @@ from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.columns import records_of
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, check_clip, table
+from dpconvex.language.record import Batch, Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -38,7 +40,8 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
 from dpconvex.release.verify import analyse, check_solvable, form_of, meant, planned, verify
-from dpconvex.release.whitening import Whitening, second_moment
+from dpconvex.release.whitened_records import batch_moment, whitened_records
+from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:
@@ -110,6 +113,7 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
+    data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
     certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
     chosen, first = meant(whitening, template, mechanism, privacy, public)
@@ -118,6 +122,7 @@ def solve(
     template.record.check_names(data)
     source = NoiseSource(seed)
     solver = resolved(backend)
+    check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
     if first is not None:  # planned again, as it was for the certificate
         stages = planned(first, cover, chosen, analyse(template, chosen), privacy, public)
@@ -181,11 +186,11 @@ def run_whitened(
     noise = stages.noise
     columns = template.record.held(data)
     batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
-    moment = stages.released(second_moment(batch.fields[noise.field], noise.features, noise.radius), source.apart())
+    moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)
     fit = stages.adapted(analyse(template, mechanism), directions)
-    records = {**columns, noise.field: whitening(batch.fields[noise.field])}
+    records = whitened_records(template.record, columns, batch, whitening, clip)
     release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
     assert isinstance(release.certificate, Certificate)
     whole = replace(stages.whole(release.certificate), advice=certificate.advice)
@@ -254,7 +259,17 @@ class DataEngine:
         return solution.theta
 
     def gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,).
+
+        Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
+        does.
+        """
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
+            return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
+        if isinstance(self.backend, Elsewhere):
+            return self.backend.gradient(self._plain, theta)
         return self._plain.gradient(theta)
 
     @cached_property
@@ -271,10 +286,15 @@ class DataEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
+        from dpconvex.solvers.elsewhere import Elsewhere
+
+        clipped = self._losses.clipped_gradient
+        if isinstance(self.backend, Elsewhere):
+            clipped = partial(self.backend.clipped_gradient, self._plain)
         project = self.analysis.form.projection
         if project is None:
-            return self._losses.clipped_gradient(theta, clip, chosen)
-        return project(self._losses.clipped_gradient(project(theta), clip, chosen))
+            return clipped(theta, clip, chosen)
+        return project(clipped(project(theta), clip, chosen))
 
     def public_gradient(self, theta: Array) -> Array:
         """Return the gradient of size times the regularizer, shape (dim,)."""
@@ -292,6 +312,14 @@ def resolved(backend: Any) -> Any:
     return backends.resolve_backend(backend)
 
 
+def check_place(data: Any, solver: Any) -> None:
+    """Refuse a backend that needs all records at once where they are in partitions."""
+    from dpconvex.solvers.first_order import FirstOrder, Warm
+
+    if type(solver) not in (FirstOrder, Warm):
+        in_one_place(f"the backend {type(solver).__name__}", data)
+
+
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:
     """Return the public number of records, or refuse to take it from data that protect it."""
     check_privacy("solve", privacy)
@@ -304,7 +332,8 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 template.regularizer,
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
-        table(data)  # its columns are not read before they are paid for
+        if partitions_of(data) is None:
+            table(data)  # its columns are not read before they are paid for
         return size
     counted = max(lengths_of(data), default=0)
     if size is not None and size != counted:
@@ -317,6 +346,11 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
 
 def lengths_of(data: Any) -> list[int]:
     """Return how many entries each column has, 0 for what is no column; a single number is refused."""
+    if isinstance(data, Checked):
+        return [data.batch.size]
+    parts = partitions_of(data)
+    if parts is not None:
+        return [sum(parts.sizes)]
     lengths = []
     for name in table(data).keys():  # noqa: SIM118  (not every table is a Mapping)
         column = data[name]

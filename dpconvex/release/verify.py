@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.calculus.shared_curvature import moved_to_regularizer
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.remembered import once
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
@@ -19,7 +20,7 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
-from dpconvex.mechanisms.recipe import Whitened, prepared
+from dpconvex.mechanisms.recipe import Whitened, prepared, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
@@ -30,15 +31,36 @@ LARGEST_SIZE = 2**53
 
 
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
-    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them.
+
+    Where a quadratic that all records share is all that is unbounded, they are about replaced records alone.
+    """
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
-        if not getattr(mechanism, "bounds_gradients", False):
+        if getattr(mechanism, "bounds_gradients", False):
+            return analysed(template, type(error), str(error))
+        found = replaced(template)
+        if found is None:
             raise
-        return analysed(template, type(error), str(error))
+        found.replaced_only = error
+        return found
+
+
+@once
+def replaced(template: Template) -> Analysis | None:
+    """Return the constants with the curvature that all records share in the regularizer, if there are any then."""
+    form = moved_to_regularizer(read(template)[0])
+    if form is None:
+        return None
+    try:
+        found = Analysis(form)
+    except (NotPrivate, MissingRule):
+        return None
+    found.obstacle = check_translation(form)
+    return found
 
 
 @once
@@ -84,14 +106,17 @@ def verify(
     size : int
         Public number of records; under add-remove, a public nominal number.
     mechanism : Mechanism, optional
-        By default, among those that can be proved private, the one whose foreseen excess risk is smallest; where no gradient is
-        bounded and the loss is quadratic, `SufficientStatistics`.
+        By default what has the lowest error on problems of that size (docs/choosing.md).  For a promise with delta:
+        `SufficientStatistics` of a quadratic loss; where there are few records for each parameter of a classifier, gradient
+        descent on clipped gradients, which ends at no minimiser, as the certificate says.  Else, and for every pure promise, the
+        one whose foreseen excess risk is smallest among those that can be proved private.
     cover : Cover, optional
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
     whitening : PrivateWhitening, bool or "auto", optional
         A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
         descent on clipped gradients after it.  "auto" is that for classes, where there are few records for each parameter
-        (docs/choosing.md), and else nothing.
+        (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
+        mechanism is named, one that is proved to end near a minimiser.
 
     Returns
     -------
@@ -124,9 +149,15 @@ def verify(
             raise TemplateError(
                 "verify: released statistics need no whitening: every fit from them is free; leave it out."
             )
-        return verify_statistics(template, privacy, int(size), chosen, cover)
+        certificate = verify_statistics(template, privacy, int(size), chosen, cover)
+        return replace(
+            certificate,
+            advice=certificate.advice + reasons(mechanism, whitening, chosen, first, template, privacy, size),
+        )
     try:
         analysis = analyse(template, chosen)
+        if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
+            raise analysis.replaced_only
     except NotPrivate:
         if not isinstance(chosen, Automatic) or first is not None:
             raise
@@ -146,14 +177,33 @@ def verify(
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
-    return replace(certificate, advice=(*certificate.advice, *outlook(analysis)))
+    chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
+    return replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis)))
+
+
+def reasons(
+    mechanism: Mechanism | None,
+    whitening: Whitened,
+    chosen: Mechanism,
+    first: PrivateWhitening | None,
+    template: Template,
+    privacy: Privacy,
+    size: int,
+) -> tuple[str, ...]:
+    """Say why a mechanism was chosen, where nobody named one."""
+    if mechanism is not None or whitening not in (None, "auto"):
+        return ()
+    said = why(chosen, first, form_of(template), privacy, int(size))
+    return (said,) if said else ()
 
 
 def meant(
     whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
 ) -> tuple[Mechanism, PrivateWhitening | None]:
     """Return the mechanism, and the first stage if there is one, that options stand for."""
-    return prepared(whitening, mechanism, lambda: analyse(template, mechanism), privacy, size)
+    return prepared(
+        whitening, mechanism, lambda: form_of(template), lambda: analyse(template, mechanism), privacy, size
+    )
 
 
 def planned(

@@ -15,7 +15,7 @@ from dpconvex.solvers.duals import certify_by_duals
 from dpconvex.solvers.polish import polish
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["certify", "is_certified"]
+__all__ = ["certify", "is_certified", "remembered"]
 
 Array = NDArray[np.float64]
 

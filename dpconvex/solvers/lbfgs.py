@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.solvers.composite import Composite
+from dpconvex.solvers.curvature import Models
 
 __all__ = ["Memory", "descend"]
 
@@ -15,13 +17,16 @@ Array = NDArray[np.float64]
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.
 DECREASE, SLOPE = 1e-4, 0.9
+# Pairs that are remembered beside a model of the Hessian.
+MODELLED = 40
 
 
 class Memory:
     """The last steps and changes of gradient (J. Nocedal, S. Wright, Numerical Optimization, algorithm 7.4)."""
 
-    def __init__(self, size: int = 20) -> None:
+    def __init__(self, size: int = 20, start: Callable[[Array], Array] | None = None) -> None:
         self.pairs: deque[tuple[Array, Array, float]] = deque(maxlen=size)
+        self.start = start  # the model that the pairs correct; a multiple of the identity by default
 
     def update(self, step: Array, change: Array) -> None:
         """Remember a step and the change of the gradient along it, if its curvature is clearly positive."""
@@ -36,14 +41,17 @@ class Memory:
     def apply(self, vector: Array) -> Array:
         """Multiply by the model of the inverse Hessian."""
         if not self.pairs:
-            return vector
+            return vector if self.start is None else self.start(vector)
         result, weights = vector.copy(), []
         for step, change, inner in reversed(self.pairs):
             weight = float(step @ result) / inner
             weights.append(weight)
             result -= weight * change
-        _, change, inner = self.pairs[-1]
-        result *= inner / float(change @ change)
+        if self.start is not None:
+            result = self.start(result)
+        else:
+            _, change, inner = self.pairs[-1]
+            result *= inner / float(change @ change)
         for (step, change, inner), weight in zip(self.pairs, reversed(weights), strict=True):
             result += (weight - float(change @ result) / inner) * step
         return result
@@ -53,23 +61,27 @@ def descend(
     composite: Composite, theta: Array, value: float, gradient: Array, bound: float, max_steps: int
 ) -> tuple[Array, float, Array]:
     """Minimise a smooth f over all of space until its gradient norm is at most `bound`, or no step helps."""
-    memory = Memory()
+    memory, models = Memory(), Models(composite)
     scale = 1.0 / max(float(np.linalg.norm(gradient)), composite.problem.strong_convexity)
     best = (theta, value, gradient)
     stalled = 0
     for _ in range(max_steps):
-        if float(np.linalg.norm(gradient)) <= bound or stalled > 30:
+        norm = float(np.linalg.norm(gradient))
+        if norm <= bound or stalled > 30:
             break
-        direction = -memory.apply(gradient) if memory.pairs else -scale * gradient
+        start = models.inverse(theta, norm, bound)
+        if start is not None:
+            memory = Memory(MODELLED, start)
+        direction = -memory.apply(gradient) if memory.pairs or memory.start else -scale * gradient
         slope = float(gradient @ direction)
         if not slope < 0:
-            memory.clear()
+            memory = Memory()
             direction, slope = -scale * gradient, -scale * float(gradient @ gradient)
         found = search(composite, theta, value, direction, slope)
         if found is None:
-            if not memory.pairs:
+            if not memory.pairs and memory.start is None:
                 break
-            memory.clear()
+            memory = Memory()
             stalled += 1
             continue
         length, new_value, new_gradient = found

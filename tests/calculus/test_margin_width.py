@@ -100,3 +100,25 @@ def test_straight_stretches_need_no_walk_of_their_own(case: str, monkeypatch: py
         monkeypatch.setattr(margin_width, "STRAIGHT", straight)
         found.append(margin_width.largest_margin_difference(analyse(template(*losses[case], radius=2.0))))
     assert found[0] == pytest.approx(found[1], rel=1e-11)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-13, 1e-100])
+def test_labels_are_told_apart_in_any_unit(unit: float) -> None:
+    w = cp.Variable(2, name="w")
+    learner = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1])),
+        lambda x, y: unit * (1e-5, 1.0)[y] * cp.logistic(x @ w),
+        unit * cp.sum_squares(w),
+        [cp.norm(w) <= 1],
+    )
+    # Both records have the second label: the difference of two gradients at theta = (0, 1), rows (1, 0) and (-1, 0), is 1.
+    assert 1.0 <= analyse(learner).replacement_bound / unit == pytest.approx(1.10398, rel=1e-4)
+
+
+def test_slopes_that_agree_but_for_rounding_are_widened() -> None:
+    edges, low, high = np.linspace(-1.0, 1.0, 3), np.array([-1e-20, 0.0]), np.array([0.0, 1e-20])
+    kinds: list[margin_width.Slopes] = []
+    for factor in (1.0, 1 + 2.0**-50, 1 + 1e-9):
+        margin_width.merge(kinds, margin_width.Slopes(1.0, 1.0, edges, factor * low, factor * high))
+    assert [kind.high[1] for kind in kinds] == [1e-20 * (1 + 2.0**-50), 1e-20 * (1 + 1e-9)]
+    assert kinds[0].low[0] == -1e-20 * (1 + 2.0**-50)

@@ -18,14 +18,14 @@ from dpconvex.release.verify import analyse
 SIZE = 7
 
 
-def mean(d: int, weight: float = 0.0, loss: Callable[..., Any] | None = None) -> dp.Template:
+def mean(d: int, weight: float = 0.0, loss: Callable[..., Any] | None = None, bounded: bool = True) -> dp.Template:
     m = cp.Variable(d, name="m")
     squares = lambda m, x: cp.sum_squares(m - x) / 2  # noqa: E731
     return dp.Template(
         record=dp.Record(x=dp.Ball(d)),
         loss=lambda x: (loss or squares)(m, x),
         regularizer=weight * cp.sum_squares(m),
-        constraints=[cp.norm(m) <= 1],
+        constraints=[cp.norm(m) <= 1] if bounded else [],
     )
 
 
@@ -125,3 +125,35 @@ def test_a_fit_uses_all_of_its_strong_convexity() -> None:
     x = np.array([[0.5, 0.1], [-0.2, 0.3], [0.9, 0.0], [0.0, -0.6], [0.1, 0.1], [0.3, 0.3], [0.2, 0.4]])
     release = dp.solve(mean(2), {"x": x}, dp.Privacy(1e4), dp.ObjectivePerturbation(), seed=0)
     assert release.parameters["m"] == pytest.approx(x.mean(axis=0), abs=2e-3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_need_be_bounded_where_only_the_shared_quadratic_is_not(way: str) -> None:
+    free = analyse(mean(3, 0.2, WAYS[way], bounded=False))
+    assert free.replacement_bound == pytest.approx(2)
+    assert free.modulus == pytest.approx(1.4)
+    assert free.log_det(free.moduli(SIZE, 0.0))[0] == 0
+    for mechanism in (dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation()):
+        with pytest.raises(dp.NotPrivate, match="only on bounded sets"):
+            dp.verify(mean(3, 0.2, WAYS[way], bounded=False), dp.Privacy(1.0, 1e-6, "add-remove"), SIZE, mechanism)
+
+
+def test_the_whole_promise_is_spent_without_a_bound_on_the_mean() -> None:
+    # The answer is (sum x - b)/(n (1 + 2 weight)) wherever it lies: the ratio of its densities is that of b's, moved by x - x'.
+    template, privacy = mean(1, 0.3, bounded=False), dp.Privacy(1.0)
+    certificate = dp.verify(template, privacy, SIZE, dp.ObjectivePerturbation(added=0.0))
+    assert certificate.strong_convexity == pytest.approx(SIZE * 1.6)
+    assert 0.985 <= 2.0 / certificate.noise_scale <= 1.0
+    found = dp.audit(template, privacy, dp.ObjectivePerturbation(), size=SIZE, effort=0.1, seed=0)
+    assert found.holds
+    assert found["exact answer"].ratio > 0.98
+    x = np.array([[0.5], [-0.2], [0.9], [0.0], [0.1], [0.3], [0.2]])
+    release = dp.solve(template, {"x": x}, dp.Privacy(1e5), dp.ObjectivePerturbation(), seed=0)
+    assert release.parameters["m"] == pytest.approx(x.mean(axis=0) / 1.6, abs=1e-3)
+
+
+def test_curvature_that_only_some_directions_share_is_left_where_it_is() -> None:
+    m = cp.Variable(2, name="m")
+    template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: cp.square(m[0] + m[1] - x[0]) / 2, cp.sum_squares(m))
+    with pytest.raises(dp.NotPrivate, match="only on bounded sets"):
+        dp.verify(template, dp.Privacy(1.0), SIZE, dp.ObjectivePerturbation())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product as pairs
 from typing import Any
@@ -19,9 +20,11 @@ from dpconvex.core.summation import (
     PIECE,
     RECORD,
     ROUNDOFF,
+    SPLIT,
     Lengths,
     Pairwise,
     SparseRows,
+    Tree,
     in_pieces,
     inner_products,
     pairwise,
@@ -260,3 +263,33 @@ def test_a_long_noise_vector_counts_with_its_rounding() -> None:
         errors = [float(Fraction(g) - Fraction(a) - Fraction(b) - level * Fraction(t)) for g, a, b, t in rows]
         error = math.hypot(*errors)
         assert 0 < error <= composite.gradient_error(theta, gradient)
+
+
+def test_a_tree_adds_terms_of_many_records_few_times() -> None:
+    """Partition k is added to others at most ceil(log2(n / n_k)) times, which pays for one more addition than all at once."""
+
+    @dataclass(frozen=True)
+    class Term:
+        depths: tuple[tuple[int, int], ...]  # which leaves, in their order, and how often each was added
+
+        def __add__(self, other: Term) -> Term:
+            return Term(tuple((leaf, depth + 1) for leaf, depth in (*self.depths, *other.depths)))
+
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        sizes = rng.choice([0, 1, 2, 5, 100, 128, 1000, 10**6], rng.integers(1, 40)).tolist()
+        leaves = [k for k, size in enumerate(sizes) if size]
+        orders = set()
+        for _ in range(2):
+            total = Tree(sizes)
+            for leaf in rng.permutation(leaves).tolist():
+                total.add(leaf, Term(((leaf, 0),)))
+            assert (total.value is None) == (not leaves)
+            if leaves:
+                orders.add(total.value.depths)
+        assert len(orders) == bool(leaves)
+        for leaf, depth in next(iter(orders), ()):
+            assert depth <= np.ceil(np.log2(sum(sizes) / sizes[leaf]))
+            inside = min(sizes[leaf], PIECE) + np.log2(max(sizes[leaf] / PIECE, 1))
+            assert inside + depth <= PIECE + np.log2(1 + sum(sizes) / PIECE) + SPLIT
+        assert sorted(leaf for leaf, _ in next(iter(orders), ())) == leaves

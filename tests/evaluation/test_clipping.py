@@ -7,10 +7,13 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import dpconvex as dp
 from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation import clipped_engine, whole_losses
 from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.clipped_engine import ClippedEngine
 from dpconvex.evaluation.clipping import clipped
 from dpconvex.language.record import Batch
 
@@ -42,6 +45,21 @@ TEMPLATES = {
 }
 
 
+def public_table() -> dp.Template:
+    """Leaves of a degree that has no shared forms, behind a public matrix."""
+    w, table = cp.Variable(2, name="w"), np.random.default_rng(5).normal(size=(3, 5))
+
+    def loss(x: Any) -> Any:
+        return cp.sum(cp.pos(table @ cp.hstack([x[0] ** 3 * w, x @ w, x * w[0]])))
+
+    return dp.Template(dp.Record(x=dp.Ball(2)), loss, 0.0)
+
+
+def long_rows() -> dp.Template:
+    w = cp.Variable(150, name="w")
+    return dp.Template(dp.Record(x=dp.Ball(150), u=dp.Box(-2.0, 2.0)), lambda x, u: cp.abs(x @ w - u), 0.0)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
     template, rng = TEMPLATES[name](), np.random.default_rng(0)
@@ -63,8 +81,6 @@ def test_clipped_sums_are_those_of_single_gradients(name: str) -> None:
 
 
 def test_many_blocks_and_sparse_records() -> None:
-    import scipy.sparse as sp
-
     template, rng = dp.load("softmax_regression", features=30, classes=5), np.random.default_rng(1)
     x = sp.random_array((30_000, 30), density=0.2, rng=rng, format="csr")
     x = x / np.maximum(np.sqrt(x.multiply(x).sum(axis=1)), 1.0)[:, None]
@@ -78,6 +94,46 @@ def test_many_blocks_and_sparse_records() -> None:
         found.append((loss.clipped_gradient(theta, 0.3), loss.clipped_gradient(theta, 0.3, chosen)))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-9, abs=1e-7)
     assert found[0][1] == pytest.approx(found[1][1], rel=1e-9, abs=1e-8)
+
+
+UNITS = np.array([1e-8, 1e-3, 1.0, 1e7])
+
+
+def own_units(w: Any, x: Any) -> Any:
+    return x @ cp.multiply(1 / UNITS, w)
+
+
+def two_units(w: Any, x: Any) -> Any:
+    """Features of different units share a parameter."""
+    return (x[0] / UNITS[0] + x[3] / UNITS[3]) * w[0] + (x[1] / UNITS[1] + x[2] / UNITS[2]) * w[1] + x[2] * w[2] + w[3]
+
+
+def units_of_scores(w: Any, x: Any) -> Any:
+    """Each score has units of its own too."""
+    return [x @ cp.multiply(1 / UNITS, w), 1e-6 * x @ cp.multiply(1 / UNITS, w[::-1]), 0.0]
+
+
+@pytest.mark.parametrize("scores", [own_units, two_units, units_of_scores])
+def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
+    w, rng = cp.Variable(4, name="w"), np.random.default_rng(3)
+
+    def loss(x: Any) -> Any:
+        found = scores(w, x)
+        return cp.log_sum_exp(cp.hstack(found)) if isinstance(found, list) else cp.logistic(found)
+
+    template = dp.Template(dp.Record(x=dp.Box(-2 * UNITS, 2 * UNITS)), loss, 0.0)
+    batch, space = template.record.sample(50, rng), Space(template.variables)
+    whole = BatchedLoss(template, space, batch)
+    assert isinstance(whole._clipped, ClippedEngine)
+    theta = rng.normal(size=space.dim) / 10
+    each = whole.record_gradients(theta)
+    norms = np.linalg.norm(each, axis=1)
+    for k in range(50):
+        alone = np.arange(50) == k
+        for clip, factor in ((norms[k] * (1 + 1e-7), 1.0), (norms[k] / 3, 1 / 3)):
+            found = whole.clipped_gradient(theta, clip, alone)
+            assert found == pytest.approx(factor * each[k], rel=1e-7, abs=1e-7 * norms[k])
+            assert np.linalg.norm(found) <= clip * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -114,3 +170,53 @@ def test_a_loss_that_overflows_moves_the_sum_by_the_clip_at_most() -> None:
         found = loss.clipped_gradient(np.array([size]), 0.25)
         assert np.isfinite(found).all()
         assert np.linalg.norm(found) <= 1.0
+
+
+def clipped_each(monkeypatch: pytest.MonkeyPatch, template: dp.Template, batch: Batch, rows: Any, theta: Any) -> Any:
+    """Clipped gradients of some records, as they are added up, in the order of the rows."""
+    fields = {name: column[rows] for name, column in batch.fields.items()}
+    loss = BatchedLoss(template, Space(template.variables), Batch(fields, batch.group[rows]))
+    found = []
+
+    def noted(*arguments: Any) -> Any:
+        found.append(clipped(*arguments))
+        return found[-1]
+
+    for module in (clipped_engine, whole_losses):
+        monkeypatch.setattr(module, "clipped", noted)
+    loss.clipped_gradient(theta, 0.1)
+    if isinstance(loss._clipped, ClippedEngine):
+        return np.concatenate(found, axis=1)[:, : len(rows)].T
+    (each,) = found
+    return each[:, : len(rows)].T
+
+
+@pytest.mark.parametrize("name", [*TEMPLATES, "table", "long", "sparse"])
+def test_a_clipped_gradient_has_the_same_bits_beside_any_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"table": public_table, "long": long_rows, "sparse": TEMPLATES["softmax"]}
+    template, rng = (more | TEMPLATES)[name](), np.random.default_rng(4)
+    batch = template.record.sample(300, rng)
+    if name == "sparse":
+        batch = Batch({"x": sp.csr_array(batch.fields["x"] * (rng.random((300, 4)) < 0.5))}, batch.group)
+    theta = 0.3 * rng.normal(size=Space(template.variables).dim)
+    expected = clipped_each(monkeypatch, template, batch, np.arange(300), theta)
+    assert len(np.unique(expected, axis=0)) > 20
+    one_label = np.flatnonzero(batch.group == batch.group[0])[:3]
+    for rows in ([7], one_label, np.arange(1, 300), rng.permutation(300)[:77], rng.integers(0, 300, size=9001)):
+        found = clipped_each(monkeypatch, template, batch, np.asarray(rows), theta)
+        assert (found == expected[rows]).all(), len(rows)
+
+
+def test_one_more_record_flips_no_kink_of_others() -> None:
+    template, rng = long_rows(), np.random.default_rng(1)
+    space, theta = Space(template.variables), rng.uniform(0.05, 0.2, 150)
+    x = rng.uniform(size=150)
+    x /= 1.0001 * np.linalg.norm(x)
+    sums = []
+    # All records lie on the kink, but for rounding.
+    for level in (float(x @ theta), float(np.einsum("i,i->", x, theta)), float((x * theta).sum())):
+        for count in (7, 8, 2000, 2001, 20000, 20001):
+            rows = np.broadcast_to(x, (count, 150))
+            batch = template.record.validate({"x": rows, "u": np.full(count, level)})
+            sums.append(BatchedLoss(template, space, batch).clipped_gradient(theta, 0.1) / count)
+        assert np.linalg.norm(np.array(sums[-6:]) - sums[-1], axis=1).max() < 1e-12

@@ -72,8 +72,12 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     level = concentration(objective.run) + 1 / (2 * objective.score.scale**2)
     assert level >= (objective.run.sensitivity / objective.run.noise_scale) ** 2 / 2
     assert law.renyi_epsilon(level, whole.delta) <= whole.epsilon
+    assert concentration(objective.certificate) > level
+    direct = planned(
+        template, objective.certificate.privacy, dp.Repetitions(mean=6), 500, dp.ObjectivePerturbation("gaussian")
+    )
     with pytest.raises(dp.NotPrivate, match="objective perturbation"):
-        concentration(objective.certificate)  # of the best of several runs no event is known
+        concentration(direct.certificate)  # by the direct theorem nothing but the promise is known
     with pytest.raises(dp.NotPrivate, match="delta"):
         planned(template, dp.Privacy(1.0), law, 500, mechanism)
 
@@ -81,10 +85,16 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
 def test_a_fit_of_the_whole_grid_under_renyi_accounting() -> None:
     pytest.importorskip("dp_accounting")
     law = dp.Repetitions(mean=2, accounting="renyi")
+    budget = dp.Budget(dp.Privacy(3.0, 1e-6), accounting="renyi")
     outcome = tune_repeated(
-        grid(0.1), data(), dp.Privacy(2.0, 1e-6), dp.OutputPerturbation("gaussian"), repetitions=law
+        grid(0.1), data(), dp.Privacy(2.0, 1e-6), dp.OutputPerturbation("gaussian"), repetitions=law, budget=budget
     )
     assert outcome.spent == dp.Privacy(2.0, 1e-6)
+    (spend,) = budget.entries
+    assert spend.event == outcome.release.certificate.event  # type: ignore[union-attr]
+    assert {leaf.kind for leaf in spend.known.leaves()} == {"selected", "tail"}
+    # What is left is more than by adding promises, of which 1 was left.
+    assert budget.remaining.epsilon > 1.1
     assert outcome.release.certificate is not None
     assert "Gaussian" in outcome.release.certificate.mechanism
 

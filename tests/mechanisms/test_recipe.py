@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -11,7 +12,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.private_whitening import level
-from dpconvex.mechanisms.recipe import ENOUGH
+from dpconvex.mechanisms.recipe import ENOUGH, ENOUGH_UNWHITENED
 from dpconvex.release.verify import meant
 
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
@@ -19,9 +20,11 @@ LOGISTIC = dp.load("logistic_regression", features=4)
 
 
 def test_what_the_options_stand_for() -> None:
-    for off in (None, False):
-        assert meant(off, LOGISTIC, None, PROMISE, 100) == (Automatic(), None)
+    assert meant(False, LOGISTIC, None, PROMISE, 100) == (Automatic(), None)
+    assert meant(None, LOGISTIC, None, PROMISE, 100) == meant("auto", LOGISTIC, None, PROMISE, 100)
     own, first = dp.NoisyGradientDescent(clip=0.1), dp.PrivateWhitening(0.2)
+    for off in (None, False):
+        assert meant(off, LOGISTIC, own, PROMISE, 100) == (own, None)
     assert meant(first, LOGISTIC, own, PROMISE, 100) == (own, first)
     assert meant(True, LOGISTIC, own, PROMISE, 100) == (own, dp.PrivateWhitening())
     steps, found = meant(True, LOGISTIC, None, PROMISE, 100)
@@ -39,7 +42,12 @@ def test_few_records_are_whitened_and_many_are_not() -> None:
     for size, whitened in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
         certificate = dp.verify(LOGISTIC, PROMISE, size, whitening="auto")
         assert (certificate.whitening is not None) is whitened
-        assert (certificate == dp.verify(LOGISTIC, PROMISE, size, whitening=whitened)) is True
+        assert certificate == dp.verify(LOGISTIC, PROMISE, size)
+        told = [text for text in certificate.advice if text.startswith("Chosen by size")]
+        assert len(told) == whitened
+        assert ("no distance to a minimiser is claimed" in str(certificate)) is whitened
+        rest = tuple(text for text in certificate.advice if text not in told)
+        assert (replace(certificate, advice=rest) == dp.verify(LOGISTIC, PROMISE, size, whitening=whitened)) is True
 
 
 def biased(decision: bool = True) -> dp.Template:
@@ -74,7 +82,7 @@ def test_plain_parameters_are_whitened() -> None:
         dp.load(
             "kernel_svm", features=4, components=2
         ),  # predicts from features that are not mapped yet, as many of them
-        dp.load("ridge_regression", features=4),
+        dp.load("huber_regression", features=4),
         dp.load("large_margin_gaussian", features=2),
         dp.load("hinge_svm", features=4),
         dp.load("elastic_net_logistic", features=4),  # few features, of those that were declared
@@ -84,7 +92,35 @@ def test_plain_parameters_are_whitened() -> None:
     ],
 )
 def test_auto_leaves_out_what_whitening_would_spoil(template: dp.Template) -> None:
-    assert meant("auto", template, None, PROMISE, 100) == (Automatic(), None)
+    assert meant("auto", template, None, PROMISE, 2000) == (Automatic(), None)
+
+
+def test_few_records_of_classes_take_clipped_steps_where_whitening_would_spoil() -> None:
+    enough = ENOUGH_UNWHITENED * 2 / level(1.0, 1e-5)
+    for size, clipped in ((int(0.99 * enough), True), (int(1.01 * enough) + 1, False)):
+        chosen, first = meant(None, wishes(constrained=True), None, PROMISE, size)
+        assert first is None
+        assert isinstance(chosen, dp.NoisyGradientDescent) is clipped
+    many = dp.load("large_margin_gaussian", features=10, classes=4)
+    certificate = dp.verify(many, PROMISE, 500)
+    assert "clip" in certificate.settings
+    assert certificate.whitening is None
+    assert certificate.answer
+    sparse = dp.load("elastic_net_logistic", features=40)  # a minimiser is sparse, and steps end nowhere sparse
+    assert meant(None, sparse, None, PROMISE, 20) == (Automatic(), None)
+
+
+def test_quadratic_losses_release_their_statistics() -> None:
+    ridge = dp.load("ridge_regression", features=4)
+    for adjacency in ("add-remove", "replace-one"):
+        privacy = dp.Privacy(1.0, 1e-5, adjacency)
+        certificate = dp.verify(ridge, privacy, 1000)
+        assert certificate.perturbed == "statistics"
+        assert certificate.advice[-1].startswith("Chosen because the loss is quadratic")
+        assert dp.verify(ridge, privacy, 1000, whitening=False).perturbed == "objective"
+    assert dp.verify(ridge, dp.Privacy(1.0), 1000).perturbed == "objective"  # pure noise pays for every statistic
+    wide = dp.load("ridge_regression", features=400)
+    assert dp.verify(wide, PROMISE, 1000).perturbed == "objective"
 
 
 def test_a_pure_promise_is_never_whitened_by_itself() -> None:

@@ -27,7 +27,7 @@ ADD_REMOVE = dp.Privacy(1.0, 1e-6, "add-remove")
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A private fit with a seed; no mechanism is the automatic one."""
+    """A private fit with a seed; no mechanism is the best of those that end near a minimiser."""
 
     privacy: dp.Privacy = PURE
     mechanism: Mechanism | None = None

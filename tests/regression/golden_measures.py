@@ -107,7 +107,7 @@ def certificates(name: str) -> Numbers:
             for mechanism in mechanisms:
                 given = getattr(mechanism, "added", None) is not None
                 try:
-                    numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism), given)
+                    numbers = constants(dp.verify(template, privacy, GALLERY_SIZE, mechanism, whitening=False), given)
                 except (dp.NotPrivate, dp.TemplateError):  # no promise, or no step size of its own
                     numbers = {"mechanism": "refused"}
                 # The automatic choice is one of the others, with a quadratic that is known to fewer digits.
@@ -192,7 +192,9 @@ class Measured:
     def fit(self, fit: Fit) -> Numbers:
         """Fit privately with a seed, and say what was promised and what came out."""
         nominal = self.size if fit.privacy.adjacency == "add-remove" else None
-        release = dp.solve(self.template, self.train, fit.privacy, fit.mechanism, size=nominal, seed=fit.seed)
+        release = dp.solve(
+            self.template, self.train, fit.privacy, fit.mechanism, size=nominal, seed=fit.seed, whitening=False
+        )
         assert release.certificate is not None
         theta = self.problem.space.pack(dict(release.items()))
         found: Numbers = {"seed": fit.seed, "certificate": constants(release.certificate)}

@@ -164,6 +164,25 @@ def test_the_cost_is_recorded_before_the_data_are_read() -> None:
         dp.statistics(free(), table(), PROMISE, budget=budget)
 
 
+@pytest.mark.parametrize("noise", ["gaussian", "gamma"])
+def test_ledgers_know_how_statistics_are_told_apart(noise: str) -> None:
+    mechanism = dp.SufficientStatistics(noise)
+    budget = dp.Budget(dp.Privacy(2.0, 1e-5), accounting="gaussian" if noise == "gaussian" else "renyi")
+    found = dp.statistics(free(), table(), dp.Privacy(0.5, 1e-6), mechanism, budget=budget)
+    (spend,) = budget.entries
+    assert spend.event == found.certificate.event
+    own = next(iter(spend.known.leaves()))
+    if noise == "gaussian":
+        # One record's statistics are that many deviations from another's, which is what was calibrated.
+        assert own.level()[0] == pytest.approx(found.certificate.sensitivity / found.certificate.noise_scale)
+    else:
+        assert 0.98 * 0.5 <= own.renyi(1e9)[0] <= 0.5
+    # Many of them cost less than the sum of their promises, by the events that a ledger keeps.
+    for _ in range(3):
+        dp.statistics(free(), table(), dp.Privacy(0.1, 1e-6), mechanism, budget=budget)
+    assert budget.totals()[0].epsilon < 0.8 - (0.1 if noise == "gaussian" else 1e-6)
+
+
 def test_a_seed_is_no_secret() -> None:
     one, two = (dp.statistics(free(), table(), PROMISE, seed=4) for _ in range(2))
     assert not one.private

@@ -1,0 +1,218 @@
+"""Fits on a cluster of this machine's processes against one process that has all records in memory.
+
+``python -m benchmarks.scale [--records 2000000] [--features 20] [--classes 2] [--pieces 16] [--folder FOLDER] [--kills 0]``
+
+With two classes a logistic regression, with more large-margin Gaussians; Gaussian noise under a seed.  Records lie in .npy files
+of `--folder`, where they are made if they are not there yet.  Each way to fit them runs in a process of its own, so that
+memory is measured honestly: one with two threads and all records in memory, and a driver with two one-thread workers that read
+the files.  With ``--kills 20``, a worker is killed in each of 20 small fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+PRIVACY = (1.0, 1e-6)
+# Records that are made at once.
+BLOCK = 100_000
+
+
+def learner(features: int, classes: int) -> Any:
+    """The template of the fits."""
+    import dpconvex as dp
+
+    if classes == 2:
+        return dp.load("logistic_regression", features=features, regularization=1e-4)
+    return dp.load("large_margin_gaussian", features=features, classes=classes)
+
+
+def write(folder: Path, records: int, features: int, classes: int, pieces: int) -> None:
+    """Make the files of all pieces, block by block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    centres = np.random.default_rng(0).normal(size=(classes, features)) * 0.4 / np.sqrt(features)
+    for number, (start, stop) in enumerate(edges(records, pieces)):
+        paths = [folder / f"{name}{number}.npy" for name in "xy"]
+        if all(path.exists() for path in paths):
+            continue
+        rng = np.random.default_rng([1, number])
+        x = np.lib.format.open_memmap(paths[0], "w+", float, (stop - start, features))
+        y = np.lib.format.open_memmap(paths[1], "w+", np.int8, (stop - start,))
+        for first in range(0, stop - start, BLOCK):
+            label = rng.integers(classes, size=min(BLOCK, stop - start - first))
+            rows = rng.normal(size=(len(label), features)) * 0.5 / np.sqrt(features) + centres[label]
+            x[first : first + BLOCK] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1)
+            y[first : first + BLOCK] = 2 * label - 1 if classes == 2 else label
+        x.flush()
+        y.flush()
+
+
+def edges(records: int, pieces: int) -> list[tuple[int, int]]:
+    """Where pieces begin and end."""
+    cuts = [round(k * records / pieces) for k in range(pieces + 1)]
+    return list(pairwise(cuts))
+
+
+def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list[float]]) -> dict[str, Any]:
+    """Fit several times; returns the shortest time, what processors were busy then, and what was released."""
+    import dpconvex as dp
+    from dpconvex.solvers.composite import Composite
+
+    passes = [0]
+    counted = Composite.smooth
+
+    def smooth(self: Composite, theta: Any) -> Any:
+        passes[0] += 1
+        return counted(self, theta)
+
+    times: list[tuple[float, list[float]]] = []
+    release = None
+    template, law = learner(options.features, options.classes), dp.ObjectivePerturbation("gaussian")
+    for _ in range(options.repetitions):
+        passes[0], busy, start = 0, processors(), time.perf_counter()
+        with patch.object(Composite, "smooth", smooth):
+            release = dp.solve(template, data, dp.Privacy(*PRIVACY), law, seed=1)
+        seconds = time.perf_counter() - start
+        times.append((seconds, np.subtract(processors(), busy).round(2).tolist()))
+    assert release is not None
+    parameters = {name: value.tolist() for name, value in release.items()}
+    seconds, busy = min(times)
+    return {"seconds": seconds, "busy": busy, "passes": passes[0], "parameters": parameters}
+
+
+def in_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """One process, all records in memory."""
+    columns = [[np.load(options.folder / f"{name}{k}.npy") for k in range(options.pieces)] for name in "xy"]
+    x, y = (np.concatenate(columns.pop(0)) for _ in "xy")
+    return {**fitted(options, {"x": x, "y": y}, lambda: [time.process_time()]), "driver": peak()}
+
+
+def on_workers(options: argparse.Namespace) -> dict[str, Any]:
+    """A driver, and workers that read files."""
+    import dpconvex as dp
+
+    pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
+    with cluster(options.workers, options.limit) as client:
+        found = fitted(
+            options, dp.Partitions(pieces), lambda: [time.process_time(), *client.run(time.process_time).values()]
+        )
+        return {**found, "driver": peak(), "workers": list(client.run(peak).values())}
+
+
+def cluster(workers: int, limit: str) -> Any:
+    """Return a client of a new cluster of one-thread processes."""
+    from distributed import Client, LocalCluster
+
+    made = LocalCluster(
+        workers, threads_per_worker=1, memory_limit=limit, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    )
+
+    class Both(Client):  # type: ignore[misc]
+        def __exit__(self, *error: object) -> None:
+            super().__exit__(*error)
+            made.close()
+
+    return Both(made)
+
+
+def peak() -> int:
+    """Largest resident memory of this process so far, in megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def killed(options: argparse.Namespace) -> dict[str, Any]:
+    """Kill a worker, in another pass of each of some small fits."""
+    import dpconvex as dp
+    from dpconvex.language.workers import Workers
+
+    pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
+    template, data, privacy = learner(options.features, options.classes), dp.Partitions(pieces), dp.Privacy(*PRIVACY)
+    rounds, victims, waited = [0], dict[int, int](), Workers._gathered
+
+    def gathered(self: Workers, tasks: list[Any]) -> Any:
+        rounds[0] += 1
+        if rounds[0] in victims:
+            os.kill(victims.pop(rounds[0]), signal.SIGKILL)  # its tasks were sent, and some are done
+        return waited(self, tasks)
+
+    Workers._gathered = gathered  # type: ignore[method-assign]
+    same = spends = kills = 0
+    with cluster(options.workers, options.limit) as client:
+        expected = dp.solve(template, data, privacy, seed=1)
+        last = rounds[0]
+        for fit in range(options.kills):
+            client.wait_for_workers(options.workers)
+            rounds[0], budget = 0, dp.Budget(dp.Privacy(1e3, 0.1))
+            victims[1 + fit * last // options.kills] = list(client.run(os.getpid).values())[fit % options.workers]
+            release = dp.solve(template, data, privacy, seed=1, budget=budget)
+            kills += not victims
+            same += all((release[name] == expected[name]).all() for name in release)
+            spends += len(budget.entries)
+    return {"fits": options.kills, "workers killed": kills, "same bits": same, "spends": spends}
+
+
+WAYS = {"memory": in_memory, "workers": on_workers, "kills": killed}
+
+
+def measured(way: str, arguments: list[str], threads: int) -> dict[str, Any]:
+    """Run one way in a process of its own."""
+    known = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    command = [sys.executable, "-m", "benchmarks.scale", *arguments, "--way", way]
+    done = subprocess.run(command, env={**os.environ, **known}, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--features", type=int, default=20)
+    parser.add_argument("--classes", type=int, default=2)
+    parser.add_argument("--pieces", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", default="1GB", help="memory of a worker")
+    parser.add_argument("--repetitions", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=Path("build/scale"))
+    parser.add_argument("--kills", type=int, default=0, help="kill a worker in so many fits, and measure nothing else")
+    parser.add_argument("--way", choices=WAYS, help="do only this, in this process")
+    options = parser.parse_args()
+    options.folder = options.folder / f"{options.records}x{options.features}x{options.classes}in{options.pieces}"
+    if options.way:
+        print(json.dumps(WAYS[options.way](options)))
+        return
+    write(options.folder, options.records, options.features, options.classes, options.pieces)
+    arguments = sys.argv[1:]
+    if options.kills:
+        print(measured("kills", arguments, 1))
+        return
+    memory, workers = measured("memory", arguments, 2), measured("workers", arguments, 1)
+    apart = max(
+        np.abs(np.subtract(memory["parameters"][k], workers["parameters"][k])).max() for k in memory["parameters"]
+    )
+    print(
+        f"{options.records:,} records, {options.features} features, {options.classes} classes, {options.pieces} pieces"
+    )
+    for name, found in (("one process, in memory", memory), (f"{options.workers} workers, from files", workers)):
+        rounds = f"{found['passes']} evaluations"
+        print(
+            f"{name}: {found['seconds']:.1f} s, {rounds}, processors {found['busy']} s, "
+            f"peak MB {[found['driver'], *found.get('workers', [])]}"
+        )
+    print(f"ratio {workers['seconds'] / memory['seconds']:.2f}; releases differ by {apart:.1e}")
+
+
+if __name__ == "__main__":
+    main()

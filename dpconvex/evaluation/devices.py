@@ -1,0 +1,118 @@
+"""On which devices compiled functions sum over records, and how much of the data may lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from dpconvex.core.arguments import is_whole
+from dpconvex.errors import TemplateError
+from dpconvex.evaluation.compiled import double_precision, installed
+
+__all__ = ["Placement", "current", "devices", "has_accelerator"]
+
+# Bytes of a block of records, unless others are asked for.
+BLOCK = 2**26
+# Records take at most this share of a device's memory, unless a limit is given: what is made of a block lies there too.
+SHARE = 0.5
+# Platforms whose arithmetic in double precision is IEEE's, which bounds on rounding rest on.
+EXACT = ("cpu", "gpu", "cuda", "rocm")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What `devices` was asked for; by default the accelerators that there are, or else one processor."""
+
+    count: int | None = None
+    memory: int | None = None
+    block: int = BLOCK
+    asked: bool = False
+
+    def found(self) -> list[Any]:
+        """Return the devices, or say that there are not as many."""
+        with double_precision():
+            import jax
+        there = jax.devices()
+        if not self.asked and jax.default_backend() == "cpu":
+            return there[:1]
+        if self.count is not None and self.count > len(there):
+            raise TemplateError(f"devices: {self.count} were asked for, and JAX finds {len(there)}.")
+        if there[0].platform not in EXACT:
+            raise TemplateError(
+                f"devices: {there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on; "
+                "use a GPU or processors (JAX_PLATFORMS=cpu)."
+            )
+        return there[: self.count]
+
+    def limit(self, device: Any) -> float:
+        """Return how many bytes of records may lie on a device."""
+        if self.memory is not None:
+            return self.memory
+        known = device.memory_stats() if device.platform != "cpu" else None
+        return SHARE * known["bytes_limit"] if known and "bytes_limit" in known else float("inf")
+
+
+_CURRENT: ContextVar[Placement | None] = ContextVar("devices", default=None)
+
+
+def current() -> Placement:
+    """Return what holds here."""
+    return _CURRENT.get() or Placement()
+
+
+@contextmanager
+def devices(*, count: int | None = None, memory: int | None = None, block: int = BLOCK) -> Iterator[None]:
+    """Within this context, sums over records are compiled, and run on JAX's devices.
+
+    Without it, this happens where JAX's default device is a GPU, the columns are dense and the data are not small, on all GPUs;
+    with it, wherever columns are dense.  Records are dealt to the devices in blocks.  Blocks that fit into the memory limit are
+    sent once and stay; the others are sent in every pass, while those before them are computed.  Blocks' sums are added on the
+    processor in the order of the records.
+
+    Parameters
+    ----------
+    count : int, optional
+        How many of ``jax.devices()``, from the first; by default all.
+    memory : int, optional
+        Bytes of records that may lie on each device at a time; at least those of two blocks, where not all fit.  What the
+        functions make of a block needs memory besides.  By default half of a device's memory; unlimited on processors.
+    block : int
+        Bytes of records in a block.  Only this decides in which order records are summed: for one number, all
+        counts of equal devices and all memory limits give the same bits.
+
+    Raises
+    ------
+    TemplateError
+        If an option makes no sense; from a fit, if JAX is not installed, finds fewer devices or none with double precision, or
+        two blocks are larger than the memory limit.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("logistic_regression", features=2)
+    >>> data = {"x": [[1.0, 0.0], [0.0, 1.0]] * 50, "y": [1, -1] * 50}
+    >>> with dp.devices(memory=2**30):
+    ...     release = dp.solve(learner, data, dp.Privacy(1.0))
+    >>> release["w"].shape
+    (2,)
+    """
+    for name, value in (("count", count), ("memory", memory), ("block", block)):
+        if not is_whole(value, 1) and not (value is None and name != "block"):
+            raise TemplateError(f"devices: {name} must be a positive integer, not {value!r}.")
+    token = _CURRENT.set(Placement(count, memory, block, asked=True))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def has_accelerator() -> bool:
+    """Whether JAX finds a device with double precision besides the processor."""
+    if not installed():
+        return False
+    import jax
+
+    return jax.default_backend() in EXACT[1:]

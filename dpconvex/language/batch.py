@@ -1,0 +1,159 @@
+"""Records that passed the check, in this process or in partitions elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.core.read_only import frozen
+from dpconvex.errors import TemplateError
+
+__all__ = ["Batch", "PartitionedBatch", "Place"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Records that passed the check: fields and the group (combination of discrete values) of each.
+
+    Attributes
+    ----------
+    fields : dict
+        Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column of
+        `dpconvex.language.columns` that turns what it is asked for into float64.
+    group : ndarray of int, shape (n,)
+        Index into ``Record.combinations``.
+    """
+
+    fields: dict[str, Any]
+    group: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"<a batch of {self.size} records>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self.fields, self.group)  # without what was prepared for it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Batch:
+        """Return a batch of its own of the same records: what nobody can write to is shared."""
+        return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
+
+    @property
+    def size(self) -> int:
+        """Number of records."""
+        return len(self.group)
+
+    def rows(self, group: int) -> NDArray[np.int64]:
+        """Return the indices of the records of one group, shape (m,)."""
+        return np.flatnonzero(self.group == group)
+
+
+def shared(column: Any) -> Any:
+    """Return a column of the same records as an object of its own."""
+    if isinstance(column, np.ndarray):
+        return frozen(column)
+    if sp.issparse(column):
+        parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
+        return sp.csr_array(parts, shape=column.shape)
+    return copy(column)  # its gate and its source are the same
+
+
+class Place(Protocol):
+    """Where partitions lie."""
+
+    def share(self, value: Any) -> Any:
+        """Return what stands for an object that many calls need."""
+        ...
+
+    def each(
+        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Call ``function(batch, shared, *own)`` with each of some partitions; in any order."""
+        ...
+
+    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+        """Return partitions whose records a function makes of those of others."""
+        ...
+
+
+class Nowhere:
+    """Stands for the records themselves, where nobody has all of them."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse()
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        refuse()
+
+    def __iter__(self) -> NoReturn:
+        refuse()
+
+    def __len__(self) -> NoReturn:
+        refuse()
+
+
+def refuse() -> NoReturn:
+    """Say that the records are in partitions."""
+    raise TemplateError(
+        "this needs all records in one place, and these are in partitions: pass arrays, or solve with the first-order backend."
+    )
+
+
+NOWHERE: Any = Nowhere()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartitionedBatch(Batch):
+    """Records that passed the check, in partitions; nobody has all of them.
+
+    Attributes
+    ----------
+    parts : tuple
+        What stands for each partition at its place.
+    sizes : tuple of int
+    place : Place
+    """
+
+    parts: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    place: Place
+
+    def __repr__(self) -> str:
+        return f"<{len(self.parts)} partitions of {self.size} records>"
+
+    @property
+    def size(self) -> int:
+        """Number of records."""
+        return sum(self.sizes)
+
+    def rows(self, group: int) -> NDArray[np.int64]:
+        """Refuse."""
+        refuse()
+
+    def each(
+        self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers of partitions with records, and ``function(batch, shared, *arguments, own)`` of each, in any order.
+
+        `shared` is what the place's `share` returned; `own` has an entry for each partition.
+        """
+        parts = {k: part for k, part in enumerate(self.parts) if self.sizes[k]}
+        given = {k: arguments if own is None else (*arguments, own[k]) for k in parts}
+        return self.place.each(function, shared, parts, given)
+
+    def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
+        """Return partitions with records that a function of a batch and a value makes of these, one of each."""
+        parts = self.place.mapped(function, self.place.share(value), self.parts)
+        return PartitionedBatch.of(parts, self.sizes, self.place)
+
+    @classmethod
+    def of(cls, parts: Sequence[Any], sizes: Sequence[int], place: Place) -> PartitionedBatch:
+        """Return the batch of what stands for some partitions at a place."""
+        return cls(NOWHERE, NOWHERE, tuple(parts), tuple(sizes), place)

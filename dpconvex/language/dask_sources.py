@@ -1,0 +1,115 @@
+"""Partitions that Dask computes: collections, delayed objects and futures.  None of it is imported where nobody uses it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpconvex.errors import DomainError
+
+__all__ = ["Lazy", "columns_of_partitions", "has_partitions", "is_frame", "is_lazy", "resolved", "tables_of_partitions"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lazy:
+    """A partition that Dask computes: a delayed object or a future, and its number of records where that is known."""
+
+    value: Any
+    size: int | None = None
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether something stands for one object: a delayed one, or a future."""
+    if "dask.delayed" not in sys.modules:
+        return False
+    from dask.delayed import Delayed
+
+    kinds: tuple[type, ...] = (Delayed,)
+    if "distributed" in sys.modules:
+        from distributed import Future
+
+        kinds = (Delayed, Future)
+    return isinstance(value, kinds)
+
+
+def is_collection(value: Any) -> bool:
+    """Whether something is an array, a series or a frame of Dask."""
+    collected = "dask" in sys.modules and hasattr(value, "__dask_graph__") and hasattr(value, "to_delayed")
+    return collected and not isinstance(value, type) and not is_lazy(value)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether something is a data frame of Dask."""
+    return is_collection(value) and hasattr(value, "columns")
+
+
+def is_column(value: Any) -> bool:
+    """Whether a column is in partitions."""
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(is_lazy(part) for part in value)
+    return is_collection(value)
+
+
+def has_partitions(data: Any) -> bool:
+    """Whether data are a frame of Dask, or a mapping with columns in partitions."""
+    return is_frame(data) or (isinstance(data, Mapping) and any(is_column(column) for column in data.values()))
+
+
+def tables_of_partitions(frame: Any) -> list[Any]:
+    """Return the partitions of a frame."""
+    return [Lazy(part) for part in frame.to_delayed()]
+
+
+def columns_of_partitions(data: Any) -> list[Any]:
+    """Return partitions that map fields to columns."""
+    from dask.delayed import delayed
+
+    columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
+    for name, column in columns.items():
+        if not is_column(column):
+            raise DomainError(
+                f"field {name!r} is a {type(column).__name__}, and other fields are in partitions; all have to be, in the same."
+            )
+    sizes = aligned(columns)
+    parts = {name: parts_of(column) for name, column in columns.items()}
+    counts = {name: len(part) for name, part in parts.items()}
+    if len(set(counts.values())) != 1:
+        raise DomainError(f"the fields have different numbers of partitions: {counts}.")
+    whole = [delayed({name: part[k] for name, part in parts.items()}) for k in range(min(counts.values()))]
+    return [Lazy(part, size) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+
+
+def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
+    """Cut arrays of known sizes along the records as the first of them is, and nowhere else; return the sizes of the pieces."""
+    sizes: tuple[int, ...] | None = None
+    for name, column in columns.items():
+        if not hasattr(column, "rechunk"):
+            continue
+        rows = column.chunks[0]
+        if all(size == size for size in rows):  # sizes that are not known are NaN
+            sizes = sizes or tuple(int(size) for size in rows)
+            if sum(rows) != sum(sizes):
+                raise DomainError(
+                    f"the fields have different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}."
+                )
+            rows = sizes
+        columns[name] = column.rechunk({0: rows, **dict.fromkeys(range(1, column.ndim), -1)})
+    return sizes
+
+
+def parts_of(column: Any) -> list[Any]:
+    """Return the pieces of a column."""
+    return list(column) if isinstance(column, list | tuple) else list(np.ravel(column.to_delayed()))
+
+
+def resolved(source: Any) -> Any:
+    """Compute what Dask is to compute, in this process."""
+    if not isinstance(source, Lazy):
+        return source
+    if hasattr(source.value, "compute"):
+        return source.value.compute(scheduler="synchronous")
+    raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")

@@ -1,0 +1,171 @@
+"""Records in partitions: each is read, checked and summed up where it lies, and no more than sums leave it.
+
+A partition is made by its *source*: columns in memory or in files, a table with a schema, a function, or something that Dask
+computes.  A *place* reads partitions and calls functions with them: this process, one partition after the other (`places`), or
+the workers of a Dask cluster (`workers`).  Whoever sums up over the records asks a `PartitionedBatch` and does not know which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from os.path import abspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.columns import records_of
+from dpconvex.language.dask_sources import (
+    Lazy,
+    columns_of_partitions,
+    has_partitions,
+    is_frame,
+    is_lazy,
+    tables_of_partitions,
+)
+from dpconvex.language.file_rows import FileRows
+from dpconvex.language.places import Check, Here
+from dpconvex.language.workers import Workers, workers
+
+if TYPE_CHECKING:
+    from dpconvex.language.record import Record
+    from dpconvex.language.schema import Schema
+
+__all__ = ["Partitions", "partitions_of"]
+
+PARQUET = (".parquet", ".pq")
+
+
+class Partitions:
+    """Data in partitions, of which no more than one need be in memory at a time.
+
+    Parameters
+    ----------
+    source : list, Dask data frame, or path of a folder
+        A list has one entry for each partition: a mapping of fields to columns, in which a column may be the path of an .npy file
+        or a memory map of one; a function without arguments that returns such a mapping; or a `dask.delayed` object or a future
+        of one.  With a schema, tables stand for the mappings: data frames, or paths of Parquet or CSV files.  Of a folder, each
+        of its Parquet files is a partition.
+    schema : Schema, optional
+        Turns each partition, a table, into the fields x and y.
+    keep : bool, optional
+        Whether partitions that are not in memory yet stay there after they were read for the first time; if not, they are
+        read and checked again for each pass.  By default workers keep them, and a single process does not.  Columns in .npy
+        files are kept only if that is asked for: they are read block by block.
+
+    Examples
+    --------
+    >>> import dpconvex as dp
+    >>> learner = dp.load("logistic_regression", features=1)
+    >>> parts = [{"x": [[1.0], [0.5]], "y": [1, 1]}, {"x": [[-1.0]], "y": [-1]}]
+    >>> release = dp.solve(learner, dp.Partitions(parts), dp.Privacy(1.0))
+    >>> release.certificate.size
+    3
+    """
+
+    def __init__(self, source: Any, schema: Schema | None = None, *, keep: bool | None = None) -> None:
+        if not (keep is None or isinstance(keep, bool)):
+            raise TemplateError(f"Partitions: keep must be True, False or None, not {keep!r}.")
+        self.schema, self.keep = schema, keep
+        self.sources = [self._source(entry) for entry in self._entries(source)]
+        if not self.sources:
+            raise DomainError("Partitions: there is no partition.")
+
+    def _entries(self, source: Any) -> Sequence[Any]:
+        if is_frame(source):
+            return tables_of_partitions(source) if self.schema else columns_of_partitions(source)
+        if isinstance(source, Mapping):
+            return columns_of_partitions(source)
+        if isinstance(source, str | PathLike):
+            files = sorted(file for file in Path(source).iterdir() if file.suffix.lower() in PARQUET)
+            if not files:
+                raise DomainError(f"{source}: the folder has no Parquet files.")
+            return files
+        if isinstance(source, list | tuple):
+            return source
+        raise DomainError(
+            "Partitions: expected a list with an entry for each partition, a Dask data frame, or the path of a folder, not a "
+            f"{type(source).__name__}."
+        )
+
+    def _source(self, entry: Any) -> Any:
+        if is_lazy(entry):
+            return Lazy(entry)
+        if isinstance(entry, Lazy) or callable(entry):
+            return entry
+        if self.schema is not None:
+            return abspath(entry) if isinstance(entry, str | PathLike) else entry
+        if isinstance(entry, Mapping):
+            return {name: kept_in_file(column) for name, column in entry.items()}
+        raise DomainError(
+            "Partitions: a partition must map fields to columns, or be a table with a schema, a function, or of Dask, not a "
+            f"{type(entry).__name__}."
+        )
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether partitions can be read elsewhere: nothing of them is in this process's memory."""
+        return not any(map(in_memory, self.sources))
+
+    def keys(self) -> list[str] | None:
+        """Names of the fields; None where only a partition itself can tell."""
+        if self.schema is not None:
+            return list(self.schema.record.fields)
+        first = self.sources[0]
+        return list(first) if isinstance(first, Mapping) else None
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of records of each partition; those of tables and of what Dask computes may have to be read for it."""
+        known = [known_size(source) for source in self.sources]
+        if None not in known:
+            return tuple(size for size in known if size is not None)
+        return tuple(place_of(self).counts(self.sources))
+
+    def batch(self, record: Record, clip: bool) -> PartitionedBatch:
+        """Read and check all partitions, wherever they lie."""
+        place = place_of(self)
+        parts, sizes = place.read(self.sources, Check(record, clip, self.schema, self.keep is True), self.keep)
+        return PartitionedBatch.of(parts, sizes, place)
+
+
+def partitions_of(data: Any) -> Partitions | None:
+    """Return data as partitions if that is what they are."""
+    if isinstance(data, Partitions):
+        return data
+    return Partitions(data) if has_partitions(data) else None
+
+
+def kept_in_file(column: Any) -> Any:
+    """Return a column of a partition; one in a file as what reads it there."""
+    if isinstance(column, str | PathLike):
+        return FileRows.of(column)
+    mapped = FileRows.mapped(column) if isinstance(column, np.memmap) else None
+    return column if mapped is None else mapped
+
+
+def in_memory(source: Any) -> bool:
+    """Whether a partition, or a column of it, is here."""
+    if isinstance(source, Mapping):
+        return not all(isinstance(column, FileRows) for column in source.values())
+    return not (isinstance(source, Lazy | str) or callable(source))
+
+
+def known_size(source: Any) -> int | None:
+    """Return the number of records of a partition where it need not be read for that."""
+    if isinstance(source, Mapping):
+        return max((records_of(column) for column in source.values()), default=0)
+    if isinstance(source, str) and Path(source).suffix.lower() in PARQUET:
+        import pyarrow.parquet
+
+        return int(pyarrow.parquet.read_metadata(source).num_rows)
+    return source.size if isinstance(source, Lazy) else None
+
+
+def place_of(partitions: Partitions) -> Here | Workers:
+    """Return the workers of a cluster if there is one, and the partitions need not stay here."""
+    return (workers() if partitions.is_remote else None) or Here()

@@ -1,0 +1,123 @@
+"""Partitions in this process, and how any process reads and checks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpconvex.errors import DomainError
+from dpconvex.language.batch import Batch
+from dpconvex.language.columns import itself, records_of
+from dpconvex.language.dask_sources import resolved
+from dpconvex.language.file_rows import FileRows
+from dpconvex.language.tables import columns_of, names_of
+
+if TYPE_CHECKING:
+    from dpconvex.language.record import Record
+    from dpconvex.language.schema import Schema
+
+__all__ = ["Check", "Here", "count", "numbered", "unchanged"]
+
+
+@dataclass(frozen=True, repr=False)
+class Check:
+    """What turns a partition into records inside their domains, whenever it is read."""
+
+    record: Record
+    clip: bool
+    schema: Schema | None
+    load: bool = False
+
+    def __call__(self, source: Any) -> Batch:
+        """Return the records of a partition, or raise `DomainError`."""
+        found = source() if callable(source) else source
+        if self.schema is not None:
+            x, y = self.schema.encode(found, clip=self.clip or None, empty=True)
+            found = {"x": x, "y": y}
+        if self.load:
+            found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
+        return self.record.validate(found, clip=self.clip, empty=True)
+
+
+def count(source: Any) -> int:
+    """Return the number of records of a partition, by reading it."""
+    found = source() if callable(source) else source
+    if isinstance(found, Mapping):
+        return max((records_of(column) for column in found.values()), default=0)
+    if isinstance(found, str | PathLike):
+        return columns_of(found, names_of(found)[:1], None, ()).size
+    return records_of(found)
+
+
+class Here:
+    """Partitions in this process, one after the other."""
+
+    def counts(self, sources: Sequence[Any]) -> list[int]:
+        """See `Place`."""
+        return [count(resolved(source)) for source in sources]
+
+    def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
+        """See `Place`."""
+        parts: list[Callable[[], Batch]] = []
+        sizes = []
+        for number, source in enumerate(sources):
+            part = partial(read, source, check, number, None)
+            batch = part()
+            stays = keep or (isinstance(source, Mapping) and keep is None)
+            parts.append(partial(itself, batch) if stays else partial(read, source, check, number, batch.size))
+            sizes.append(batch.size)
+        return parts, sizes
+
+    def share(self, value: Any) -> Any:
+        """See `Place`."""
+        return value
+
+    def each(
+        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Place`."""
+        for number, part in parts.items():
+            yield number, function(part(), shared, *own[number])
+
+    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+        """See `Place`."""
+        return [
+            partial(itself, function(part(), shared))
+            if part.func is itself
+            else partial(composed, function, part, shared)
+            for part in parts
+        ]
+
+
+def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any) -> Batch:
+    """Make the records of a partition anew."""
+    return function(part(), shared)
+
+
+def read(source: Any, check: Check, number: int, size: int | None) -> Batch:
+    """Read and check a partition; one that was read before must have as many records as then."""
+    try:
+        batch = check(resolved(source))
+    except DomainError as error:
+        raise numbered(number, error) from error
+    return unchanged(batch, number, size)
+
+
+def unchanged(batch: Batch, number: int, size: int | None) -> Batch:
+    """Refuse a partition with other than so many records."""
+    if size is not None and batch.size != size:
+        raise DomainError(
+            f"partition {number} holds {batch.size} records, and held {size} when it was checked; nothing is released. Data must "
+            "not change during a fit."
+        )
+    return batch
+
+
+def numbered(number: int, error: DomainError) -> DomainError:
+    """Say in which partition an error is; its rows are those of the partition."""
+    return DomainError(f"partition {number}: {error}")

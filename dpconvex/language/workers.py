@@ -1,0 +1,197 @@
+"""Partitions on the workers of a Dask cluster: what is asked goes out, and what comes back is as small as a sum.
+
+A partition that was read is the result of a task that its worker holds; if the worker is lost, Dask computes it again elsewhere,
+and it passes the same check.  Errors come back as results, because Dask writes exceptions into its logs, and those of a check
+name values of records.  Names of tasks are random.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from dpconvex.core.packing import packed, unpacked
+from dpconvex.errors import DomainError, DPConvexError, WorkersLost
+from dpconvex.language.batch import Batch
+from dpconvex.language.dask_sources import Lazy
+from dpconvex.language.places import Check, count, numbered, unchanged
+
+__all__ = ["Workers", "workers"]
+
+# After so many seconds without a result it is asked whether any workers are left; and so many times.
+PATIENCE, TIMES = 10.0, 3
+# Results that are fetched at once.
+TOGETHER = 16
+# A task that failed for want of a file or a connection is tried so many times more.
+RETRIES = 2
+
+
+class Shared:
+    """An object that many tasks need: unpacked once in each process."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shared, (self.payload,)
+
+    @cached_property
+    def value(self) -> Any:
+        """The object."""
+        return unpacked(self.payload)
+
+
+class Outcome:
+    """What a task returned, or why it did not; nothing of it is shown."""
+
+    def __init__(self, value: Any = None, error: Exception | None = None) -> None:
+        self._value, self.error = value, error
+
+    @property
+    def value(self) -> Any:
+        """What it returned; raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self._value
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> Outcome:
+    """Call a function, on a worker."""
+    try:
+        return Outcome(function(*arguments))
+    except OSError:
+        raise  # may pass: Dask tries again
+    except Exception as error:
+        return Outcome(error=error)
+
+
+def checked(source: Any, check: Shared, number: int) -> Batch:
+    """Read a partition."""
+    try:
+        batch: Batch = check.value(source)
+    except DomainError as error:
+        raise numbered(number, error) from None
+    return batch
+
+
+def size_of(part: Outcome) -> int:
+    """Return the number of records of a partition that was read."""
+    return int(part.value.size)
+
+
+def applied(part: Outcome, function: Callable[..., Any], shared: Shared, number: int, size: int, own: Any) -> Any:
+    """Call a function with a partition, which must have as many records as when it was checked first."""
+    return function(unchanged(part.value, number, size), shared.value, *own)
+
+
+class Workers:
+    """The workers of a cluster."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def counts(self, sources: Sequence[Any]) -> list[int]:
+        """See `Place`."""
+        return [int(found) for _, found in self._results([self._task(count, source) for source in sources])]
+
+    def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
+        """See `Place`."""
+        shared = self.share(check)
+        parts = [self._delayed(checked, source, shared, number) for number, source in enumerate(sources)]
+        if keep is not False:
+            parts = self.client.compute(parts, retries=RETRIES)
+        sizes = [int(size) for _, size in self._results([self._task(size_of, part) for part in parts])]
+        return [(part, number, size) for number, (part, size) in enumerate(zip(parts, sizes, strict=True))], sizes
+
+    def share(self, value: Any) -> Any:
+        """See `Place`."""
+        return self.client.submit(Shared, packed(value), key=name("shared"), pure=False)
+
+    def each(
+        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Place`."""
+        numbers = list(parts)
+        tasks = [self._task(applied, parts[k][0], function, shared, *parts[k][1:], own[k]) for k in numbers]
+        for place, found in self._results(tasks):
+            yield numbers[place], found
+
+    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+        """See `Place`."""
+        made = [self._delayed(applied, part, function, shared, *rest, ()) for part, *rest in parts]
+        futures = [
+            self.client.compute(new, retries=RETRIES) if is_future(old[0]) else new
+            for new, old in zip(made, parts, strict=True)
+        ]
+        return [(new, *old[1:]) for new, old in zip(futures, parts, strict=True)]
+
+    def _delayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return a task that is not started yet."""
+        from dask.delayed import delayed
+
+        values = [argument.value if isinstance(argument, Lazy) else argument for argument in arguments]
+        return delayed(outcome, pure=False)(function, *values, dask_key_name=name(function.__name__))
+
+    def _task(self, function: Callable[..., Any], first: Any, *arguments: Any) -> Any:
+        """Start a task."""
+        if not is_future(first):
+            return self.client.compute(self._delayed(function, first, *arguments), retries=RETRIES)
+        key = name(function.__name__)
+        return self.client.submit(outcome, function, first, *arguments, key=key, pure=False, retries=RETRIES)
+
+    def _results(self, tasks: list[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers and results of tasks, in their order."""
+        for start in range(0, len(tasks), TOGETHER):
+            some = tasks[start : start + TOGETHER]
+            for place, found in enumerate(self._gathered(some)):
+                yield start + place, found.value
+
+    def _gathered(self, tasks: list[Any]) -> list[Outcome]:
+        """Wait for tasks, as long as there is anybody to do them."""
+        from distributed import wait
+
+        try:
+            lonely = 0
+            while True:
+                try:
+                    wait(tasks, timeout=PATIENCE)
+                    return list(self.client.gather(tasks))
+                except TimeoutError:
+                    lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
+                    if lonely == TIMES:
+                        raise RuntimeError("there are no workers left") from None
+        except DPConvexError:
+            raise
+        except Exception as error:
+            text = str(error).splitlines()[0] if str(error) else "no reason given"
+            raise WorkersLost(
+                f"the partitions cannot be summed up on their workers ({type(error).__name__}: {text}); nothing is released, and "
+                "what was paid stays paid. Look after the scheduler and its workers, and solve again."
+            ) from error
+
+
+def is_future(value: Any) -> bool:
+    """Whether a worker computes something already."""
+    from distributed import Future
+
+    return isinstance(value, Future)
+
+
+def name(what: str) -> str:
+    """Return a name for a task, of which dashboards show the beginning."""
+    return f"dpconvex-{what}-{uuid4().hex}"
+
+
+def workers() -> Workers | None:
+    """Return the workers of the client at hand; None without one."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return Workers(default_client())
+    except ValueError:
+        return None

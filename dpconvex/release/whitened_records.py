@@ -1,0 +1,80 @@
+"""The records of a batch, whitened, in this process or where its partitions are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.evaluation.partitions import added_up
+from dpconvex.evaluation.threads import one_blas_thread
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.columns import Stored
+from dpconvex.language.record import Checked, Record
+from dpconvex.language.validation import Gate, check_column
+from dpconvex.mechanisms.whitening_noise import WhiteningNoise
+from dpconvex.release.whitening import Whitening, second_moment
+
+__all__ = ["batch_moment", "whitened_records"]
+
+
+def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
+    """Return the sum of ``x x'`` over the records, in squared levels: whole numbers, so that no order of adding them matters."""
+    if not isinstance(batch, PartitionedBatch):
+        return second_moment(batch.fields[noise.field], noise.features, noise.radius)
+    found = added_up(batch, moment_of, batch.place.share(noise))
+    return np.zeros((noise.features, noise.features), dtype=np.int64) if found is None else np.asarray(found)
+
+
+def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
+    """Return the sum over a partition."""
+    with one_blas_thread():
+        return second_moment(batch.fields[noise.field], noise.features, noise.radius)
+
+
+def whitened_records(
+    record: Record, columns: Mapping[str, Any], batch: Batch, whitening: Whitening, clip: bool
+) -> Mapping[str, Any]:
+    """Return data as they were, with one field whitened."""
+    if not isinstance(batch, PartitionedBatch):
+        return {**columns, whitening.field: whitening(batch.fields[whitening.field])}
+    return Checked.made(record, batch.mapped(whitened, (record, whitening)), clip)
+
+
+def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
+    """Return the records of a partition, whitened: block by block, whenever they are read, if they are not in memory."""
+    record, whitening = made
+    column, domain = batch.fields[whitening.field], record.continuous[whitening.field]
+    turned: Any = Stored(Turned(column, whitening), Gate(whitening.field, domain, False))
+    if isinstance(column, np.ndarray) or sp.issparse(column):
+        with one_blas_thread():
+            turned = check_column(whitening.field, domain, whitening(column), False)
+    return Batch({**batch.fields, whitening.field: turned}, batch.group)
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """A column of whitened records that are made of those that are read."""
+
+    column: Any
+    whitening: Whitening
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the whitened records."""
+        return np.dtype(float)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape (n, d)."""
+        return tuple(self.column.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> NDArray[np.float64]:
+        return self.whitening(self.column[rows])

@@ -1,0 +1,163 @@
+"""The compiled engine on several devices, which JAX makes of one processor in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.summation import Compensated
+from dpconvex.errors import TemplateError
+from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.devices import Placement
+
+PROGRAM = """
+import sys
+import cvxpy as cp
+import jax
+import numpy as np
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation.batch_loss import BatchedLoss
+
+assert len(jax.devices()) == 4
+rng = np.random.default_rng(0)
+n, d = 5000, 5
+x = rng.normal(size=(n, d))
+x /= 1.01 * np.linalg.norm(x, axis=1)[:, None]
+y = rng.permutation(np.repeat(range(3), (2560, 2432, 8)))  # few sizes of blocks: each is compiled for each device
+stored = np.memmap(sys.argv[1], dtype=np.float32, mode="w+", shape=x.shape)
+stored[:] = x
+W = cp.Variable((d, 2), name="W")
+
+
+def own(x, y):  # not a polynomial of the record inside; and one label does not read it
+    return cp.logistic(cp.exp(x[0]) * W[0, 0] - x @ W[:, 1]) if y else cp.square(W[1, 1] - 1)
+
+
+templates = {
+    "softmax": dp.load("softmax_regression", features=d, classes=3, regularization=0.1),
+    "own": dp.Template(dp.Record(x=dp.Ball(d), y=dp.Choice(range(3))), own, 0.1 * cp.sum_squares(W)),
+}
+BLOCK, LIMIT = 2**13, 3 * 2**13  # 128 records in a block, and few blocks on a device
+put, most = jax.device_put, 0
+
+
+def counted(value, device):
+    global most
+    found = put(value, device)
+    on = {}
+    for array in jax.live_arrays():
+        if array.size >= 64 and array.shape[0] >= 64:  # of records
+            on[array.device] = on.get(array.device, 0) + array.nbytes
+    most = max([most, *on.values()])
+    return found
+
+
+jax.device_put = counted
+
+
+def found(template, column, engine=None):
+    space = Space(template.variables)
+    loss = BatchedLoss(template, space, template.record.validate({"x": column, "y": y}), engine)
+    theta, along = np.random.default_rng(1).normal(size=(2, space.dim))
+    value, slope = loss.value_and_gradient(theta)
+    more = [loss.hessian_product(theta, along), loss.record_values(theta)] if template is templates["own"] else []
+    return loss, [np.array(value), slope, *more]
+
+
+# Each function is compiled for each device, which takes most of the time.
+on = {"softmax": (x, ((1, None), (2, LIMIT), (4, LIMIT))), "own": (stored, ((1, None), (1, LIMIT)))}
+for name, (column, places) in on.items():
+    expected = found(templates[name], column, "whole")[1]
+    bits = set()
+    for count, memory in places:
+        most, loss, blocks = 0, None, None
+        with dp.devices(count=count, memory=memory, block=BLOCK):
+            loss, numbers = found(templates[name], column)
+        assert loss.engine == "device"
+        blocks = loss._engine._blocks
+        assert {block.device for block in blocks} == set(jax.devices()[:count])
+        streamed = sum(block.sent is None for block in blocks)
+        assert (streamed == 0) == (memory is None), (streamed, len(blocks))
+        assert memory is None or streamed < len(blocks) - count  # what fits stays
+        assert memory is None or most <= memory, most
+        for one, other in zip(numbers, expected):
+            assert np.allclose(one, other, rtol=1e-12, atol=1e-11), (name, one, other)
+        bits.add(b"".join(number.tobytes() for number in numbers))
+    assert len(bits) == 1, (name, len(bits))
+
+released = set()
+plain = dp.solve(templates["softmax"], {"x": x, "y": y}, dp.Privacy(1.0), seed=0)
+for count, memory in ((1, None), (4, LIMIT)):
+    with dp.devices(count=count, memory=memory, block=BLOCK):
+        release = dp.solve(templates["softmax"], {"x": x, "y": y}, dp.Privacy(1.0), seed=0)
+    assert release.certificate == plain.certificate
+    assert all(np.allclose(release[k], plain[k], rtol=0, atol=4 * plain.certificate.tolerance) for k in plain.parameters)
+    released.add(b"".join(value.tobytes() for value in release.parameters.values()))
+assert len(released) == 1
+
+with dp.devices(count=1, memory=100, block=BLOCK):
+    try:
+        found(templates["softmax"], x)
+    except dp.TemplateError as error:
+        assert "two of them do not fit into the limit of 100 bytes" in str(error)
+    else:
+        raise AssertionError
+
+# What its owner changes between two passes is checked when it is sent again.
+with dp.devices(count=1, memory=LIMIT, block=BLOCK):
+    loss, _ = found(templates["softmax"], stored)
+stored[:] = 2.0
+try:
+    loss.value(np.zeros(loss.space.dim))
+except dp.DomainError:
+    pass
+else:
+    raise AssertionError
+"""
+
+
+def test_several_devices_give_the_same_bits_and_the_numbers_of_numpy(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "records")]
+    done = subprocess.run(command, env=os.environ | more, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_devices_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    for options in ({"count": 0}, {"memory": 0.5}, {"block": None}):
+        with pytest.raises(TemplateError, match="must be a positive integer"), dp.devices(**options):
+            pass
+    with pytest.raises(TemplateError, match="100 were asked for, and JAX finds"):
+        Placement(count=100, asked=True).found()
+
+    class Other:
+        platform, device_kind = "tpu", "TPU v4"
+
+    monkeypatch.setattr(jax, "devices", lambda: [Other()])
+    with pytest.raises(TemplateError, match="TPU v4 has no double precision"):
+        Placement(asked=True).found()
+
+
+def test_sparse_columns_stay_on_the_processor() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    template = dp.load("logistic_regression", features=2, regularization=0.1)
+    batch = template.record.validate({"x": sparse.csr_array([[1.0, 0.0], [0.0, 1.0]]), "y": [1, -1]})
+    with dp.devices():
+        assert BatchedLoss(template, Space(template.variables), batch).engine == "blocks"
+
+
+def test_a_compensated_sum_of_what_overflows_is_infinite() -> None:
+    total = Compensated(0.0)
+    for term in (1e308, 1e308, 1.0):
+        total.add(term)
+    assert total.value == float("inf")

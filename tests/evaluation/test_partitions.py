@@ -1,0 +1,206 @@
+"""Sums over records in partitions: those of all records at once, up to rounding, for every mechanism; and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.record_domains import Ball, Choice
+from dpconvex.core.summation import Lengths
+from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
+from dpconvex.evaluation.partitions import PartitionEngine, Program
+from dpconvex.language.batch import Batch, PartitionedBatch
+from dpconvex.language.partitions import Partitions
+from dpconvex.language.record import Record
+from dpconvex.language.template import Template
+
+Array = NDArray[np.float64]
+# Where 700 records are cut: partitions of very different sizes, and one without records.
+CUTS = [0, 1, 300, 300, 305, 700]
+
+
+def records(features: int = 3, count: int = 700) -> dict[str, Any]:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(count, features))
+    x /= np.linalg.norm(x, axis=1, keepdims=True) * rng.uniform(1, 2, size=(count, 1))
+    return {"x": x, "y": np.where(x[:, 0] + 0.3 * rng.normal(size=count) > 0, 1, -1)}
+
+
+def cut(data: dict[str, Any], cuts: list[int] = CUTS) -> Partitions:
+    return Partitions([{name: c[a:b] for name, c in data.items()} for a, b in pairwise(cuts)])
+
+
+def learner(loss: Callable[..., Any] = lambda y, score: cp.logistic(-y * score)) -> Template:
+    w = cp.Variable(3, name="w")
+    return Template(
+        Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: loss(y, x @ w), 0.05 * cp.sum_squares(w), [cp.norm(w) <= 5]
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
+    data = records()
+    if kind == "sparse":
+        data["x"] = sp.csr_array(data["x"])
+    template = learner()
+    space, theta, direction = Space(template.variables), np.array([1.0, -2.0, 0.5]), np.array([0.1, 0.2, -1.0])
+    losses = [BatchedLoss(template, space, template.record.validate(d)) for d in (data, cut(data))]
+    one, many = losses
+    assert isinstance(many._engine, PartitionEngine)
+    rounding = Lengths(3, 1, 1).gradient_error(700, 1.0, 0.25, 3.0, 0.0)
+    assert np.linalg.norm(one.gradient(theta) - many.gradient(theta)) <= 2 * rounding
+    assert many.value(theta) == pytest.approx(one.value(theta), rel=1e-14)
+    np.testing.assert_allclose(many.hessian_product(theta, direction), one.hessian_product(theta, direction), 1e-13)
+    np.testing.assert_allclose(many.hessian(theta), one.hessian(theta), 1e-13)
+    np.testing.assert_array_equal(many.record_values(theta), one.record_values(theta))
+    chosen = np.random.default_rng(0).random(700) < 0.3
+    for some in (None, chosen):
+        clipped = [loss.clipped_gradient(theta, 0.1, some) for loss in losses]
+        np.testing.assert_allclose(clipped[1], clipped[0], rtol=0, atol=2 * rounding)
+
+
+def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
+    pytest.importorskip("cloudpickle")
+    plus = dp.Atom("smooth", lambda m: np.sqrt(1 + m**2), slope=(-1.0, 1.0), curvature=1.0)
+    for template in (
+        learner(),
+        learner(lambda y, score: plus(1 - y * score)),
+        dp.load("large_margin_gaussian", features=3, classes=3),
+        dp.load("softmax_regression", features=3, classes=3),
+        learner(lambda y, score: cp.exp(-5 + cp.square(score))),
+    ):
+        space = Space(template.variables)
+        batch = template.record.sample(50, np.random.default_rng(1))
+        program = Program(template, space, batched_loss)
+        again = pickle.loads(pickle.dumps(program))
+        theta = np.random.default_rng(2).normal(size=space.dim)
+        assert (again.sum(batch, "gradient", (theta,)) == program.sum(batch, "gradient", (theta,))).all()
+        known = pickle.loads(pickle.dumps(batch))
+        assert (known.group == batch.group).all()
+
+
+def test_bits_do_not_depend_on_what_was_computed_before() -> None:
+    template = dp.load("softmax_regression", features=3, classes=4)
+    space = Space(template.variables)
+    batch = template.record.sample(5000, np.random.default_rng(1))
+    theta = np.random.default_rng(2).normal(size=space.dim)
+    program = Program(template, space, batched_loss)
+    first = program.sum(batch, "gradient", (theta,))
+    for _ in range(60):
+        assert (program.sum(batch, "gradient", (theta,)) == first).all()
+
+
+Q = dp.Privacy(2.0, 1e-6)
+ADDED = dp.Privacy(2.0, 1e-6, adjacency="add-remove")
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [
+        (dp.Privacy(2.0), {}),
+        (Q, {"mechanism": dp.OutputPerturbation()}),
+        (Q, {"mechanism": dp.NoisyGradientDescent(steps=4)}),
+        (Q, {"mechanism": dp.NoisyGradientDescent(steps=4, clip=0.5)}),
+        (ADDED, {"mechanism": dp.NoisyGradientDescent(steps=4, clip=0.5, sampling=0.2), "size": 700}),
+        (ADDED, {"size": 700}),
+        (Q, {"whitening": True}),
+    ],
+    ids=["objective", "output", "descent", "clipped", "sampled", "added", "whitened"],
+)
+def test_every_mechanism_gives_the_same_release(privacy: dp.Privacy, options: dict[str, Any]) -> None:
+    data, template = records(), learner()
+    if "whitening" in options:
+        template = dp.load("logistic_regression", features=3)
+    one, many = (dp.solve(template, d, privacy, seed=1, **options) for d in (data, cut(data)))
+    assert one.certificate.noise_scale == many.certificate.noise_scale
+    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
+
+
+def test_statistics_are_the_same() -> None:
+    data = records()
+    data = {"x": data["x"], "y": data["x"][:, 1]}
+    template = dp.load("ridge_regression", features=3)
+    one, many = (dp.statistics(template, d, Q, seed=1) for d in (data, cut(data)))
+    np.testing.assert_allclose(many.values, one.values, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(
+        dp.solve(template, cut(data), Q, dp.SufficientStatistics.usual(Q), seed=1)["w"], one.fit()["w"]
+    )
+
+
+def test_a_sweep_and_a_baseline_take_partitions() -> None:
+    data, template = records(), learner()
+    ones, manys = (list(dp.sweep(template, d, [dp.Privacy(1.0)], draws=2, seed=3)) for d in (data, cut(data)))
+    for one, many in zip(ones, manys, strict=True):
+        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
+    one, many = (dp.minimize(template, d) for d in (data, cut(data)))
+    np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
+
+
+def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpconvex.noise.samplers import NoiseSource
+
+    made = []
+    original = NoiseSource.__init__
+
+    def counted(self: NoiseSource, seed: int | None = None) -> None:
+        made.append(seed)
+        original(self, seed)
+
+    monkeypatch.setattr(NoiseSource, "__init__", counted)
+    dp.solve(learner(), cut(records()), Q, seed=1)
+    assert made == [1]
+
+
+REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
+    "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
+    "cluster": lambda data, budget: dp.cluster(learner().record, data, Q, budget=budget),
+    "evaluate": lambda data, budget: dp.evaluate(learner(), None, data, Q, budget=budget),  # type: ignore[arg-type]
+    "tune": lambda data, budget: dp.tune([learner()], data, Q, budget=budget),
+    "tune_repeated": lambda data, budget: dp.tune_repeated([learner()], data, Q, budget=budget),
+    "solve_mixture": lambda data, budget: dp.solve_mixture(learner(), data, Q, budget=budget),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_needs_all_records_is_refused_before_it_is_paid(what: str) -> None:
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
+        REFUSALS[what](cut(records()), budget)
+    assert not budget.entries
+
+
+def test_nobody_gets_at_the_records() -> None:
+    batch = learner().record.validate(cut(records()))
+    assert isinstance(batch, PartitionedBatch)
+    assert isinstance(batch, Batch)
+    assert "700" in repr(batch)
+    for look in (
+        lambda: batch.fields["x"],
+        lambda: len(batch.group),
+        lambda: batch.rows(0),
+        lambda: list(batch.fields),
+    ):
+        with pytest.raises(dp.TemplateError, match="in partitions"):
+            look()
+    with pytest.raises(dp.TemplateError, match="in partitions"):
+        learner().problem(cut(records()))
+
+
+def test_no_records_at_all() -> None:
+    template = learner()
+    empty = cut(records(), [0, 0, 0])
+    with pytest.raises(dp.DomainError, match="no record to learn from"):
+        template.record.validate(empty)
+    release = dp.solve(template, empty, ADDED, size=700, seed=1)
+    expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
+    np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)

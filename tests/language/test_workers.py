@@ -1,0 +1,264 @@
+"""Partitions on the workers of a Dask cluster: equal bits, errors, lost workers, and what is logged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dpconvex as dp
+from dpconvex.language import workers as module
+from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.workers import Workers
+
+distributed = pytest.importorskip("distributed")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Q = dp.Privacy(2.0, 1e-6)
+CUTS = [0, 1, 300, 300, 305, 700]
+RNG = np.random.default_rng(5)
+X: NDArray[np.float64] = RNG.normal(size=(700, 3))
+X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
+Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
+LEARNER = dp.load("logistic_regression", features=3)
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """Nothing here may hang: a test that takes minutes fails."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the test takes too long")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(240)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def cluster(workers: int, processes: bool = False) -> Iterator[Any]:
+    """Start workers of one thread each, on this machine only, without a dashboard; yields their client."""
+    local = {"host": "127.0.0.1"} if processes else {}
+    made = distributed.LocalCluster(
+        workers,
+        threads_per_worker=1,
+        processes=processes,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+        **local,
+    )
+    with made, distributed.Client(made) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with cluster(2) as found:
+        yield found
+
+
+def pieces() -> list[dict[str, Any]]:
+    return [{"x": X[a:b], "y": Y[a:b]} for a, b in pairwise(CUTS)]
+
+
+def delayed_pieces() -> list[Any]:
+    from dask.delayed import delayed
+
+    return [delayed(piece) for piece in pieces()]
+
+
+def here(monkeypatch: pytest.MonkeyPatch, data: Any, **options: Any) -> dp.Release:
+    """Fit in this process, partition by partition."""
+    with monkeypatch.context() as patch:
+        patch.setattr("dpconvex.language.partitions.workers", lambda: None)
+        return dp.solve(LEARNER, data, Q, seed=1, **options)
+
+
+def test_bits_are_equal_for_any_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dp.Partitions(delayed_pieces())
+    found = [here(monkeypatch, data)["w"]]
+    for workers in (1, 2, 4):
+        with cluster(workers):
+            batch = LEARNER.record.validate(data)
+            assert isinstance(batch, PartitionedBatch)
+            assert isinstance(batch.place, Workers)
+            found.append(dp.solve(LEARNER, data, Q, seed=1)["w"])
+    assert all((one == found[0]).all() for one in found)
+    np.testing.assert_allclose(found[0], dp.solve(LEARNER, {"x": X, "y": Y}, Q, seed=1)["w"], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("mechanism", [dp.OutputPerturbation(), dp.NoisyGradientDescent(steps=3, clip=0.5), None])
+def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch, mechanism: Any) -> None:
+    data, options = dp.Partitions(delayed_pieces()), {"whitening": True} if mechanism is None else {}
+    options |= {"mechanism": mechanism}
+    expected = here(monkeypatch, data, **options)["w"]
+    assert (dp.solve(LEARNER, data, Q, seed=1, **options)["w"] == expected).all()
+    unkept = dp.Partitions(delayed_pieces(), keep=False)
+    assert (dp.solve(LEARNER, unkept, Q, seed=1, **options)["w"] == expected).all()
+
+
+def test_statistics_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask.delayed import delayed
+
+    learner = dp.load("ridge_regression", features=3)
+    data = dp.Partitions([delayed({"x": X[a:b], "y": X[a:b, 1]}) for a, b in pairwise(CUTS)])
+    found = dp.statistics(learner, data, Q, seed=1).values
+    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
+    assert (dp.statistics(learner, data, Q, seed=1).values == found).all()
+
+
+def columns() -> dict[str, Callable[[Any, Path], Any]]:
+    """What data can be: each is of the same records in the same partitions, but for the first."""
+    import dask.array as da
+    from dask.delayed import delayed
+
+    def files(client: Any, folder: Path) -> dp.Partitions:
+        found = []
+        for k, piece in enumerate(pieces()):
+            for name, column in piece.items():
+                np.save(folder / f"{name}{k}.npy", column)
+            mapped = np.load(folder / f"x{k}.npy", mmap_mode="r") if len(piece["x"]) else folder / f"x{k}.npy"
+            found.append({"x": mapped, "y": folder / f"y{k}.npy"})
+        return dp.Partitions(found)
+
+    rows = tuple(b - a for a, b in pairwise(CUTS))
+    return {
+        "array": lambda client, folder: {
+            "x": da.from_array(X, chunks=(rows, (2, 1))),
+            "y": da.from_array(Y, chunks=350),
+        },
+        "delayed": lambda client, folder: {name: [delayed(p[name]) for p in pieces()] for name in "xy"},
+        "futures": lambda client, folder: {name: client.scatter([p[name] for p in pieces()]) for name in "xy"},
+        "partitions": lambda client, folder: dp.Partitions(delayed_pieces()),
+        "scattered": lambda client, folder: dp.Partitions(client.scatter(pieces())),
+        "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in pieces()]),
+        "files": files,
+    }
+
+
+@pytest.mark.parametrize("kind", ["array", "delayed", "futures", "partitions", "scattered", "functions", "files"])
+def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    data = columns()[kind](client, tmp_path)
+    release = dp.solve(LEARNER, data, Q, seed=1)
+    batch = LEARNER.record.validate(data)
+    assert isinstance(batch, PartitionedBatch)
+    assert isinstance(batch.place, Workers)
+    assert batch.sizes == (1, 299, 0, 5, 395)
+    assert (release["w"] == here(monkeypatch, dp.Partitions(pieces()))["w"]).all()
+
+
+def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    pytest.importorskip("pyarrow")
+    schema = dp.Schema({"age": (0, 100), "ward": dp.Categorical(["east", "west"])}, label="again", labels=["no", "yes"])
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(0, 100, 90),
+            "ward": rng.choice(["east", "west"], 90),
+            "again": rng.choice(["no", "yes"], 90),
+        }
+    )
+    for k in range(3):
+        table[30 * k : 30 * (k + 1)].to_parquet(tmp_path / f"part{k}.parquet")
+    learner = dp.load("logistic_regression", features=3, labels=("no", "yes"))
+    x, y = schema.encode(table)
+    expected = dp.solve(learner, {"x": x, "y": y}, Q, seed=1)["w"]
+    frame = dd.from_pandas(table, npartitions=3)
+    for source in (frame, tmp_path, list(tmp_path.iterdir()), [table[:50], table[50:]]):
+        found = dp.solve(learner, dp.Partitions(source, schema), Q, seed=1)["w"]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_a_bad_record_is_named_and_not_logged(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    from dask.delayed import delayed
+
+    def poisoned(piece: dict[str, Any]) -> dict[str, Any]:
+        x = piece["x"].copy()
+        x[2, 1] = 4321.0
+        return {**piece, "x": x}
+
+    parts = [delayed(piece) for piece in pieces()]
+    parts[3] = delayed(poisoned)(pieces()[3])
+    budget = dp.Budget(Q)
+    with caplog.at_level(logging.DEBUG), pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 2"):
+        dp.solve(LEARNER, dp.Partitions(parts), Q, seed=1, budget=budget)
+    assert len(budget.entries) == 1
+    assert "4321" not in caplog.text
+    assert "partition 3" not in caplog.text
+
+
+def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Do something when a fit waits for its workers for the so-manieth time."""
+    original, seen = Workers._gathered, []
+
+    def gathered(self: Workers, tasks: list[Any]) -> Any:
+        seen.append(len(tasks))
+        if len(seen) == number:
+            act()
+        return original(self, tasks)
+
+    monkeypatch.setattr(Workers, "_gathered", gathered)
+
+
+def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dp.Partitions(delayed_pieces())
+    expected = here(monkeypatch, data)["w"]
+    with cluster(2, processes=True) as client:
+        victims = list(client.run(os.getpid).values())
+        on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
+        budget = dp.Budget(Q)
+        release = dp.solve(LEARNER, data, Q, seed=1, budget=budget)
+        assert victims[0] not in client.run(os.getpid).values()
+    assert (release["w"] == expected).all()
+    assert len(budget.entries) == 1
+
+
+def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = dp.Budget(Q)
+    with cluster(2) as client:
+        on_round(monkeypatch, 5, client.cluster.close)
+        with pytest.raises(dp.WorkersLost, match="nothing is released, and what was paid stays paid"):
+            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), Q, seed=1, budget=budget)
+    assert len(budget.entries) == 1
+
+
+def test_without_workers_there_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    with cluster(1) as client:
+        on_round(monkeypatch, 5, lambda: client.cluster.scale(0))
+        with pytest.raises(dp.WorkersLost, match="no workers left"):
+            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), Q, seed=1)
+
+
+def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> None:
+    from dask.delayed import delayed
+
+    path = tmp_path / "rows"
+
+    def some() -> dict[str, Any]:
+        count = 20 if path.exists() else 10
+        path.touch()
+        return {"x": X[:count], "y": Y[:count]}
+
+    data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
+    with pytest.raises(dp.DomainError, match="partition 0 holds 20 records, and held 10"):
+        dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
