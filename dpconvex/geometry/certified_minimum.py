@@ -7,6 +7,7 @@ equality, reach what rounding allows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from typing import Any
@@ -45,8 +46,9 @@ def minimum(function: Smooth, region: Linearised, start: Array, tolerance: float
         wide = any((value < NEAR).sum() > MOST_PAIRED for value, _, _ in region.spectra_at(region.on_hull(x)))
         ways.insert(0 if wide else 1, on_face)
     for reach, way in product(REACHES, ways):
-        found = way(function, region, x, reach=reach, tolerance=tolerance)
-        best = found if found.distance < best.distance else best
+        with suppress(np.linalg.LinAlgError):  # what is proved so far stays
+            found = way(function, region, x, reach=reach, tolerance=tolerance)
+            best = found if found.distance < best.distance else best
         if best.distance <= tolerance:
             break
     return best

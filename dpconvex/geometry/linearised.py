@@ -28,7 +28,7 @@ from dpconvex.errors import DPConvexError, MissingRule
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.inequalities import has_kinks
 from dpconvex.geometry.linear_maps import affine_map, linear_parts
-from dpconvex.geometry.region import EXTENDED, ROOM, Region
+from dpconvex.geometry.region import EXTENDED, ROOM, Region, spread
 from dpconvex.geometry.semidefinite import side_of, smat, svec
 from dpconvex.geometry.small_eigenvalues import spectral_curvature
 
@@ -182,7 +182,7 @@ class Linearised(Region):
         vectors = (vectors / np.linalg.norm(vectors, axis=0)).T
         outer = svec(vectors[:, :, None] * vectors[:, None, :])
         values = -(outer @ (matrix @ x + offset))
-        scale = float(np.linalg.norm(x.astype(float)) * self.norm(matrix) + np.linalg.norm(offset))
+        scale = float(np.linalg.norm(x.astype(float)) * spread(matrix) + np.linalg.norm(offset))
         errors = np.full(len(values), (ROOM + 4 * vectors.shape[1]) * EXTENDED * scale)
         rows = -np.asarray((matrix.T @ outer.T).T)
         owner = sum(root.size for root in self.curved) + number

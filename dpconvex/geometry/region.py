@@ -26,7 +26,7 @@ from dpconvex.geometry.inequalities import curved, simplified, stated, symmetric
 from dpconvex.geometry.semidefinite import Spectrum, side_of, smat, svec
 from dpconvex.geometry.small_eigenvalues import least_eigenvalue
 
-__all__ = ["EXTENDED", "ROOM", "Region"]
+__all__ = ["EXTENDED", "ROOM", "Region", "spread"]
 
 # Of double or extended precision.
 Array = NDArray[Any]
@@ -131,8 +131,9 @@ class Region:
         matrix, value = self._system
         if not len(matrix):
             return 0.0
-        sizes = np.linalg.norm(matrix, axis=1) * float(np.linalg.norm(x.astype(float))) + np.abs(value)
-        rounding = (ROOM + self.dim) * EXTENDED * float(np.linalg.norm(sizes))
+        width = int(np.count_nonzero(matrix, axis=1).max())
+        size = spread(matrix) * float(np.linalg.norm(x.astype(float))) + float(np.linalg.norm(value))
+        rounding = (ROOM + width) * EXTENDED * size
         missed = float(np.linalg.norm((matrix @ x - value).astype(float)))
         return (missed + rounding) / self._hull[2] * (1 + 1e-9)
 
@@ -207,14 +208,9 @@ class Region:
         for matrix, offset in self.matrices:
             whole = smat(matrix @ x + offset)
             value, vector = np.linalg.eigh(whole.astype(float))
-            scale = float(np.linalg.norm(x.astype(float)) * self.norm(matrix) + np.linalg.norm(offset))
+            scale = float(np.linalg.norm(x.astype(float)) * spread(matrix) + np.linalg.norm(offset))
             found.append((value, vector, least_eigenvalue(whole, vector) - (ROOM + 4 * len(whole)) * EXTENDED * scale))
         return found
-
-    @staticmethod
-    def norm(matrix: sp.csr_array) -> float:
-        """Frobenius norm of a sparse matrix."""
-        return float(np.sqrt((matrix.data**2).sum()))
 
     def excess(self, x: Array) -> Array:
         """Bounds on all inequalities' left-hand sides: where none is positive, the point lies in K but for `off_hull`."""
@@ -264,7 +260,7 @@ class Region:
         parts.extend(error for _, error in self.curved_at(x))
         size = float(np.linalg.norm(x.astype(float)))
         for matrix, offset in self.matrices:
-            scale = size * self.norm(matrix) + float(np.linalg.norm(offset))
+            scale = size * spread(matrix) + float(np.linalg.norm(offset))
             parts.append(np.array([(ROOM + 4 * side_of(offset)) * EXTENDED * scale]))
         off = self.off_hull(x) * np.ones(1)
         return np.concatenate(parts) + off
@@ -286,3 +282,10 @@ class Region:
             )
             share = min(share + max(step, EXTENDED / 64), 1.0)
         return self.inside
+
+
+def spread(matrix: Any) -> float:
+    """Bound the largest singular value of the absolute entries of a matrix: by its sums, and by its Frobenius norm."""
+    size = abs(matrix)
+    sums = [float(size.sum(axis=axis).max()) if min(size.shape) else 0.0 for axis in (0, 1)]
+    return float(min(np.sqrt(sums[0] * sums[1]), np.sqrt((size * size).sum()))) * (1 + 1e-12)

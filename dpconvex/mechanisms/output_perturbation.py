@@ -112,25 +112,7 @@ class OutputPerturbation:
         return SPHERICAL[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If the objective is not strongly convex, Gaussian noise is to keep a promise without delta, or a kink cannot be
-            rounded off.
-        """
+        """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         proof = analysis.under(privacy.adjacency)
