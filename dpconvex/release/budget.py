@@ -19,6 +19,7 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
 from dpconvex.core.markup import aligned, bar, paragraph
+from dpconvex.core.processes import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
@@ -50,7 +51,8 @@ class Budget:
     privacy : Privacy
         The total.  Only releases of the same adjacency can be charged to it.
     path : str or path, optional
-        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process.
+        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process, and its forks
+        cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
         How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or
         by Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last
@@ -87,6 +89,7 @@ class Budget:
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
         self._lock = threading.Lock()
+        self._process = self._locking = this_process()
         if self.path is not None:
             chosen = {} if isinstance(self._rule, Basic) else {"accounting": self._rule.name}
             ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen})
@@ -133,7 +136,7 @@ class Budget:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """What was spent so far, by every process that shares the file, in order."""
-        with self._lock:
+        with self._alone():
             if self.path is not None:
                 with ledger.locked(self.path) as descriptor:
                     self._refresh(descriptor)
@@ -191,7 +194,8 @@ class Budget:
         TemplateError
             If the adjacency differs from the budget's, or an argument has the wrong type.
         DPConvexError
-            If the spend could not be recorded.  The release must not be made.
+            If the spend could not be recorded, or is for a budget without a file in a fork of its process.  The release must
+            not be made.
         """
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
@@ -205,7 +209,13 @@ class Budget:
                 f"{self.privacy.adjacency}, and the two cannot be added up. Use one adjacency throughout."
             )
         item = Entry(label, privacy, event)
-        with self._lock:
+        if self.path is None and self._process != this_process():
+            raise DPConvexError(
+                f"Budget: {label!r} would be spent by a fork of the process that this budget was made in, and each copy of a "
+                "budget in memory could be spent in full. Keep it in a file that all processes share: "
+                "dp.Budget(..., path=...). Nothing was spent."
+            )
+        with self._alone():
             if self.path is None:
                 self._check(item)
             else:
@@ -216,6 +226,13 @@ class Budget:
                     fields |= {} if event is None else {"event": event.to_dict()}
                     ledger.append(descriptor, fields, self.path)
             self._seen.append(item)
+
+    def _alone(self) -> threading.Lock:
+        """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
+        process = this_process()
+        if self._locking != process:
+            self._lock, self._locking = threading.Lock(), process
+        return self._lock
 
     def __copy__(self) -> Budget:
         """Return the budget itself: a copy could be spent once more."""

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,7 +65,8 @@ def locked(path: Path) -> Iterator[int]:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}).") from error
+            remedy = "; a new one is made with its total" if isinstance(error, FileNotFoundError) else ""
+            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
@@ -85,7 +86,9 @@ def locked(path: Path) -> Iterator[int]:
                 )
             return
         finally:
-            os.close(descriptor)  # this also unlocks
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
+            os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:

@@ -604,3 +604,45 @@ def test_sums_of_extreme_amounts_are_exact(amount: float, path: Path) -> None:
     str(budget.spent)
     with pytest.raises(BudgetExceeded):
         budget.spend(Privacy(amount), "too much")
+
+
+def in_a_fork(action: Callable[[], object]) -> str:
+    """Do something in a fork of this process, and return what error it ended with, if any."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            action()
+        except BaseException as error:
+            os.write(writing, str(error).encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_fork_cannot_spend_a_budget_in_memory_once_more(path: Path) -> None:
+    budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
+    assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
+    assert "path=" in in_a_fork(lambda: in_a_fork(lambda: None) or budget.spend(Privacy(1), "child of a child"))
+    assert in_a_fork(lambda: shared.spend(Privacy(1), "child")) == ""
+    assert (budget.spent.epsilon, shared.spent.epsilon) == (0.0, 1.0)
+    with shared._lock, budget._lock:  # as if a thread were in the middle of a spend
+        assert "is left" in in_a_fork(lambda: shared.spend(Privacy(1), "another child"))
+        assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "another child"))
+
+
+def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    going, stop = os.pipe()
+    with ledger.locked(path):
+        child = os.fork()
+        if not child:
+            os.close(stop)
+            os.read(going, 1)
+            os._exit(0)
+    budget.spend(Privacy(1), "after")
+    os.close(stop)
+    os.waitpid(child, 0)
