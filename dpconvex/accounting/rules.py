@@ -30,6 +30,8 @@ __all__ = ["RULES", "Amount", "Basic", "Entry", "Gauss", "Renyi", "Rule", "rule_
 
 # Fraction of delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
+# Probability of noise beyond its cap in a fit, once at least.
+TAIL = 2.0**-100
 # Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
 GUARD = 1e-8
 
@@ -87,6 +89,10 @@ class Rule(ABC):
     @abstractmethod
     def left(self, entries: Sequence[Entry]) -> Amount:
         """Return what is left, rounded down."""
+
+    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+        """Say more about why one more spend does not fit, if there is more to say."""
+        return ""
 
 
 class Basic(Rule):
@@ -167,9 +173,28 @@ class Additive(Rule):
         return Amount(self.epsilon(self._sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        """The promise of the largest release, itself Gaussian or of one known divergence, that still fits."""
-        cost = self.limit * (1 - GUARD) - self._sums(entries)[0]
-        return Amount(self.epsilon(cost), self.total.delta) if cost > 0 else Amount(0.0, 0.0)
+        """The promise of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
+        cost, lost = self._sums(entries)
+        cost = self.limit * (1 - GUARD) - cost
+        room = SPARE * self.total.delta * (1 - GUARD) - lost
+        if cost <= 0 or room < tails_delta(TAIL, self.total.epsilon):
+            return Amount(0.0, 0.0)
+        return Amount(self.epsilon(cost), self.total.delta)
+
+    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+        """What the spend costs alone, and what it loses of delta if that is what does not fit."""
+        alone = self.spent([item]).epsilon
+        said = f" under {self.name} accounting, by which this release alone is epsilon = {alone:.6g} ({item.known})"
+        lost, more = self._sums(entries)[1], self._sums([item])[1]
+        share = SPARE * self.total.delta
+        if lost + more > share * (1 - GUARD):
+            said += (
+                f". Beside that it loses delta = {more:.3g}, and of the {share:.3g} that the ledger keeps for such losses, "
+                f"{max(share - lost, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of "
+                "noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller epsilon or a larger delta "
+                "has more room, and so has basic accounting"
+            )
+        return said
 
     def _sums(self, entries: Sequence[Entry]) -> tuple[float, float]:
         """Return the cost, and what is lost: sums that are rounded once, whatever order they are added in."""

@@ -1,11 +1,11 @@
 """Gaussian noise on sums over random subsets: each record takes part in each step or not, by a draw of its own.
 
-Neighbours differ by one record that is added or taken away.  The privacy loss of one step is put on a grid such that no set of losses
-becomes less likely ("connect the dots": Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022), and the law of the sum of all steps'
-losses follows by Fourier transforms (Koskela, Jälkö & Honkela 2020).  Transforms err by a part of the *largest* probability, and what
-is looked for is among the smallest.  So probabilities are first multiplied by ``exp(theta loss)``, with the theta that makes the sum
-about epsilon on average, and divided by it afterwards: then rounding is a small part of the answer, and all of it is counted
-(docs/theory.md, section 8).  A shuffled batch is not such a sample, and has no proof here.
+Neighbours differ by one record that is added or taken away.  The privacy loss of one step is put on a grid such that no set of
+losses becomes less likely ("connect the dots": Doroshenko, Ghazi, Kamath, Kumar & Manurangsi 2022), and the law of the sum of all
+steps' losses follows by Fourier transforms (Koskela, Jälkö & Honkela 2020).  Transforms err by a part of the *largest* probability,
+and what is looked for is among the smallest.  So probabilities are first multiplied by ``exp(theta loss)``, with the theta that
+makes the sum about epsilon on average, and divided by it afterwards: then rounding is a small part of the answer, and all of it is
+counted (docs/theory.md, section 8).  A shuffled batch is not such a sample, and has no proof here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Losses:
     @cached_property
     def values(self) -> Array:
         """The losses."""
-        return self.step * (self.first + np.arange(len(self.probabilities)))
+        return np.asarray(self.step * (self.first + np.arange(len(self.probabilities))), dtype=float)
 
     @cached_property
     def logs(self) -> Array:

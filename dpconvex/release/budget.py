@@ -164,8 +164,8 @@ class Budget:
     def remaining(self) -> Amount:
         """What is left, rounded down, so that all of it can be spent.
 
-        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest Gaussian release that
-        fits.
+        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest release with Gaussian
+        noise that fits; nothing, if a tenth of delta has no room for noise beyond its cap, which is part of any fit.
         """
         return self._rule.left(self.entries)
 
@@ -288,10 +288,7 @@ class Budget:
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
-            how = ""
-            if not isinstance(self._rule, Basic):
-                alone = text(float(f"{self._rule.spent([item]).epsilon:.6g}"))
-                how = f" under {self._rule.name} accounting, by which this release alone is epsilon = {alone} ({item.known})"
+            how = self._rule.refusal(self._seen, item)
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -20,15 +21,18 @@ from dpconvex.errors import DPConvexError
 
 __all__ = ["append", "create", "locked", "mend", "parse", "read"]
 
+# Hexadecimal digits in the name of a draft.
+DIGITS = 16
+
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
     file_locks()
     try:
+        clear(path)
         if path.exists():
             return
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        draft, descriptor = drafted(path)
     except (OSError, ValueError) as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     try:
@@ -42,6 +46,39 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
     finally:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
+
+
+def drafted(path: Path) -> tuple[Path, int]:
+    """Make and lock a file beside a ledger that is to become the ledger."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(DIGITS // 2)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            file_locks().flock(descriptor, file_locks().LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            draft.unlink(missing_ok=True)
+            raise
+        if is_at(descriptor, draft):
+            return draft, descriptor
+        os.close(descriptor)  # it was cleared away before it was locked
+
+
+def clear(path: Path) -> None:
+    """Remove drafts of a ledger that nobody has locked: whoever made them came to a sudden end."""
+    fcntl, found = file_locks(), list[str]()
+    with suppress(OSError):  # a folder that may not be listed is none that cannot hold a ledger
+        found = os.listdir(path.parent)
+    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}")
+    for draft in (path.with_name(name) for name in found if mine.fullmatch(name)):
+        with suppress(OSError):
+            descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    draft.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def force_name(path: Path) -> None:

@@ -626,7 +626,6 @@ def in_a_fork(action: Callable[[], object]) -> str:
 def test_a_fork_cannot_spend_a_budget_in_memory_once_more(path: Path) -> None:
     budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
     assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
-    assert "path=" in in_a_fork(lambda: in_a_fork(lambda: None) or budget.spend(Privacy(1), "child of a child"))
     assert in_a_fork(lambda: shared.spend(Privacy(1), "child")) == ""
     assert (budget.spent.epsilon, shared.spent.epsilon) == (0.0, 1.0)
     with shared._lock, budget._lock:  # as if a thread were in the middle of a spend
@@ -683,3 +682,20 @@ def test_a_spend_reads_and_prices_only_what_is_new(
     path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b'"19"', b'"91"')]))
     with pytest.raises(DPConvexError, match="gone"):
         budget.spend(Privacy(0.01, 1e-9), "late")
+
+
+def test_drafts_of_processes_that_died_are_cleared_away_and_no_others(path: Path) -> None:
+    dead, alive = (path.with_name(f".{path.name}.{digit * 16}") for digit in "ab")
+    others = [path.with_name(f".{path.name}.kept"), path.with_name(f".another{path.name}.{'c' * 16}")]
+    for file in (dead, alive, *others):
+        file.write_text("{}")
+    with alive.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Budget(Privacy(1), path).spend(Privacy(1), "a")
+        assert {file.name for file in path.parent.iterdir()} == {path.name, alive.name, *(file.name for file in others)}
+    Budget(Privacy(1), path)
+    assert not alive.exists()
+    # A draft that had become the ledger already is only a second name of it.
+    os.link(path, dead)
+    assert Budget(Privacy(1), path).spent == Amount(1.0, 0.0)
+    assert not dead.exists()
