@@ -18,10 +18,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from threading import Timer
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -65,8 +66,8 @@ def edges(records: int, pieces: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def fitted(options: argparse.Namespace, data: Any) -> dict[str, Any]:
-    """Fit twice; returns the shorter time, and what was released."""
+def fitted(options: argparse.Namespace, data: Any, processors: Callable[[], list[float]]) -> dict[str, Any]:
+    """Fit several times; returns the shortest time, what processors were busy then, and what was released."""
     import dpconvex as dp
     from dpconvex.solvers.composite import Composite
 
@@ -77,24 +78,26 @@ def fitted(options: argparse.Namespace, data: Any) -> dict[str, Any]:
         passes[0] += 1
         return counted(self, theta)
 
-    Composite.smooth = smooth  # type: ignore[method-assign]
-    times, release = [], None
-    template = learner(options.features, options.classes)
+    times: list[tuple[float, list[float]]] = []
+    release = None
+    template, law = learner(options.features, options.classes), dp.ObjectivePerturbation("gaussian")
     for _ in range(options.repetitions):
-        passes[0] = 0
-        start = time.perf_counter()
-        release = dp.solve(template, data, dp.Privacy(*PRIVACY), seed=1)
-        times.append(time.perf_counter() - start)
+        passes[0], busy, start = 0, processors(), time.perf_counter()
+        with patch.object(Composite, "smooth", smooth):
+            release = dp.solve(template, data, dp.Privacy(*PRIVACY), law, seed=1)
+        seconds = time.perf_counter() - start
+        times.append((seconds, np.subtract(processors(), busy).round(2).tolist()))
     assert release is not None
     parameters = {name: value.tolist() for name, value in release.items()}
-    return {"seconds": min(times), "passes": passes[0], "parameters": parameters}
+    seconds, busy = min(times)
+    return {"seconds": seconds, "busy": busy, "passes": passes[0], "parameters": parameters}
 
 
 def in_memory(options: argparse.Namespace) -> dict[str, Any]:
     """One process, all records in memory."""
     columns = [[np.load(options.folder / f"{name}{k}.npy") for k in range(options.pieces)] for name in "xy"]
     x, y = (np.concatenate(columns.pop(0)) for _ in "xy")
-    return {**fitted(options, {"x": x, "y": y}), "driver": peak()}
+    return {**fitted(options, {"x": x, "y": y}, lambda: [time.process_time()]), "driver": peak()}
 
 
 def on_workers(options: argparse.Namespace) -> dict[str, Any]:
@@ -103,7 +106,9 @@ def on_workers(options: argparse.Namespace) -> dict[str, Any]:
 
     pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
     with cluster(options.workers, options.limit) as client:
-        found = fitted(options, dp.Partitions(pieces))
+        found = fitted(
+            options, dp.Partitions(pieces), lambda: [time.process_time(), *client.run(time.process_time).values()]
+        )
         return {**found, "driver": peak(), "workers": list(client.run(peak).values())}
 
 
@@ -129,28 +134,45 @@ def peak() -> int:
 
 
 def killed(options: argparse.Namespace) -> dict[str, Any]:
-    """Kill a worker, at another moment of each of some small fits."""
+    """Kill a worker, in another pass of each of some small fits."""
     import dpconvex as dp
+    from dpconvex.language.workers import Workers
 
     pieces = [{name: options.folder / f"{name}{k}.npy" for name in "xy"} for k in range(options.pieces)]
     template, data, privacy = learner(options.features, options.classes), dp.Partitions(pieces), dp.Privacy(*PRIVACY)
-    same = spends = late = 0
-    with cluster(options.workers, options.limit) as client:
-        start = time.perf_counter()
-        expected = dp.solve(template, data, privacy, seed=1)
-        whole = time.perf_counter() - start
-        for fit in range(options.kills):
-            client.wait_for_workers(options.workers)
-            victim = next(iter(client.run(os.getpid).values()))
-            timer = Timer(whole * (fit + 0.5) / options.kills, os.kill, (victim, signal.SIGKILL))
-            timer.start()
-            budget = dp.Budget(dp.Privacy(1e3, 0.1))
-            release = dp.solve(template, data, privacy, seed=1, budget=budget)
-            late += timer.is_alive()
-            timer.cancel()
-            same += all((release[name] == expected[name]).all() for name in release)
-            spends += len(budget.entries)
-    return {"fits": options.kills, "same": same, "spends": spends, "ended before the kill": late}
+    rounds, victims, waited = [0], dict[int, int](), Workers._gathered
+
+    def gathered(self: Workers, tasks: list[Any]) -> Any:
+        rounds[0] += 1
+        if rounds[0] in victims:
+            os.kill(victims.pop(rounds[0]), signal.SIGKILL)  # its tasks were sent, and some are done
+        return waited(self, tasks)
+
+    Workers._gathered = gathered  # type: ignore[method-assign]
+    same = spends = kills = fit = last = 0
+    expected: Any = None
+    while fit < options.kills:
+        with cluster(
+            options.workers, options.limit
+        ) as client:  # a nanny does not always manage to start a worker again
+            while fit < options.kills:
+                try:
+                    client.wait_for_workers(options.workers, timeout=60)
+                except TimeoutError:
+                    break
+                if expected is None:
+                    expected, last = dp.solve(template, data, privacy, seed=1), rounds[0]
+                rounds[0], budget = 0, dp.Budget(dp.Privacy(1e3, 0.1))
+                victims[1 + fit * last // options.kills] = list(client.run(os.getpid).values())[fit % options.workers]
+                release = dp.solve(template, data, privacy, seed=1, budget=budget)
+                kills += not victims
+                same += all((release[name] == expected[name]).all() for name in release)
+                spends += len(budget.entries)
+                fit += 1
+                print(
+                    f"fit {fit}: {same} the same, {spends} spends, {kills} workers killed", file=sys.stderr, flush=True
+                )
+    return {"fits": options.kills, "workers killed": kills, "same bits": same, "spends": spends}
 
 
 WAYS = {"memory": in_memory, "workers": on_workers, "kills": killed}
@@ -196,7 +218,10 @@ def main() -> None:
     )
     for name, found in (("one process, in memory", memory), (f"{options.workers} workers, from files", workers)):
         rounds = f"{found['passes']} evaluations"
-        print(f"{name}: {found['seconds']:.1f} s, {rounds}, peak MB {found['driver']}, {found.get('workers', '')}")
+        print(
+            f"{name}: {found['seconds']:.1f} s, {rounds}, processors {found['busy']} s, "
+            f"peak MB {[found['driver'], *found.get('workers', [])]}"
+        )
     print(f"ratio {workers['seconds'] / memory['seconds']:.2f}; releases differ by {apart:.1e}")
 
 

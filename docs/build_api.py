@@ -27,7 +27,7 @@ PAGES = {
         "Proving and fitting",
         (
             *("release.verify", "release.solve", "release.bounded", "release.baseline", "release.release"),
-            *("release.collect", "release.statistics", "solvers"),
+            *("release.collect", "release.statistics", "solvers", "evaluation"),
         ),
     ),
     "mechanisms": ("Mechanisms and certificates", ("mechanisms", "release.excess_risk")),

@@ -8,6 +8,7 @@ wherever it lies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
@@ -210,7 +211,8 @@ def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = 
     key = (id(lower_template(template, space)), steady, current(), *(block.variable for block in space.blocks.values()))
     known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
-        known[key] = BatchedLoss(template, space, batch, steady=steady)
+        # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
+        known[key] = BatchedLoss(template, space, replace(batch), steady=steady)
     return known[key]
 
 

@@ -87,10 +87,23 @@ class FileRows:
                 return self[:0]
             low = int(chosen.min())
             return self[low : int(chosen.max()) + 1][chosen - low]
-        start, stop, step = rows.indices(len(self))
-        width = int(np.prod(self.shape[1:], dtype=np.int64))
-        count = max(stop - start, 0) * width
-        found = np.fromfile(self.path, self.dtype, count, offset=self.offset + start * width * self.dtype.itemsize)
-        if len(found) != count:
-            raise DomainError(f"{self.path}: the file is shorter than it was; data must not change during a fit.")
-        return found.reshape(-1, *self.shape[1:])[::step]
+        some = self.part(slice(*rows.indices(len(self))[:2]))
+        found = np.empty(some.shape, self.dtype)
+        some.fill(found)
+        return found[:: rows.step]
+
+    def fill(self, rows: NDArray[Any]) -> None:
+        """Read all rows into an array."""
+        if rows.dtype != self.dtype or not rows.flags.c_contiguous:
+            rows[...] = self[:]
+            return
+        left = rows.reshape(-1).view(np.uint8).data
+        with open(self.path, "rb", buffering=0) as stream:
+            stream.seek(self.offset)
+            while len(left):
+                count = stream.readinto(left)
+                if not count:
+                    raise DomainError(
+                        f"{self.path}: the file is shorter than it was; data must not change during a fit."
+                    )
+                left = left[count:]

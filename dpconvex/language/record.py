@@ -32,8 +32,9 @@ class Checked(Mapping[str, Any]):
     """Data that a record has checked already, as they were, with the outcome."""
 
     def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
-        self.record, self.data, self.clip = record, data, clip
+        self.record, self.clip = record, clip
         self.batch = record.validate(data, clip=clip, empty=True)
+        self.data = {} if isinstance(self.batch, PartitionedBatch) else data
 
     @classmethod
     def made(cls, record: Record, batch: Batch, clip: bool) -> Checked:
@@ -235,7 +236,10 @@ def check_clip(clip: object) -> None:
 def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
-        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+        raise DomainError(
+            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a "
+            f"{type(data).__name__}."
+        )
     return data
 
 

@@ -101,7 +101,8 @@ class Gate:
         result = np.empty(array.shape)
         for start in range(0, len(array), step := rows_at_once(array)):
             rows = result[start : start + step]
-            survey.take(rows, array[start : start + step])
+            some = slice(start, start + step)
+            survey.take(rows, array.part(some) if isinstance(array, FileRows) else array[some])
         survey.finish()
         return result
 
@@ -139,10 +140,13 @@ class Survey:
             with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
                 self._judge(np.ascontiguousarray(block, dtype=float), is_single(values.dtype))
 
-    def take(self, rows: Array, values: NDArray[Any]) -> None:
+    def take(self, rows: Array, values: NDArray[Any] | FileRows) -> None:
         """Take in more records: write them to `rows`, those outside of the domain as their projections."""
-        with np.errstate(over="ignore"):
-            rows[...] = values
+        if isinstance(values, FileRows):
+            values.fill(rows)
+        else:
+            with np.errstate(over="ignore"):
+                rows[...] = values
         outside = self._judge(rows, is_single(values.dtype))
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])

@@ -15,7 +15,7 @@ from dpconvex.core.arguments import is_whole
 from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked
+from dpconvex.language.record import Checked, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
@@ -93,7 +93,8 @@ def sweep(
         As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
         also if a worker comes to its end in the middle of a fit.
     TemplateError
-        If something cannot be sent to workers, or the number of records is no longer the one that a `total` was proved for.
+        If something cannot be sent to workers, as records in partitions, which are summed where they lie; or the number of
+        records is no longer the one that a `total` was proved for.
 
     Examples
     --------
@@ -110,6 +111,8 @@ def sweep(
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
+    if workers is not None:
+        in_one_place("sweep with workers", data)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}

@@ -102,7 +102,8 @@ def locked(path: Path) -> Iterator[int]:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}).") from error
+            remedy = "; a new one is made with its total" if isinstance(error, FileNotFoundError) else ""
+            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")

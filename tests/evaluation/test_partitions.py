@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -204,3 +206,20 @@ def test_no_records_at_all() -> None:
     release = dp.solve(template, empty, ADDED, size=700, seed=1)
     expected = dp.solve(template, {"x": np.zeros((0, 3)), "y": []}, ADDED, size=700, seed=1)
     np.testing.assert_allclose(release["w"], expected["w"], rtol=0, atol=1e-9)
+
+
+def test_records_are_let_go_with_their_batch() -> None:
+    """What was prepared for a batch forms no circle with it: workers drop partitions at once."""
+    template = learner()
+    for data in (records(), cut(records())):
+        batch = template.record.validate(data)
+        loss = batched_loss(template, Space(template.variables), batch)
+        assert batched_loss(template, Space(template.variables), batch) is loss
+        loss.value(np.zeros(3))
+        known = weakref.ref(batch)
+        gc.disable()
+        try:
+            del batch, loss
+            assert known() is None
+        finally:
+            gc.enable()

@@ -1,0 +1,149 @@
+"""Data in partitions: arrays in files, what a partition can be, and what is said of one that is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+from dpconvex.language.columns import Stored
+from dpconvex.language.file_rows import FileRows
+from dpconvex.language.record import Record
+
+RECORD = Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+X = np.random.default_rng(0).uniform(-0.7, 0.7, size=(50, 2))
+Y = np.where(X[:, 0] > 0, 1, -1)
+
+
+def saved(folder: Path, name: str, array: Any) -> Path:
+    np.save(folder / f"{name}.npy", array)
+    return folder / f"{name}.npy"
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int8, ">f8"])
+def test_any_rows_of_a_file(tmp_path: Path, kind: Any) -> None:
+    array = (X * 10).astype(kind)
+    rows = FileRows.of(saved(tmp_path, "x", array))
+    assert (rows.shape, rows.dtype, len(rows), rows.ndim) == (array.shape, array.dtype, 50, 2)
+    for some in (
+        slice(None),
+        slice(3, 7),
+        slice(48, 99),
+        slice(7, 3),
+        slice(1, 20, 3),
+        np.array([7, 3, 3]),
+        array[:, 0] > 0,
+    ):
+        np.testing.assert_array_equal(rows[some], array[some])
+    np.testing.assert_array_equal(np.asarray(rows), array)
+    np.testing.assert_array_equal(rows[np.zeros(0, dtype=int)], array[:0])
+
+
+def test_records_of_a_file_are_those_in_memory(tmp_path: Path) -> None:
+    for array in (X, X.astype(np.float32)):
+        piece = {"x": saved(tmp_path, "x", array), "y": saved(tmp_path, "y", Y.astype(np.int8))}
+        sizes = dp.Partitions([piece, {"x": array, "y": Y}]).sizes
+        assert sizes == (50, 50)
+        batch = RECORD.validate({name: FileRows.of(path) for name, path in piece.items()})
+        known = RECORD.validate({"x": array, "y": Y})
+        assert isinstance(batch.fields["x"], Stored)
+        np.testing.assert_array_equal(batch.group, known.group)
+        for rows in (slice(None), slice(10, 20), np.array([4, 9])):
+            np.testing.assert_array_equal(batch.fields["x"][rows], known.fields["x"][rows])
+
+
+def test_a_memory_map_is_read_as_a_file(tmp_path: Path) -> None:
+    mapped = np.load(saved(tmp_path, "x", X), mmap_mode="r")
+    for view, array in ((mapped, X), (mapped[10:30][5:], X[15:30])):
+        rows = FileRows.mapped(view)
+        assert rows is not None
+        np.testing.assert_array_equal(rows[:], array)
+    assert FileRows.mapped(mapped[::2]) is None
+    raw = np.memmap(saved(tmp_path, "raw", X), dtype=float, mode="r", offset=128, shape=(50, 2))
+    found = FileRows.mapped(raw)
+    assert found is not None
+    np.testing.assert_array_equal(found[3:5], raw[3:5])
+
+
+def test_records_are_checked_whenever_a_file_is_read(tmp_path: Path) -> None:
+    path = saved(tmp_path, "x", X)
+    batch = RECORD.validate({"x": FileRows.of(path), "y": Y})
+    np.save(path, np.where(np.arange(100).reshape(50, 2) == 81, 7.0, X))
+    batch.fields["x"][:40]
+    with pytest.raises(dp.DomainError, match="row 0"):  # of those that are read
+        batch.fields["x"][40:]
+    np.save(path, X[:30])
+    with pytest.raises(dp.DomainError, match="shorter than it was"):
+        batch.fields["x"][20:]
+
+
+@pytest.mark.parametrize(
+    "array", [np.asfortranarray(X), np.array([{}]), np.float64(1.0)], ids=["columns", "objects", "one"]
+)
+def test_files_that_hold_no_rows(tmp_path: Path, array: Any) -> None:
+    np.save(tmp_path / "x.npy", array, allow_pickle=True)
+    with pytest.raises(dp.DomainError, match="expected an array of numbers, records first"):
+        FileRows.of(tmp_path / "x.npy")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("1,2,3")
+    for name in ("x.npy", "y.npy"):
+        with pytest.raises(dp.DomainError, match="no array can be read from it"):
+            FileRows.of(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ([], {}, "there is no partition"),
+        (3, {}, "not a int"),
+        ([3], {}, "a partition must map fields to columns"),
+        ([{"x": X}], {"keep": 1}, "keep must be True, False or None"),
+    ],
+)
+def test_what_is_no_partition(source: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((dp.DomainError, dp.TemplateError), match=message):
+        dp.Partitions(source, **options)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(dp.DomainError, match="no Parquet files"):
+        dp.Partitions(tmp_path, dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"]))
+
+
+def test_fields_are_checked_before_anything_is_paid() -> None:
+    budget, learner = dp.Budget(dp.Privacy(1.0)), dp.load("logistic_regression", features=2)
+    with pytest.raises(dp.DomainError, match=r"exactly the declared fields \(missing: \['y'\], extra: \[\]\)"):
+        dp.solve(learner, dp.Partitions([{"x": X}]), dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
+
+
+def test_functions_are_called_for_each_pass_unless_they_are_kept() -> None:
+    calls = []
+
+    def source() -> dict[str, Any]:
+        calls.append(1)
+        return {"x": X, "y": Y}
+
+    learner = dp.load("logistic_regression", features=2)
+    known = dp.solve(learner, {"x": X, "y": Y}, dp.Privacy(1.0, 1e-6), seed=1)["w"]
+    for keep, most in ((True, 2), (None, 1000)):
+        calls.clear()
+        release = dp.solve(learner, dp.Partitions([source], keep=keep), dp.Privacy(1.0, 1e-6), seed=1)
+        np.testing.assert_allclose(release["w"], known, rtol=0, atol=1e-7)
+        assert (2 if keep else 3) <= len(calls) <= most
+
+
+def test_a_partition_that_changes_is_refused() -> None:
+    sizes = iter([50, 50, 40])
+
+    def source() -> dict[str, Any]:
+        size = next(sizes)
+        return {"x": X[:size], "y": Y[:size]}
+
+    with pytest.raises(dp.DomainError, match="partition 1 holds 40 records, and held 50"):
+        dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([{"x": X, "y": Y}, source]), dp.Privacy(1.0))
