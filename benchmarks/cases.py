@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
+from benchmarks.passes import all_passes
 from benchmarks.projections import closed_forms, solvers
 from benchmarks.timing import Row, compare, seconds
 from dpconvex.errors import DomainError
@@ -353,6 +354,7 @@ CASES: dict[str, Case] = {
     "dense": dense_logistic,
     "sparse": sparse_logistic,
     "letters": letters,
+    "passes": all_passes,
     "mapped": memory_mapped,
     "sweep": demo_sweep,
     "projections": closed_forms,

@@ -38,6 +38,25 @@ def scaled_letters(table: Any) -> dict[str, Any]:
     return {"x": x / np.sqrt(x.shape[1]), "y": table.y}
 
 
+def distorted_digits(n: int, seed: int = 0) -> dict[str, Any]:
+    """Handwritten digits of 28 x 28 pixels, each divided by its norm: scikit-learn's, turned, sheared, scaled and moved."""
+    from scipy.ndimage import affine_transform
+    from sklearn.datasets import load_digits
+
+    rng = np.random.default_rng(seed)
+    images, labels = load_digits(return_X_y=True)
+    images, chosen = images.reshape(-1, 8, 8) / 16, rng.integers(0, len(labels), n)
+    x = np.empty((n, 784))
+    for row, image in zip(x, images[chosen], strict=True):
+        angle, size, shear = rng.uniform(-0.25, 0.25), rng.uniform(0.8, 1.2), rng.uniform(-0.3, 0.3)
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        matrix = turn @ np.array([[1, shear], [0, 1]]) * (8 / 20) / size
+        start = 3.5 - matrix @ (13.5 + rng.uniform(-1.5, 1.5, 2))
+        row[:] = affine_transform(image, matrix, start, output_shape=(28, 28), order=1).ravel()
+    x = np.clip(1.6 * x - 0.3, 0, 1)
+    return {"x": x / ((1 + 1e-12) * np.linalg.norm(x, axis=1)[:, None]), "y": labels[chosen]}
+
+
 def problem_of(template: dp.Template, data: dict[str, Any], noise: float = 0.0, seed: int = 0) -> Problem:
     """The program of a template in sum form, with a random linear term of a given norm per record."""
     analysis = analyse(template)

@@ -7,6 +7,7 @@ The public names are listed in ``__init__.pyi``.  Each is imported from its modu
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +27,10 @@ if find_spec("sklearn") is None:  # what needs it is left out of listings, and s
 
 def __getattr__(name: str) -> object:
     if name not in _names:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
+        near = [f". Did you mean {found!r}?" for found in get_close_matches(name, __all__, n=1)]
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}{''.join(near)}"
+        )
     try:
         value = globals()[name] = _load(name)
     except ModuleNotFoundError as error:

@@ -147,13 +147,15 @@ def plain_frame(axes: Axes) -> None:
         axes.spines[side].set_color(FAINT)
 
 
-def grid_of(caller: str, places: ArrayLike, errors: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def grid_of(caller: str, places: ArrayLike, errors: ArrayLike, what: str = "epsilons") -> tuple[np.ndarray, np.ndarray]:
     """Return checked arrays of places and of errors at them."""
     x, y = np.asarray(places, dtype=float), np.asarray(errors, dtype=float)
     if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
-        raise TemplateError(f"{caller}: epsilons must be a list of positive numbers.")
+        raise TemplateError(f"{caller}: {what} must be a list of positive numbers, not {places!r}.")
     if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
-        raise TemplateError(f"{caller}: errors must have shape ({len(x)}, draws), not {y.shape}.")
+        raise TemplateError(
+            f"{caller}: errors must have shape ({len(x)}, draws), a row for each of the {what}, not {y.shape}."
+        )
     return x, y
 
 
@@ -182,7 +184,11 @@ def error_bands(
     TemplateError
         If the shapes do not go together, or an epsilon is not positive.
     """
-    x, y = grid_of("error_bands", epsilons, errors)
+    return bands(*grid_of("error_bands", epsilons, errors), label, colour, axes)
+
+
+def bands(x: np.ndarray, y: np.ndarray, label: str, colour: str, axes: Axes | None) -> Axes:
+    """Draw quartiles of errors."""
     drawn = own_axes(axes)
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -212,9 +218,9 @@ def learning_curve(
     Raises
     ------
     TemplateError
-        As for `error_bands`.
+        If the shapes do not go together, or a number of records is not positive.
     """
-    drawn = error_bands(sizes, errors, label=label, colour=colour, axes=axes)
+    drawn = bands(*grid_of("learning_curve", sizes, errors, "sizes"), label, colour, axes)
     drawn.set_xlabel("number of records", color=TEXT)
     return drawn
 

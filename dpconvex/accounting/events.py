@@ -43,6 +43,8 @@ __all__ = [
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
+# Compositions of compositions are read down to here.
+DEEPEST = 50
 # Rényi orders, less 1, that a bound on delta is the best of.
 ORDERS = np.geomspace(1e-3, 1e6, 400)
 
@@ -299,9 +301,16 @@ class Perturbation(Event):
             for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin)
             for number in given or ()
         ]
-        paired = all(len(h.lengths or ()) == len(h.counts or ()) for item in self.kinds for h in item.hulls)
-        if not (paired and all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
+        if not (all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
             raise TemplateError("an event of objective perturbation: every number must be finite and at least 0")
+        hulls = [hull for item in self.kinds for hull in item.hulls]
+        paired = all(len(h.lengths or ()) == len(h.counts or ()) for h in hulls)
+        rays = {len(h.ray) for h in hulls if h.ray is not None}
+        margins = {len(h.margin) for h in hulls if h.margin is not None}
+        if not (paired and rays <= {3} and margins <= {4}):
+            raise TemplateError(
+                "an event of objective perturbation: each length has a count, a ray has three numbers, and a margin has four"
+            )
 
     def delta(self, epsilon: float) -> float:
         """Bound delta over all kinds of neighbours, each by its best hull."""
@@ -419,32 +428,45 @@ def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) 
     return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
 
 
-def event_of(values: Any) -> Event:
+def event_of(values: Any, depth: int = 0) -> Event:
     """Rebuild an event from `to_dict`, or say what is wrong with it."""
-    if not isinstance(values, Mapping) or values.get("kind") not in KINDS:
-        kind = values.get("kind") if isinstance(values, Mapping) else values
+    kind = values.get("kind") if isinstance(values, Mapping) else values
+    if not (isinstance(values, Mapping) and isinstance(kind, str) and kind in KINDS):
         raise TemplateError(f"no event that this program knows: {kind!r}")
-    cls = KINDS[values["kind"]]
+    if depth > DEEPEST:
+        raise TemplateError("its compositions are nested too deeply")
+    cls = KINDS[kind]
     given = {name: value for name, value in values.items() if name != "kind"}
     if set(given) != {item.name for item in fields(cls)}:  # type: ignore[arg-type]
         raise TemplateError(f"an event of kind {cls.kind!r} has other fields than {sorted(given)}")
     try:
         if cls is Composition:
-            return Composition(tuple(event_of(part) for part in given["parts"]))
+            return Composition(tuple(event_of(part, depth + 1) for part in listed(given["parts"])))
         if cls is Perturbation:
-            return Perturbation(given["sigma"], tuple(kind_of(item) for item in given["kinds"]))
+            return Perturbation(given["sigma"], tuple(kind_of(item) for item in listed(given["kinds"])))
         return cls(**given)
-    except (TypeError, KeyError, ValueError) as error:
+    except TemplateError:
+        raise
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise TemplateError(f"not an event of kind {cls.kind!r} ({error})") from error
 
 
 def kind_of(values: Any) -> Kind:
     """Rebuild a kind of neighbours."""
-    if type(values["dimension"]) is not int:
-        raise TemplateError("a dimension must be an integer")
+    if type(values["dimension"]) is not int or values["dimension"] < 0:
+        raise TemplateError("a dimension must be an integer, 0 or above")
     names = [item.name for item in fields(Hull)]
+    if any(set(hull) != set(names) for hull in listed(values["hulls"])):
+        raise TemplateError(f"a hull has the fields {', '.join(names)}, and no others")
     hulls = [[frozen(hull[name]) for name in names] for hull in values["hulls"]]
     return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list that is not empty: an event of nothing would cost nothing."""
+    if not isinstance(value, list) or not value:
+        raise TemplateError("an event has a list of what it consists of, and that is not empty")
+    return value
 
 
 def frozen(value: Any) -> Any:
@@ -460,7 +482,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, Hull | Kind):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
-    return value
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def is_amount(value: object) -> bool:
@@ -469,7 +491,8 @@ def is_amount(value: object) -> bool:
 
 
 def check(event: Event, **amounts: object) -> None:
-    """Refuse numbers that are no amounts."""
+    """Refuse numbers that are no amounts, and keep them in double precision."""
     for name, value in amounts.items():
         if not is_amount(value) or (name in ("delta", "probability") and not float(value) < 1):  # type: ignore[arg-type]
             raise TemplateError(f"an event of kind {event.kind!r}: {name} is no amount: {value!r}")
+        object.__setattr__(event, name, float(value))  # type: ignore[arg-type]

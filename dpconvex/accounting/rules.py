@@ -16,10 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import is_
 from typing import NamedTuple
 
-from dpconvex.accounting.events import Approximate, Composition, Event, Pure
-from dpconvex.accounting.totals import converted, profile_epsilon, tail_delta
+from dpconvex.accounting.events import Approximate, Event, Pure
+from dpconvex.accounting.totals import converted, profile_epsilon, tails, tails_delta
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
@@ -29,6 +30,8 @@ __all__ = ["RULES", "Amount", "Basic", "Entry", "Gauss", "Renyi", "Rule", "rule_
 
 # Fraction of delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
+# Probability of noise beyond its cap in a fit, once at least.
+TAIL = 2.0**-100
 # Spends fill a limit up to this, relatively, and a ledger that is read may exceed that a tenth as far: rounding differs.
 GUARD = 1e-8
 
@@ -87,11 +90,19 @@ class Rule(ABC):
     def left(self, entries: Sequence[Entry]) -> Amount:
         """Return what is left, rounded down."""
 
+    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+        """Say more about why one more spend does not fit, if there is more to say."""
+        return ""
+
 
 class Basic(Rule):
     """Epsilons and deltas add up, exactly: an amount counts as the shortest decimal that denotes its float."""
 
     name, says = "basic", "epsilons and deltas add up"
+
+    def __init__(self, total: Privacy) -> None:
+        super().__init__(total)
+        self._last: tuple[tuple[Entry, ...], tuple[Fraction, Fraction]] = (), (Fraction(0), Fraction(0))
 
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
         """Neither sum exceeds its total."""
@@ -99,15 +110,33 @@ class Basic(Rule):
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
         """The sums."""
-        return Amount(*(float(amount) for amount in sums(entries)))
+        return Amount(*(float(amount) for amount in self._sums(entries)))
 
     def left(self, entries: Sequence[Entry]) -> Amount:
         """The rest, which can all be spent."""
         return Amount(*(floor(amount) for amount in self._left(entries)))
 
     def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        epsilon, delta = sums(entries)
+        epsilon, delta = self._sums(entries)
         return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
+
+    def _sums(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
+        """Return the sums, beginning with those of the last time where these entries are more of the same."""
+        known, found = self._last
+        if len(known) > len(entries) or not all(map(is_, known, entries)):
+            known, found = (), (Fraction(0), Fraction(0))
+        more = sums(entries[len(known) :])
+        found = found[0] + more[0], found[1] + more[1]
+        self._last = tuple(entries), found
+        return found
+
+
+class Price(NamedTuple):
+    """What a spend costs, what it loses of delta, and the probabilities of noise beyond its cap."""
+
+    cost: float
+    lost: float
+    tails: tuple[float, ...]
 
 
 class Additive(Rule):
@@ -119,6 +148,7 @@ class Additive(Rule):
             raise TemplateError(f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
         self.delta = total.delta * (1 - SPARE)
         self.limit = self._limit()
+        self._priced: dict[int, tuple[Entry, Price]] = {}
 
     @abstractmethod
     def _limit(self) -> float:
@@ -143,14 +173,44 @@ class Additive(Rule):
         return Amount(self.epsilon(self._sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        """The promise of the largest release, itself Gaussian or of one known divergence, that still fits."""
-        cost = self.limit * (1 - GUARD) - self._sums(entries)[0]
-        return Amount(self.epsilon(cost), self.total.delta) if cost > 0 else Amount(0.0, 0.0)
+        """The promise of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
+        cost, lost = self._sums(entries)
+        cost = self.limit * (1 - GUARD) - cost
+        room = SPARE * self.total.delta * (1 - GUARD) - lost
+        if cost <= 0 or room < tails_delta(TAIL, self.total.epsilon):
+            return Amount(0.0, 0.0)
+        return Amount(self.epsilon(cost), self.total.delta)
+
+    def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
+        """What the spend costs alone, and what it loses of delta if that is what does not fit."""
+        alone = self.spent([item]).epsilon
+        said = f" under {self.name} accounting, by which this release alone is epsilon = {alone:.6g} ({item.known})"
+        lost, more = self._sums(entries)[1], self._sums([item])[1]
+        share = SPARE * self.total.delta
+        if lost + more > share * (1 - GUARD):
+            said += (
+                f". Beside that it loses delta = {more:.3g}, and of the {share:.3g} that the ledger keeps for such losses, "
+                f"{max(share - lost, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of "
+                "noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller epsilon or a larger delta "
+                "has more room, and so has basic accounting"
+            )
+        return said
 
     def _sums(self, entries: Sequence[Entry]) -> tuple[float, float]:
-        found = [self.cost(item.known) for item in entries]
-        tails = tail_delta(Composition(tuple(item.known for item in entries)), self.total.epsilon)
-        return math.fsum(cost for cost, _ in found), math.fsum(lost for _, lost in found) + tails
+        """Return the cost, and what is lost: sums that are rounded once, whatever order they are added in."""
+        if len(self._priced) > 2 * len(entries) + 100:  # most of them were refused
+            self._priced = {}
+        prices = [self._price(item) for item in entries]
+        tails = math.fsum(tail for price in prices for tail in price.tails)
+        return math.fsum(p.cost for p in prices), math.fsum(p.lost for p in prices) + tails_delta(
+            tails, self.total.epsilon
+        )
+
+    def _price(self, item: Entry) -> Price:
+        """Return what a spend costs, computed once for each."""
+        if id(item) not in self._priced:  # it is kept, so that no other has its number
+            self._priced[id(item)] = item, Price(*self.cost(item.known), tuple(tails(item.known.leaves())))
+        return self._priced[id(item)][1]
 
 
 class Gauss(Additive):

@@ -24,6 +24,8 @@ __all__ = [
     "profile_epsilon",
     "renyi_epsilon",
     "tail_delta",
+    "tails",
+    "tails_delta",
     "totals",
 ]
 
@@ -78,7 +80,12 @@ def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: floa
 
 def tail_delta(event: Event, epsilon: float) -> float:
     """Return the part of delta that noise beyond its cap takes, for totals up to an epsilon."""
-    return (1 + math.exp(min(epsilon, LARGEST))) * math.fsum(tails(event.leaves()))
+    return tails_delta(math.fsum(tails(event.leaves())), epsilon)
+
+
+def tails_delta(probability: float, epsilon: float) -> float:
+    """Return the part of delta that so large a probability takes."""
+    return (1 + math.exp(min(epsilon, LARGEST))) * probability
 
 
 def tails(leaves: Iterable[Event]) -> Iterable[float]:

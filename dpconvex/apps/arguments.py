@@ -86,7 +86,7 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
         const="yes",
         choices=WHITENING,
         help="make records round first, from a share of the promise: yes, auto where there are few records (the default with a "
-        "delta), or no, which asks for an exact minimiser if no mechanism is named",
+        "delta), or no, which asks for an exact minimiser if no mechanism is named; all but no need a --delta",
     )
 
 

@@ -70,7 +70,7 @@ def schema(chosen: argparse.Namespace) -> None:
     """Draft a schema, or say what a schema makes of a record."""
     if chosen.what == "draft":
         if chosen.label is None:
-            raise DPConvexError("name the column to be predicted with --label.")
+            raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
         out = None if chosen.out is None else writable(chosen.out, {"the table": chosen.file})
         text = draft(chosen.file, chosen.label)
         if out is None:

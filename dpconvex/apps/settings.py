@@ -7,6 +7,7 @@ import csv
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
@@ -116,16 +117,18 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
         target = fields.get("y")
         whole = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
         if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not whole:
+            other = " It learns classes: declare labels." if getattr(target, "values", ()) else ""
             raise TemplateError(
                 f"{problem}: to be fitted to a table with a numeric label, a problem needs a record of features x, here a "
-                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}."
+                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}.{other}"
             )
         return learner, []
     values = getattr(fields.get("y"), "values", ())
     if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not values:
+        other = " It predicts numbers: declare label_bounds." if isinstance(fields.get("y"), Box) else ""
         raise TemplateError(
             f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
-            f"{count}, and a label y from declared values; it has {learner.record!r}."
+            f"{count}, and a label y from declared values; it has {learner.record!r}.{other}"
         )
     if len(values) != len(schema.labels):
         raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels)} labels are declared.")
@@ -167,6 +170,8 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
     if chosen.budget is None:
         if chosen.accounting is not None:
             raise TemplateError("--accounting is of a ledger that is to be made: state its total with --budget.")
+        if not Path(chosen.ledger).exists():
+            raise TemplateError(f"{chosen.ledger}: there is no such ledger; to make it, state its total with --budget.")
         return dp.Budget.open(chosen.ledger)
     total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
     return dp.Budget(total, chosen.ledger, chosen.accounting)

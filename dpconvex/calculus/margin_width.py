@@ -150,7 +150,7 @@ def largest_margin_difference(analysis: Analysis) -> float:
 
 
 def merge(kinds: list[Slopes], slopes: Slopes) -> None:
-    """Widen the first kind that agrees with slopes but for rounding, so that it bounds these too; or add them as one more kind."""
+    """Widen the first kind that agrees with slopes but for rounding, so that it bounds these too, or add one more kind."""
     for place, kind in enumerate(kinds):
         if np.array_equal(kind.edges, slopes.edges):
             near = STRAIGHT * np.maximum(np.abs(kind.low), np.abs(kind.high))

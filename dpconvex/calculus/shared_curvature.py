@@ -93,7 +93,9 @@ def moved_to_regularizer(form: LossForm) -> LossForm | None:
             squares.append(number(Fraction(float(part[0])) / 2) * sum_squares(block.variable))
             ends = np.arange(block.start, block.start + len(part))
             covered += sp.csr_array((np.full(len(part), part[0]), (ends, ends)), shape=covered.shape)
-    if abs(shared.hessian - covered).max() > SAME * abs(shared.hessian).max():
+    # Each entry next to those of its own row and column on the diagonal: variables may have units of their own.
+    missed, scale = sp.coo_array(shared.hessian - covered), np.sqrt(covered.diagonal())
+    if (np.abs(missed.data) > SAME * scale[missed.coords[0]] * scale[missed.coords[1]]).any():
         return None
     rest = shared.form
     rest.template = rest.template.with_parts(regularizer=add(rest.template.regularizer, *squares))

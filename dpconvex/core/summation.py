@@ -178,7 +178,7 @@ class Compensated:
     >>> total = Compensated(0.0)
     >>> for number in (1.0, 2.0**-60, 2.0**-60, -1.0):
     ...     total.add(number)
-    >>> total.value == 2.0**-59
+    >>> float(total.value) == 2.0**-59
     True
     """
 

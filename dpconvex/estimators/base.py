@@ -6,7 +6,8 @@ takes.  `fit` makes features of a table, each record by itself, declares the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar
@@ -17,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpconvex.errors import TemplateError, shorten
+from dpconvex.core.arguments import is_real
+from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.estimators.describing import described, sections
 from dpconvex.estimators.encoder import schema_before
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
@@ -154,6 +156,10 @@ class Private(BaseEstimator):
         return self.mechanism
 
     def _radius(self) -> float:
+        for name in ("radius", "intercept_scaling"):
+            value = getattr(self, name)
+            if not (is_real(value) and 0 < value < np.inf):
+                raise TemplateError(f"{type(self).__name__}: {name} must be a positive, finite number, not {value!r}.")
         return self.radius * float(np.hypot(1.0, self.intercept_scaling)) if self.fit_intercept else self.radius
 
     def _models_probabilities(self) -> bool:
@@ -184,7 +190,8 @@ class Private(BaseEstimator):
         warn_of_pipelines(self)
         warn_of_clones(self)
         self.schema_ = schema_before(self)
-        rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
+        with explained("fit", X):
+            rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
         return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
 
     def _target(self, y: NDArray[Any]) -> NDArray[Any]:
@@ -280,7 +287,9 @@ class Private(BaseEstimator):
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit, with the constant one."""
         check_is_fitted(self, "release_")
-        return self._extended(validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64))
+        with explained("predict", X):
+            rows = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
+        return self._extended(rows)
 
     def _weights(self) -> tuple[Array, Array]:
         """Return the released weights of the original features, shape (features, ...), and of the constant 1."""
@@ -339,6 +348,38 @@ class Private(BaseEstimator):
 
 
 Private.own_sections = sections(Private.__doc__ or "")
+
+
+@contextmanager
+def explained(caller: str, X: Any) -> Iterator[None]:
+    """Context in which scikit-learn reads a table: what it says of missing values and of texts gets a place and a remedy."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).splitlines()[0]
+        if text.startswith("could not convert"):
+            remedy = (
+                "declare what texts stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
+            )
+        elif text.startswith("Input X contains"):
+            remedy = (
+                f"{first_bad(X)}leave such records out, fill them in with public values, or declare in a dpconvex.Schema what is "
+                "missing, and encode the table with dpconvex.SchemaEncoder"
+            )
+        elif text.startswith("Input y contains"):
+            remedy = "leave such records out"
+        else:
+            raise
+        raise DomainError(f"{caller}: {text.rstrip('.')}: {remedy}.") from error
+
+
+def first_bad(X: Any) -> str:
+    """Say where the first number of a table is that is none."""
+    try:
+        rows, column = np.nonzero(~np.isfinite(np.asarray(X, dtype=float)))
+    except (TypeError, ValueError):
+        return ""
+    return f"the first is in row {rows[0]}, column {column[0]}; " if len(rows) else ""
 
 
 def none_of(estimator: Private, reason: str) -> Whitened:

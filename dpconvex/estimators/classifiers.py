@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private, linear, none_of, probabilistic, same_labels, scores_of_two
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.language.validation import check_labels
 from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.recipe import Whitened
@@ -55,23 +56,30 @@ class PrivateClassifier(ClassifierMixin, Private):
     classes: Sequence[Any] = (0, 1)
 
     def _declared(self) -> dict[str, Any]:
-        labels = tuple(self.classes)
+        labels = declared_classes(self.classes)
         return {"classes": len(labels), "labels": labels}
 
     def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+        labels = declared_classes(self.classes)
         data = super()._data(X, y)
         check_classification_targets(data["y"])
-        if self.two_classes and type_of_target(data["y"]) == "multiclass":
+        if self.two_classes and len(labels) == 2 and type_of_target(data["y"]) == "multiclass":
             raise DomainError(
                 "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
-                f"{list(self.classes)!r}."
+                f"{list(labels)!r}. SoftmaxRegression, for one, takes any number of classes."
             )
-        self.classes_ = np.array(list(self.classes))
+        try:
+            check_labels("y", labels, data["y"])
+        except DomainError as error:
+            raise DomainError(
+                f"{error} Declare every label that may occur, known without these data: {type(self).__name__}(classes=[...])."
+            ) from error
+        self.classes_ = np.array(list(labels))
         return data
 
     def _check_schema(self, schema: Schema) -> None:
         super()._check_schema(schema)
-        same_labels(self.classes, schema)
+        same_labels(self.classes_, schema)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """Return scores, shape (n,) for two classes (above 0 for the second), else (n, classes); costs no privacy."""
@@ -115,6 +123,7 @@ class PrivateClassifier(ClassifierMixin, Private):
         return tags
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LogisticRegression(PrivateClassifier):
     """Logistic regression, two classes: `problems/logistic_regression.py`.
 
@@ -136,6 +145,7 @@ class LogisticRegression(PrivateClassifier):
         return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVC(PrivateClassifier):
     """Support vector machine with the Huber hinge, two classes: `problems/huber_svm.py`.
 
@@ -154,10 +164,12 @@ class LinearSVC(PrivateClassifier):
     weights = "w"
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class HuberSVC(LinearSVC):
     """Another name of `LinearSVC`."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SoftmaxRegression(PrivateClassifier):
     """Softmax regression, any number of classes: `problems/softmax_regression.py`.
 
@@ -178,6 +190,7 @@ class SoftmaxRegression(PrivateClassifier):
         return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LeastSquaresClassifier(PrivateClassifier):
     """Least squares on the classes, any number of them, from one release of sums: `problems/least_squares_classifier.py`.
 
@@ -195,6 +208,7 @@ class LeastSquaresClassifier(PrivateClassifier):
     two_classes = False
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OrdinalRegressor(PrivateClassifier):
     """One score and ordered thresholds, for grades: `problems/ordinal_regression.py`.
 
@@ -331,6 +345,15 @@ class KernelSVC(PrivateClassifier):
     def _map(self, X: Any) -> Any:
         mapping = RandomFourierFeatures(X.shape[1], self.components, self.kernel, self.gamma, seed=self.feature_seed)
         return mapping.transform(X)
+
+
+def declared_classes(classes: Any) -> tuple[Any, ...]:
+    """Return the declared labels, or say how they are declared."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise TemplateError(
+            f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."
+        )
+    return tuple(classes)
 
 
 def precision_and_mean(Phi: Array, radius: float) -> tuple[Array, Array]:

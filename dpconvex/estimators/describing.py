@@ -18,7 +18,7 @@ def described(kind: type, hidden: Collection[str]) -> str:
 
     Attributes are those that docstrings list, and properties whose names end in an underscore; not the `hidden` ones.
     """
-    line = [cls for cls in kind.__mro__ if "own_sections" in vars(cls)]
+    line = [cls for cls in inspect.getmro(kind) if "own_sections" in vars(cls)]
     written = {cls: vars(cls)["own_sections"] for cls in line}
     found: dict[str, list[str]] = {"Parameters": [], "Attributes": []}
     for title, texts in found.items():

@@ -56,7 +56,7 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
 
     def _schema(self) -> Schema:
         if not isinstance(self.schema, Schema):
-            raise TemplateError(f"SchemaEncoder: expected a Schema, not {type(self.schema).__name__}.")
+            raise TemplateError(f"SchemaEncoder: expected a Schema, as SchemaEncoder(schema), not {self.schema!r}.")
         return self.schema
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -65,6 +65,9 @@ class SchemaEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.requires_fit = False
+        # Tables whose columns have names, of any kind; a schema checks them.
+        tags.input_tags.two_d_array, tags.input_tags.dict = False, True
+        tags.input_tags.string = tags.input_tags.categorical = tags.input_tags.allow_nan = tags.no_validation = True
         return tags
 
 

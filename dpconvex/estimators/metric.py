@@ -122,7 +122,10 @@ class MetricLearner(ClassifierMixin, Private):
         """Return labels as the problem file has them."""
         unknown = labels[~np.isin(labels, self.classes_)].tolist()
         if unknown:
-            raise DomainError(f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}.")
+            raise DomainError(
+                f"y: the label {unknown[0]!r} is none of the declared {list(self.classes)!r}; say "
+                "classes=(different, alike)."
+            )
         return np.asarray(NAMES[(labels == self.classes_[1]).astype(int)])
 
     def _classes(self) -> NDArray[Any]:

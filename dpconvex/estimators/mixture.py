@@ -93,8 +93,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         """
         clustering = self._clustering()
         if (clustering is None) != (m is not None):
+            given = "none are here" if m is None else f"it is {self.component_labels!r}"
             raise TemplateError(
-                f"fit: components m are passed for component_labels='given' and not otherwise; it is {self.component_labels!r}."
+                f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
         self._whitening()
         data = self._data(X, y)

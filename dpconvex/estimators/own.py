@@ -21,6 +21,12 @@ __all__ = ["PrivateEstimator"]
 Array = NDArray[np.float64]
 
 
+def scores(estimator: PrivateEstimator) -> bool:
+    """Say whether a template of one's own scores classes."""
+    learner = estimator.learner
+    return isinstance(learner, Template) and learner.decision is not None and estimator._labels() is not None
+
+
 @dataclass(eq=False, repr=False)
 class PrivateEstimator(Private):
     """A classifier or regressor that fits a template of your own.
@@ -55,7 +61,10 @@ class PrivateEstimator(Private):
     def template(self, features: int) -> Template:
         """Return the template, which must be for this number of features."""
         if not isinstance(self.learner, Template):
-            raise TemplateError(f"PrivateEstimator: expected a Template, not {type(self.learner).__name__}.")
+            raise TemplateError(
+                f"PrivateEstimator: expected a Template, such as PrivateEstimator(dpconvex.load(name, features=...)), not "
+                f"{self.learner!r}."
+            )
         fields = self.learner.record.fields
         shape = getattr(fields.get("x"), "shape", None)
         if set(fields) != {"x", "y"} or shape != (features,):
@@ -73,8 +82,9 @@ class PrivateEstimator(Private):
             raise AttributeError("a regressor has no classes_.")
         return np.array(list(labels))
 
+    @available_if(scores)  # type: ignore[untyped-decorator]
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return the template's scores; costs no privacy."""
+        """Return the template's scores, for a classifier; costs no privacy."""
         return scores_of_two(self._released().decision_function(self._checked(X)))
 
     @available_if(probabilistic)  # type: ignore[untyped-decorator]

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private, declared_pair, none_of
 from dpconvex.language.schema import Schema
+from dpconvex.language.validation import ROUNDING
 from dpconvex.mechanisms.recipe import Whitened
 
 __all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
@@ -42,7 +43,21 @@ class PrivateRegressor(RegressorMixin, Private):
 
     def _target(self, y: NDArray[Any]) -> NDArray[Any]:
         low, high = declared_pair("bounds", self.bounds)
-        return np.asarray((np.asarray(y, dtype=float) - low) / (high - low) * 2 - 1)
+        try:
+            targets = np.asarray(y, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise DomainError(
+                f"y: {error}; targets are numbers between the declared bounds, and labels are for a classifier, such as "
+                "LogisticRegression."
+            ) from error
+        moved = np.asarray((targets - low) / (high - low) * 2 - 1)
+        outside = np.flatnonzero(np.abs(moved) > 1 + ROUNDING)
+        if len(outside) and not self.clip:
+            raise DomainError(
+                f"y: {len(outside)} targets lie outside the declared bounds {low:g} to {high:g} (first: row {outside[0]}, "
+                f"{targets[outside[0]]:g}); declare bounds that hold by definition, or pass clip=True."
+            )
+        return moved
 
     def _check_schema(self, schema: Schema) -> None:
         super()._check_schema(schema)

@@ -265,7 +265,7 @@ class BlockEngine:
         return 2 + monomials**2 * self.batch.size / (PRODUCTS * self.form.forms * read)
 
     def _weighted(self, coefficients: Array | None) -> Array:
-        """Sum of the second moments of the monomials; with coefficients of one form, weighted with the losses' curvature by it."""
+        """Sum of the second moments of the monomials; with coefficients of one form, weighted with the curvature by it."""
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
             roots = None

@@ -1,6 +1,6 @@
 """Sums of clipped gradients, of which each is computed to the same bits whatever records are beside it.
 
-Such a sum moves by no more than the clip with one record, also where rounding decides what a gradient is, as at kinks.  So nothing
+Such a sum moves by no more than the clip with one record, also where rounding decides what a gradient is, as at kinks.  Nothing
 here depends on the number of records, on which labels occur among them, or on a record's place: products are added one term after
 the other (`each_apart`), every block and every part of it with one outer function is filled up to a multiple of `LANES`, and
 compiled functions, which are used where there are many records, are not.

@@ -22,6 +22,8 @@ Indices = NDArray[np.int64]
 PLANNED = 4e-14
 QUICK, SWEEPS, MEMORY, PATIENCE = 120, 6000, 8, 12
 SAMPLES = 10
+# Above so many coordinates a sweep takes milliseconds, and multipliers of the constraints are found sooner.
+MOST = 400
 # Corrections that are so many times as long as the set is wide take more sweeps than there are.
 FAR = 1e6
 
@@ -198,6 +200,8 @@ def extrapolated(past: list[tuple[Array, Array]]) -> Array:
 def intersection(coordinates: Indices, text: str, pieces: tuple[Piece, ...], size: float) -> Intersection | None:
     """Make an intersection, with a point inside of it as the mean of projections; None if none is found."""
     n = len(coordinates)
+    if n > MOST:
+        return None
     rng = np.random.default_rng(0)
     rough = Intersection(coordinates, text, pieces, np.zeros(n), 0.0, size)
     start = rough.sweep(np.zeros(n), np.zeros((len(pieces), n)))[0]

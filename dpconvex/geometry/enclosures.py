@@ -127,7 +127,10 @@ def bounded_trace(row: Row, spectrum: Spectrum) -> list[Piece]:
     value, and the Frobenius norm is at most t.
     """
     both = np.isfinite(spectrum.lower), np.isfinite(spectrum.upper)
-    if both[0] == both[1] or not np.isin(row.coordinates, spectrum.coordinates).all():
+    first, last = spectrum.coordinates[[0, -1]]
+    if both[0] == both[1] or not ((first <= row.coordinates) & (row.coordinates <= last)).all():
+        return []
+    if not np.isin(row.coordinates, spectrum.coordinates).all():
         return []
     sign, level = (1.0, spectrum.lower) if both[0] else (-1.0, spectrum.upper)
     place = {int(c): k for k, c in enumerate(spectrum.coordinates)}

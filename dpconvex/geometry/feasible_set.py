@@ -19,7 +19,8 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError, NotConverged
 from dpconvex.geometry.axis_hull import AxisHull
-from dpconvex.geometry.certified_minimum import SquaredDistance, minimum
+from dpconvex.geometry.certified_distance import SquaredDistance
+from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, overlap
 from dpconvex.geometry.dykstra import Intersection
@@ -33,7 +34,7 @@ __all__ = ["FeasibleSet", "feasible_set"]
 Array = NDArray[np.float64]
 
 # Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
-NEAREST = 1e-9
+NEAREST = 1e-6
 # Where none is found at all, points on the way to 0 are projected.
 HALVINGS = 64
 
@@ -162,15 +163,15 @@ class FeasibleSet:
         if not self.limited[coordinates].all():
             return float(np.inf)
         box = float(np.linalg.norm(np.maximum(np.abs(self.lower[coordinates]), np.abs(self.upper[coordinates]))))
-        wanted = set(coordinates.tolist())
-        covering = [p.norm_bound() for p in self._known if wanted <= set(p.coordinates.tolist())]
+        wanted = frozenset(coordinates.tolist())
+        covering = [p.norm_bound() for p, here in self._supports if wanted <= here]
         # Disjoint pieces inside the coordinates bound their shares of the norm; the box bounds what they leave over.
-        inside = [p for p in self._known if set(p.coordinates.tolist()) <= wanted and np.isfinite(p.norm_bound())]
+        inside = [(p.norm_bound(), here) for p, here in self._supports if here <= wanted]
         square, left = 0.0, set(wanted)
-        for piece in sorted(inside, key=lambda p: p.norm_bound() / max(len(p.coordinates), 1)):
-            if set(piece.coordinates.tolist()) <= left:
-                square += piece.norm_bound() ** 2
-                left -= set(piece.coordinates.tolist())
+        for bound, here in sorted(inside, key=lambda pair: pair[0] / max(len(pair[1]), 1)):
+            if np.isfinite(bound) and here <= left:
+                square += bound**2
+                left -= here
         rest = np.array(sorted(left), dtype=np.int64)
         square += float(np.sum(np.maximum(np.abs(self.lower[rest]), np.abs(self.upper[rest])) ** 2))
         return float(min([box, np.sqrt(square), *covering]))
@@ -194,15 +195,32 @@ class FeasibleSet:
         found = [middle] if np.array_equal(middle, pieces) else [middle, pieces]
         return tuple(point for point in found if np.isfinite(point).all())
 
+    @cached_property
+    def _supports(self) -> tuple[tuple[Piece, frozenset[int]], ...]:
+        """Everything that bounds K, and the coordinates that it speaks of."""
+        return tuple((piece, frozenset(piece.coordinates.tolist())) for piece in self._known)
+
+    @cached_property
+    def _from_centers(self) -> dict[bytes, list[tuple[float, frozenset[int]]]]:
+        return {}
+
+    def _reaches(self, center: Array) -> list[tuple[float, frozenset[int]]]:
+        """How far everything that bounds K reaches from a point, and its coordinates; the nearest for their number first."""
+        key = center.tobytes()
+        if key not in self._from_centers:
+            reaches = [(piece.distance_bound(center[piece.coordinates]), here) for piece, here in self._supports]
+            self._from_centers[key] = sorted(reaches, key=lambda pair: pair[0] / max(len(pair[1]), 1))
+        return self._from_centers[key]
+
     def reach_on(self, coordinates: NDArray[np.int64], center: Array) -> float:
         """Bound on the distance of some coordinates from those of a point, shape (dim,), over K; possibly infinite."""
         distance = np.maximum(np.abs(self.lower - center), np.abs(self.upper - center))
-        square, left = 0.0, set(coordinates.tolist())
+        wanted = frozenset(coordinates.tolist())
+        square, left = 0.0, set(wanted)
         best = float(np.linalg.norm(distance[coordinates]))
-        reaches = [(p.distance_bound(center[p.coordinates]), set(p.coordinates.tolist())) for p in self._known]
         # Disjoint pieces inside the coordinates bound their shares of the distance; the box bounds what they leave over.
-        for reach, here in sorted(reaches, key=lambda pair: pair[0] / max(len(pair[1]), 1)):
-            if left and set(coordinates.tolist()) <= here:
+        for reach, here in self._reaches(center):
+            if left and wanted <= here:
                 best = min(best, reach)
             elif here and here <= left and np.isfinite(reach):
                 square, left = square + reach**2, left - here

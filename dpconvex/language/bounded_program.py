@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import cvxpy as cp
@@ -32,7 +32,7 @@ class BoundedProgram:
     """
 
     def __init__(self, problem: Any, bounds: Sequence[PrivateBound]) -> None:
-        self.bounds = tuple(bounds)
+        self.bounds = tuple(bounds) if isinstance(bounds, Iterable) else (bounds,)
         check_parts(problem, self.bounds)
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
@@ -158,8 +158,12 @@ def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
     """Raise unless a problem is convex and public but for its bounds."""
     if not isinstance(problem, cp.Problem):
         raise TemplateError(f"expected a cvxpy.Problem, not {type(problem).__name__}.")
-    if not bounds or not all(isinstance(bound, PrivateBound) for bound in bounds):
-        raise TemplateError("expected the PrivateBounds of the problem, at least one.")
+    wrong = [bound for bound in bounds if not isinstance(bound, PrivateBound)]
+    if wrong or not bounds:
+        raise TemplateError(
+            "expected the PrivateBounds of the problem, the objects themselves and not their names, at least one, not "
+            f"{wrong[0] if wrong else bounds!r}."
+        )
     known = {id(parameter): parameter for parameter in problem.parameters()}
     for bound in bounds:
         if known.pop(id(bound.parameter), None) is None:

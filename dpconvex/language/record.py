@@ -236,7 +236,10 @@ def check_clip(clip: object) -> None:
 def table(data: Any) -> Any:
     """Return data that map fields to columns, or say that they do not."""
     if not hasattr(data, "keys"):
-        raise DomainError(f"the data must map each declared field to its column, not be a {type(data).__name__}.")
+        raise DomainError(
+            f"the data must map each declared field to its column, such as {{'x': X, 'y': y}}, not be a "
+            f"{type(data).__name__}."
+        )
     return data
 
 

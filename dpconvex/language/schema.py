@@ -96,7 +96,10 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, Mapping) or not self.features:
-            raise TemplateError("declare the feature columns with their public bounds; there is none.")
+            raise TemplateError(
+                "declare the feature columns with their public bounds or kinds, such as {'age': (0, 110)}; there is none in "
+                f"{self.features!r}."
+            )
         for name in (*self.features, self.label, *named_list("ignore", self.ignore)):
             if not isinstance(name, str) or not name:
                 raise TemplateError(f"the name of a column must be a text, not {name!r}.")

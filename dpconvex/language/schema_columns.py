@@ -36,6 +36,7 @@ __all__ = ["Boolean", "Categorical", "Column", "Date", "Numeric", "Ordered", "co
 Array = NDArray[np.float64]
 
 INDICATOR = "indicator"
+CLIP = "say clip=True (--clip) to move such values to the nearest bound"
 
 
 class Column(Protocol):
@@ -141,8 +142,8 @@ class Numeric(OneNumber):
                 raise DomainError(not_a_number(where(first), values[first]))
             if not clip:
                 raise DomainError(
-                    f"{where(first)}: {values[first]} is outside the declared bounds {self.lower:g} to {self.upper:g}; clip "
-                    "it, or declare bounds that hold by definition."
+                    f"{where(first)}: {values[first]} is outside the declared bounds {self.lower:g} to {self.upper:g}; "
+                    f"declare bounds that hold by definition, or {CLIP}."
                 )
             if not np.isfinite(numbers).all():
                 first = int(np.flatnonzero(~np.isfinite(numbers))[0])
@@ -271,8 +272,8 @@ class Date(OneNumber):
         outside = np.flatnonzero((numbers < low) | (numbers > high))
         if len(outside) and not clip:
             raise DomainError(
-                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared days {self.first} to {self.last}; clip "
-                "it, or declare days that hold by definition."
+                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared days {self.first} to {self.last}; "
+                f"declare days that hold by definition, or {CLIP}."
             )
         return (np.clip(numbers, low, high) - low) / (high - low) - 0.5
 
@@ -341,7 +342,7 @@ class Categorical:
             place[absent] = width - 1 if self.missing == INDICATOR else list(self.levels).index(self.missing)
         present = np.flatnonzero(~absent)
         unknown = len(self.levels) if self.other else None
-        place[present] = codes(lambda i: where(int(present[i])), values[present], self.levels, unknown)
+        place[present] = codes(lambda i: where(int(present[i])), values[present], self.levels, unknown, "or other=True")
         encoded = np.zeros((len(values), width))
         encoded[np.arange(len(values)), place] = 1.0
         return encoded

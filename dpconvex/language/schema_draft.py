@@ -7,8 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric
@@ -100,8 +98,12 @@ def number(value: Any) -> float | None:
 
 
 def round_outward(values: list[float]) -> tuple[float, float]:
-    """Return bounds of two digits about the numbers."""
+    """Return bounds of two digits about the numbers.
+
+    >>> round_outward([-1.23e-15, 4.56e-15])
+    (-1.3e-15, 4.6e-15)
+    """
     low, high = min(values), max(values)
     unit = 10.0 ** (math.floor(math.log10(max(high - low, abs(high), abs(low), 1e-300))) - 1)
     low, high = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
-    return float(np.round(low, 12)), float(np.round(max(high, low + unit), 12))
+    return float(f"{low:.12g}"), float(f"{max(high, low + unit):.12g}")

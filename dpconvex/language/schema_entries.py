@@ -38,8 +38,14 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
             raise TypeError
         lower, upper = (float(value) for value in pair)
     except (TypeError, ValueError) as error:
+        levels = isinstance(pair, Sequence) and not isinstance(pair, str) and all(isinstance(v, str) for v in pair)
+        remedy = (
+            f"levels are declared as Categorical({list(pair)!r}), or {{levels = {list(pair)!r}}} in a TOML file"
+            if levels
+            else "what holds no numbers is declared as Categorical, Ordered, Boolean or Date"
+        )
         raise TemplateError(
-            f"the bounds of {what} must be two numbers, a lower and an upper one, not {pair!r}."
+            f"the bounds of {what} must be two numbers, a lower and an upper one, not {pair!r}; {remedy}."
         ) from error
     if not (lower < upper and math.isfinite(upper - lower)):
         raise TemplateError(f"the bounds of {what} must be finite, the lower one below the upper one, not {pair!r}.")
@@ -59,7 +65,9 @@ def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
 def label_text(value: Any) -> str:
     """Return a declared label as the text that stands in a file."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise TemplateError(f"a label must be a text or an integer, not {value!r}.")
+        raise TemplateError(
+            f"a label must be a text or an integer, not {value!r}; write it as a text, truth values as 'false' and 'true'."
+        )
     return str(value)
 
 
@@ -74,7 +82,9 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def codes(where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None) -> NDArray[np.int64]:
+def codes(
+    where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None, remedy: str = ""
+) -> NDArray[np.int64]:
     """Return the place of each entry among the levels, or refuse what is none of them."""
     places: dict[Any, int] = {level: place for place, level in enumerate(levels)}
     found = np.empty(len(values), dtype=np.int64)
@@ -82,7 +92,10 @@ def codes(where: Where, values: NDArray[Any], levels: Sequence[str], unknown: in
         place = places.get(text_of(value), unknown)
         if place is None:
             shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
-            raise DomainError(f"{where(index)}: the label {text_of(value)!r} was not declared; declared are {shown}.")
+            raise DomainError(
+                f"{where(index)}: the label {text_of(value)!r} was not declared; declared are {shown}. "
+                f"Declare all that may occur{remedy and f', {remedy}'}."
+            )
         found[index] = place
     return found
 

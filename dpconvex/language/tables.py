@@ -90,7 +90,8 @@ def from_frame(
             frame = nw.from_native(data, eager_only=True)
         except TypeError as error:
             raise DomainError(
-                f"expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, not a {type(data).__name__}."
+                "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
+                f"columns, not a {type(data).__name__}."
             ) from error
         present, column = frame.columns, lambda key: series(frame.get_column(key))
     check_names(name, present, names, known)

@@ -21,7 +21,7 @@ from dpconvex.core.normal_form import normal_forms
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.errors import TemplateError, readable, shorten, text_of
+from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
 from dpconvex.language.batch_program import ProgramParts, perturbed_program
 from dpconvex.language.predictions import Predict, labels_from, softmax_of
 from dpconvex.language.problem_parts import problem_parts
@@ -30,6 +30,10 @@ from dpconvex.language.record import Record
 
 __all__ = ["Template"]
 
+NO_LOSS = (
+    "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions of them "
+    "and of variables that fit them, and let only fields with a Choice decide anything."
+)
 # What plays no part in a proof and may be set later.
 AFTERWARDS = ("predict", "decision", "probabilities", "source")
 
@@ -286,6 +290,12 @@ class Template:
             if "argument" in str(error):
                 fields = ", ".join(self.record.fields)
                 raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
+            error.add_note(NO_LOSS)
+            raise
+        except DPConvexError:
+            raise
+        except Exception as error:
+            error.add_note(NO_LOSS)
             raise
 
 

@@ -180,7 +180,7 @@ def solve_mixture(
         plan.rest,
         mechanism,
         solver,
-        size=public if privacy.adjacency == "add-remove" else None,
+        size=public,  # what the certificate is for
         clip=clip,
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
-from dpconvex.errors import TemplateError
+from dpconvex.core.processes import this_process
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked
+from dpconvex.language.record import Checked, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
@@ -92,7 +93,8 @@ def sweep(
         As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
         also if a worker comes to its end in the middle of a fit.
     TemplateError
-        If something cannot be sent to workers.
+        If something cannot be sent to workers, as records in partitions, which are summed where they lie; or the number of
+        records is no longer the one that a `total` was proved for.
 
     Examples
     --------
@@ -109,16 +111,21 @@ def sweep(
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
+    if workers is not None:
+        in_one_place("sweep with workers", data)
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
     if total is not None:
         check_privacy("sweep", total)
-        sizes = {public_size(learner, data, total, size) for learner in templates}
-        if not sizes:
+        if not templates:
             return iter(())
-        plan = calibrate(templates, total, sizes.pop(), draws, mechanism, cover, whitening=whitening)
+        public = public_size(templates[0], data, total, size)
+        plan = calibrate(templates, total, public, draws, mechanism, cover, whitening=whitening)
         promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
+        options["size"] = (
+            public  # what is proved is for so many records, whatever becomes of the data until they are fitted
+        )
     else:
         assert privacies is not None
         promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
@@ -144,7 +151,10 @@ def fits(
     """Do the fits of a sweep; those of one learner share checked data and, one after the other, a solver."""
     from dpconvex.solvers.first_order import Warm
 
+    began = this_process()
     if bill is not None:
+        for learner, privacy in plan:
+            public_size(learner, data, privacy, options["size"])
         pay(*bill)
     mechanism, backend = ways
     warm = workers is None and backend in (None, "first-order")
@@ -163,6 +173,11 @@ def fits(
     with bar(len(plan), progress) as shown:
         for release in fitted(tasks(), workers, resolved(backend)):
             yield release
+            if bill is not None and this_process() != began:
+                raise DPConvexError(
+                    "sweep: this is a fork of the process that paid for the whole sweep, and the copy cannot go on with it, too. "
+                    "Fit in the process that began, or begin a sweep of its own here."
+                )
             if shown is not None:
                 shown.update()
 

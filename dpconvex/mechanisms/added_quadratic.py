@@ -184,7 +184,7 @@ def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
     regularizer = analysis.form.template.regularizer
     names = list(analysis.form.space.blocks)
     flat = [name for name, modulus in zip(names, analysis.block_moduli, strict=True) if modulus <= 0]
-    terms = " + ".join(f"0.01 * cp.sum_squares({name})" for name in flat)
+    terms = " + ".join(f"1e-6 * cp.sum_squares({name})" for name in flat)
     if regularizer.is_constant:
         why = "there is none"
     elif regularizer.is_affine:

@@ -69,7 +69,24 @@ class Mechanism(Protocol):
     """
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Return the proof for a template's constants, or raise `NotPrivate`."""
+        """Return the proof for a template's constants: check the theorem's conditions, and calibrate the noise.
+
+        Parameters
+        ----------
+        analysis : Analysis
+        privacy : Privacy
+        size : int
+            Public number of records (under add-remove, a public nominal number).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        NotPrivate
+            If a condition does not hold.
+        """
         ...
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

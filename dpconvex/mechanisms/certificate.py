@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,8 +9,9 @@ from typing import Any
 
 from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import aligned, brief, details, listing, paragraph
+from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate_text import clustering_rows, number, ratio, source, tree
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
@@ -390,11 +390,6 @@ class Comparison:
 NOTHING = 5e-4
 
 
-def ratio(value: float) -> str:
-    """Format a ratio, or a dash where there is none."""
-    return "-" if value != value else f"{value:.3f}"
-
-
 def tail_of(epsilon: float) -> float:
     """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours.
 
@@ -402,38 +397,3 @@ def tail_of(epsilon: float) -> float:
     True
     """
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL
-
-
-def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:
-    """Yield (constant, value, where it comes from) of a clustering."""
-    many = f"{noise.rounds} rounds of {noise.classes} x {noise.components} counts and sums"
-    yield "clustering sensitivity", number(noise.sensitivity), f"of one round; {number(noise.composed)} for all: {many}"
-    name = f"clustering noise {noise.law.symbol}"
-    yield name, number(noise.scale), f"{noise.law.name}; {number(noise.deviation / noise.weight)} records on a count"
-
-
-def number(value: float) -> str:
-    """Format a constant.
-
-    >>> number(2.8284271247461903), number(0.25)
-    ('2.82843', '0.25')
-    """
-    return f"{value:.6g}"
-
-
-def source(root: Derivation, key: str) -> str:
-    """Return the one-line reason of a constant: the rule of the branch of the derivation that proves it."""
-    level = root.children
-    while level:
-        for step in level:
-            if key in step.rule:
-                return step.source or step.rule
-        level = tuple(child for step in level for child in step.children)
-    return root.source
-
-
-def tree(step: Derivation) -> str:
-    """Return a derivation as nested HTML lists."""
-    head = html.escape(brief(next(iter(step.lines())).strip()))
-    inner = "".join(tree(child) for child in step.children)
-    return f"<ul><li>{head}{inner}</li></ul>"

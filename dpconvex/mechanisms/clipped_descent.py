@@ -1,9 +1,11 @@
 """Noisy gradient descent with clipped gradients: no bound on the loss, its curvature or K is needed.
 
 Each record's gradient is scaled down to a norm of at most c, so one record moves their sum by at most c, whatever the loss and
-wherever the parameters are.  Clipping is the projection on a ball: the difference of two clipped gradients is at most 2c, and at
-most that of the gradients themselves.  T full-batch steps are one Gaussian mechanism of sensitivity ``sqrt(T) c``; with Poisson
-samples their privacy-loss distribution is composed (docs/theory.md, section 8).
+wherever the parameters are, and one for another by at most 2c.  (Clipping is the projection on a ball, which brings gradients no
+farther apart; but norms are rounded up, by more for one record than for another, so what is computed is no projection.)  Where no
+gradient is longer than c none is clipped, and a replacement moves the sum by what gradients differ by.  T full-batch steps are
+one Gaussian mechanism of sensitivity ``sqrt(T) c``; with Poisson samples their privacy-loss distribution is composed
+(docs/theory.md, section 8).
 
 What is minimised no longer has a name: clipped gradients of several leaves are gradients of no function.  So nothing is claimed
 about accuracy, and step sizes follow a rule of thumb from public numbers.
@@ -148,15 +150,13 @@ def sampling_rate(options: Options, privacy: Privacy) -> float:
 
 
 def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[float, float]:
-    """Bound one record's clipped gradient, and how far neighbours move their sum.
-
-    Clipping is a projection, which brings no two points farther apart.
-    """
+    """Bound one record's clipped gradient, and how far neighbours move their sum."""
     replaced = privacy.adjacency == "replace-one"
     if analysis.unbounded is not None:
         return clip * ROUNDED, (2 if replaced else 1) * clip * ROUNDED
     bound = min(clip * ROUNDED, analysis.gradient_bound)
-    return bound, min(2 * bound if replaced else bound, sensitivity_of(analysis, privacy))
+    apart = 2 * bound if replaced else bound
+    return bound, min(apart, sensitivity_of(analysis, privacy)) if bound < clip else apart
 
 
 def deviation(privacy: Privacy, apart: float, rounding: float, steps: int, rate: float) -> float:
@@ -310,6 +310,7 @@ def descend(analysis: Analysis, certificate: Certificate, engine: Engine, rng: n
     """Descend with momentum; return the mean of the last iterates, or the last one, shape (dim,)."""
     settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
     steps, rate = int(settings["steps"]), settings.get("sampling", 1.0)
+    clip = settings["clip"] if certificate.gradient_bound >= settings["clip"] else math.inf
     kept = max(round(settings["average"] * steps), 1)
     momentum, step = settings["momentum"], settings["step_size"]
     theta = engine.project(np.zeros(analysis.form.space.dim))
@@ -317,7 +318,7 @@ def descend(analysis: Analysis, certificate: Certificate, engine: Engine, rng: n
     for t in range(steps):
         chosen = rng.random(engine.records) < rate if rate < 1 else None
         noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
-        released = engine.clipped_gradient(theta, settings["clip"], chosen) + noise
+        released = engine.clipped_gradient(theta, clip, chosen) + noise
         velocity = momentum * velocity + (1 - momentum) * step * released
         theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
         if t >= steps - kept:
@@ -341,13 +342,15 @@ def derive(
     gradient = Derivation("gradient bound", "", {"clip": clip}, "every record's gradient is scaled down to the clip")
     why = "one clipped gradient appears or disappears"
     if privacy.adjacency == "replace-one":
-        why = "two clipped gradients: 2 clips apart at most, and no farther than the gradients themselves"
+        why = (
+            "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
+        )
     moved = Derivation("sensitivity", "", {"G_adj": sensitivity}, f"{why}; rounding of the sums included")
     values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
     if rate < 1:
         values["sampling"] = rate
-        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up (dp-accounting)"
+        how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
     children = (gradient, moved, composed, *public_steps(analysis, "add-remove"))
     return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)
@@ -357,8 +360,8 @@ def assumptions(analysis: Analysis) -> tuple[str, ...]:
     """Say what the proof takes for granted, and what it does not say."""
     said = [
         "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-        "Clipped gradients are no longer than the clip as they are computed; a bound on what rounding does to their sum is part "
-        "of the sensitivity (docs/release.md).",
+        "Clipped gradients are no longer than the clip as they are computed, and none depends on other records, to the last bit; "
+        "a bound on what rounding does to their sum is part of the sensitivity (docs/release.md).",
         "Nothing is claimed about accuracy: clipped gradients need not be the gradients of any function.",
         "Nobody observes how long a fit takes.",
     ]

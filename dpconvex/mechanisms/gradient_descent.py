@@ -145,26 +145,7 @@ class NoisyGradientDescent:
         return "noisy gradient descent"
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the conditions and calibrate the noise of all steps together.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If the promise is pure, or K is unbounded or has no projection.
-        TemplateError
-            If no bound on the regularizer's gradient is found and no step size is given.
-        """
+        """Check the conditions and calibrate the noise of all steps together."""
         check_conditions(analysis, privacy, self.clip is not None)
         if self.clip is not None:
             return certify_clipped(self._options(self.clip), analysis, privacy, size)

@@ -104,24 +104,7 @@ class ObjectivePerturbation:
         return LAWS[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If a condition of the theorem does not hold.
-        """
+        """Check the theorem's conditions and calibrate the noise."""
         proof = analysis.under(privacy.adjacency)
         self._check(proof)
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)

@@ -112,25 +112,7 @@ class OutputPerturbation:
         return SPHERICAL[self.noise]
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Check the theorem's conditions and calibrate the noise.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If the objective is not strongly convex, Gaussian noise is to keep a promise without delta, or a kink cannot be
-            rounded off.
-        """
+        """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
         proof = analysis.under(privacy.adjacency)
@@ -223,11 +205,21 @@ class OutputPerturbation:
         return size * min(slope, bent) + mu * square / 2
 
     def _width(self, analysis: Analysis, privacy: Privacy, mu: float, p: int) -> float:
-        """Choose how widely kinks are rounded off: invisibly beneath the noise."""
+        """Choose how widely kinks are rounded off: invisibly beneath the noise, which moves no answer farther than K reaches."""
         square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
         rows = np.concatenate([row for row in analysis.gram.rows if len(row)])
         longest = math.sqrt(float(analysis.gram.squared_norms(np.unique(rows, axis=0)).max()))
-        return ROUNDED * longest * math.sqrt(square / p)
+        return ROUNDED * longest * min(math.sqrt(square / p), reach_of(analysis))
+
+
+def reach_of(analysis: Analysis) -> float:
+    """Bound how far K reaches from a point of it or near it, in the coordinates that losses read; infinite if it is unbounded."""
+    form, feasible = analysis.form, analysis.form.feasible
+    touched = np.unique(np.concatenate([form.polynomial(leaf).coordinate for group in form.leaves for leaf in group]))
+    touched = touched[touched >= 0]
+    if not feasible.limited[touched].all():
+        return math.inf
+    return float(min([feasible.norm_on(touched), *(feasible.reach_on(touched, c) for c in feasible.middles)]))
 
 
 @once

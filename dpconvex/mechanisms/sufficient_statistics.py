@@ -129,24 +129,7 @@ class SufficientStatistics:
         return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Bound the sensitivity of the statistics and calibrate the noise.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If the loss is not quadratic, or Gaussian noise is to keep a promise without delta.
-        """
+        """Bound the sensitivity of the statistics and calibrate the noise."""
         return self.certified(analysis.form, privacy, size)
 
     def certified(self, form: LossForm, privacy: Privacy, size: int) -> Certificate:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from randomgen import ChaCha
 
 from dpconvex.core.arguments import is_real, is_whole
+from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 
@@ -44,6 +45,7 @@ class SystemChaCha(ChaCha):
 
     def __init__(self) -> None:
         super().__init__(key=secrets.randbits(256), rounds=ROUNDS)
+        self.process = this_process()
 
     def __reduce__(self) -> NoReturn:
         raise DPConvexError(
@@ -55,7 +57,7 @@ class SystemChaCha(ChaCha):
 def system_generator() -> np.random.Generator:
     """Return a fresh generator for one release: ChaCha20 under a 256-bit key from the operating system.
 
-    Make a new one for every release, in the process that draws from it: after a fork, parent and child draw alike.
+    Make a new one for every release, in the process that draws from it: a fork copies it, and noise is refused in the copy.
     """
     return np.random.Generator(SystemChaCha())
 
@@ -76,23 +78,34 @@ class NoiseSource:
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
-        self.rng = system_generator() if seed is None else seeded_generator(seed)
+        self._rng = system_generator() if seed is None else seeded_generator(seed)
+        self._process = this_process()
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator, in the process that was paid for."""
+        check_process(self._process)
+        return self._rng
 
     @property
     def seeded(self) -> np.random.Generator | None:
         """The generator of integer noise, for tests; without a seed that noise is drawn exactly by OpenDP."""
+        check_process(self._process)
         return None if self.seed is None else self.rng
 
     def apart(self) -> np.random.Generator | None:
         """Return the same as a stream of its own, so that what else is drawn does not depend on it."""
+        check_process(self._process)
         return None if self.seed is None else seeded_generator(self.seed).spawn(1)[0]
 
     def next(self) -> NoiseSource:
         """Return a source for one of several fits: what it draws does not depend on when the others draw."""
+        check_process(self._process)
         return NoiseSource(None if self.seed is None else int(self.rng.integers(2**63)))
 
     def spending(self, privacy: Privacy) -> dict[str, Any]:
         """Return what was spent, or why the outcome is not private."""
+        check_process(self._process)
         if self.seed is None:
             return {"spent": privacy, "not_private_because": ""}
         return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
@@ -145,6 +158,17 @@ def check(dimension: int, name: str, value: float, rng: np.random.Generator) -> 
     if not isinstance(rng, np.random.Generator):
         raise TemplateError(
             f"noise: rng must be a numpy.random.Generator, not {rng!r}; the global state is never used."
+        )
+    if isinstance(rng.bit_generator, SystemChaCha):
+        check_process(rng.bit_generator.process)
+
+
+def check_process(made: tuple[int, int]) -> None:
+    """Refuse the copy of a fit, or of its generator, that a fork made: one payment is for one release."""
+    if made != this_process():
+        raise DPConvexError(
+            "noise: this fit was begun in another process, of which this one is a fork; it was paid for once, and its noise "
+            "is drawn there. Begin a fit of its own here."
         )
 
 

@@ -19,6 +19,7 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
 from dpconvex.core.markup import aligned, bar, paragraph
+from dpconvex.core.processes import this_process
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
@@ -50,7 +51,8 @@ class Budget:
     privacy : Privacy
         The total.  Only releases of the same adjacency can be charged to it.
     path : str or path, optional
-        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process.
+        The ledger's file; made if it does not exist.  Without it the ledger lives and dies with the process, and its forks
+        cannot spend from it.
     accounting : {"basic", "gaussian", "renyi"}, optional
         How spends add up: by their promises; by Gaussian shifts, which is exact for Gaussian noise on gradients and answers; or
         by Rényi divergences of one order, which is better where curvature or pure promises make up much of the cost.  The last
@@ -86,7 +88,9 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
+        self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
+        self._process = self._locking = this_process()
         if self.path is not None:
             chosen = {} if isinstance(self._rule, Basic) else {"accounting": self._rule.name}
             ledger.create(self.path, {"ledger": "dpconvex", "version": VERSION, **privacy.to_dict(), **chosen})
@@ -104,7 +108,8 @@ class Budget:
         """
         file = file_of(path)
         with ledger.locked(file) as descriptor:
-            rule, _ = parse(ledger.read(descriptor, file), file)
+            content = ledger.read(descriptor, file)
+            rule = rule_in(ledger.parse(content[: content.index(b"\n") + 1], file), file)
         return cls(rule.total, path)
 
     @staticmethod
@@ -127,13 +132,14 @@ class Budget:
         file = file_of(path)
         with ledger.locked(file) as descriptor:
             fragment = ledger.mend(descriptor, file)
-            parse(ledger.read(descriptor, file), file)
+            lines = ledger.parse(ledger.read(descriptor, file), file)
+            spends_in(lines[1:], rule_in(lines, file), [], file)
         return fragment
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """What was spent so far, by every process that shares the file, in order."""
-        with self._lock:
+        with self._alone():
             if self.path is not None:
                 with ledger.locked(self.path) as descriptor:
                     self._refresh(descriptor)
@@ -158,8 +164,8 @@ class Budget:
     def remaining(self) -> Amount:
         """What is left, rounded down, so that all of it can be spent.
 
-        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest Gaussian release that
-        fits.
+        Under "gaussian" and "renyi" accounting it is the promise, at the ledger's delta, of the largest release with Gaussian
+        noise that fits; nothing, if a tenth of delta has no room for noise beyond its cap, which is part of any fit.
         """
         return self._rule.left(self.entries)
 
@@ -191,7 +197,8 @@ class Budget:
         TemplateError
             If the adjacency differs from the budget's, or an argument has the wrong type.
         DPConvexError
-            If the spend could not be recorded.  The release must not be made.
+            If the spend could not be recorded, or is for a budget without a file in a fork of its process.  The release must
+            not be made.
         """
         if not isinstance(privacy, Privacy):
             raise TemplateError(f"Budget: expected a Privacy to spend, not {privacy!r}.")
@@ -205,7 +212,13 @@ class Budget:
                 f"{self.privacy.adjacency}, and the two cannot be added up. Use one adjacency throughout."
             )
         item = Entry(label, privacy, event)
-        with self._lock:
+        if self.path is None and self._process != this_process():
+            raise DPConvexError(
+                f"Budget: {label!r} would be spent by a fork of the process that this budget was made in, and each copy of a "
+                "budget in memory could be spent in full. Keep it in a file that all processes share: "
+                "dp.Budget(..., path=...). Nothing was spent."
+            )
+        with self._alone():
             if self.path is None:
                 self._check(item)
             else:
@@ -214,8 +227,16 @@ class Budget:
                     self._check(item)
                     fields: dict[str, Any] = {"label": label, "epsilon": privacy.epsilon, "delta": privacy.delta}
                     fields |= {} if event is None else {"event": event.to_dict()}
-                    ledger.append(descriptor, fields, self.path)
+                    line = ledger.append(descriptor, fields, self.path)
+                self._content += line
             self._seen.append(item)
+
+    def _alone(self) -> threading.Lock:
+        """Return the lock of the threads of this process: one that was held when it was forked off would be held for ever."""
+        process = this_process()
+        if self._locking != process:
+            self._lock, self._locking = threading.Lock(), process
+        return self._lock
 
     def __copy__(self) -> Budget:
         """Return the budget itself: a copy could be spent once more."""
@@ -267,10 +288,7 @@ class Budget:
     def _check(self, item: Entry) -> None:
         if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
-            how = ""
-            if not isinstance(self._rule, Basic):
-                alone = text(float(f"{self._rule.spent([item]).epsilon:.6g}"))
-                how = f" under {self._rule.name} accounting, by which this release alone is epsilon = {alone} ({item.known})"
+            how = self._rule.refusal(self._seen, item)
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
@@ -278,8 +296,20 @@ class Budget:
             )
 
     def _refresh(self, descriptor: int) -> None:
+        """Read what others have added; what was read before is only compared, byte for byte."""
         assert self.path is not None
-        rule, entries = parse(ledger.read(descriptor, self.path), self.path)
+        content = ledger.read(descriptor, self.path)
+        if self._content and content.startswith(self._content):
+            lines = ledger.parse(content[len(self._content) :], self.path, len(self._seen) + 2)
+            entries = spends_in(lines, self._rule, self._seen, self.path)
+        else:
+            entries = self._whole(ledger.parse(content, self.path))
+        self._seen, self._content = entries, content
+
+    def _whole(self, lines: list[Any]) -> list[Entry]:
+        """Read a ledger from its beginning, and refuse one that is not this budget's."""
+        assert self.path is not None
+        rule = rule_in(lines, self.path)
         if rule.total != self.privacy:
             raise TemplateError(
                 f"{self.path}: this ledger's total is {rule.total}, not {self.privacy}. Open it with Budget.open(path), or "
@@ -290,10 +320,11 @@ class Budget:
                 f"{self.path}: this ledger's accounting is {rule.name!r}, not {self._asked!r}, and cannot be changed: "
                 "leave it out, or make another ledger for other people."
             )
-        self._rule = rule
+        entries = spends_in(lines[1:], rule, [], self.path)
         if entries[: len(self._seen)] != self._seen:
             raise DPConvexError(f"{self.path}: spends that were in this ledger are gone; restore the file.")
-        self._seen = entries
+        self._rule = rule
+        return entries
 
 
 def pay(budget: Budget | None, privacy: Privacy, label: str, event: Event | None = None) -> None:
@@ -321,21 +352,25 @@ def sum_text(amount: Amount) -> str:
     return f"epsilon = {text(amount.epsilon)}" + (f", delta = {text(amount.delta)}" if amount.delta else "")
 
 
-def parse(lines: list[Any], path: Path) -> tuple[Rule, list[Entry]]:
-    """Read the lines of a ledger: the total and its rule, then the spends."""
-    entries: list[Entry] = []
+def rule_in(lines: list[Any], path: Path) -> Rule:
+    """Read the first line of a ledger: the total and its rule."""
     try:
-        rule = header(lines[0])
+        return header(lines[0])
     except TemplateError as error:
         raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
-    for position, fields in enumerate(lines[1:], start=2):
+
+
+def spends_in(lines: list[Any], rule: Rule, known: list[Entry], path: Path) -> list[Entry]:
+    """Return the known spends and those in further lines, which must be within the total."""
+    entries = list(known)
+    for position, fields in enumerate(lines, start=len(known) + 2):
         try:
             entries.append(entry(fields, rule.total))
         except TemplateError as error:
             raise DPConvexError(f"{path}, line {position}: not a spend ({error}).") from error
-    if not rule.fits(entries, reading=True):
+    if lines and not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
-    return rule, entries
+    return entries
 
 
 def header(fields: Any) -> Rule:

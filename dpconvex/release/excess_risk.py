@@ -21,7 +21,8 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, brief, paragraph
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import TAIL, Certificate, number
+from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.certificate_text import number
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.random_repetition import RUNS
@@ -157,11 +158,14 @@ def risk_bound(
     """
     check(certificate, probability, comparator_norm)
     if certificate.perturbed == "statistics":
-        raise TemplateError("risk_bound: there is no bound yet on what a fit from released statistics costs.")
+        raise TemplateError(
+            "risk_bound: there is no bound yet on what a fit from released statistics costs; verify with "
+            "`whitening=False`, or name a mechanism, for a minimiser."
+        )
     if "clip" in certificate.settings:
         raise TemplateError(
             "risk_bound: nothing is known about the risk of clipped gradients, which need not be those of any function; leave "
-            "out `clip`, or compare on public data."
+            "out `clip`, verify with `whitening=False`, or compare on public data."
         )
     analysis = analyse(template)
     objective = "mean loss plus regularizer"

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
 
-__all__ = ["append", "create", "locked", "mend", "read"]
+__all__ = ["append", "create", "locked", "mend", "parse", "read"]
+
+# Hexadecimal digits in the name of a draft.
+DIGITS = 16
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
     """Make a ledger with its first line, unless there is one; the file appears whole or not at all."""
     file_locks()
     try:
+        clear(path)
         if path.exists():
             return
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        draft, descriptor = drafted(path)
     except (OSError, ValueError) as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     try:
@@ -42,6 +46,39 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
     finally:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
+
+
+def drafted(path: Path) -> tuple[Path, int]:
+    """Make and lock a file beside a ledger that is to become the ledger."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(DIGITS // 2)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            file_locks().flock(descriptor, file_locks().LOCK_EX)
+        except OSError:
+            os.close(descriptor)
+            draft.unlink(missing_ok=True)
+            raise
+        if is_at(descriptor, draft):
+            return draft, descriptor
+        os.close(descriptor)  # it was cleared away before it was locked
+
+
+def clear(path: Path) -> None:
+    """Remove drafts of a ledger that nobody has locked: whoever made them came to a sudden end."""
+    fcntl, found = file_locks(), list[str]()
+    with suppress(OSError):  # a folder that may not be listed is none that cannot hold a ledger
+        found = os.listdir(path.parent)
+    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}")
+    for draft in (path.with_name(name) for name in found if mine.fullmatch(name)):
+        with suppress(OSError):
+            descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    draft.unlink()
+            finally:
+                os.close(descriptor)
 
 
 def force_name(path: Path) -> None:
@@ -65,7 +102,8 @@ def locked(path: Path) -> Iterator[int]:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}).") from error
+            remedy = "; a new one is made with its total" if isinstance(error, FileNotFoundError) else ""
+            raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise DPConvexError(f"{path}: this is not a file, so it cannot be a ledger; name another path.")
@@ -85,7 +123,9 @@ def locked(path: Path) -> Iterator[int]:
                 )
             return
         finally:
-            os.close(descriptor)  # this also unlocks
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
+            os.close(descriptor)
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -102,13 +142,15 @@ def reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> None:
+def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
     """Write one line at the end of an open ledger and force it to the disk; a write that did not fit is undone."""
-    write(descriptor, json.dumps(fields).encode("ascii") + b"\n", path)
+    line = json.dumps(fields).encode("ascii") + b"\n"
+    write(descriptor, line, path)
+    return line
 
 
-def read(descriptor: int, path: Path) -> list[Any]:
-    """Return the values in the lines of an open ledger."""
+def read(descriptor: int, path: Path) -> bytes:
+    """Return the lines of an open ledger, all of which are whole."""
     content = content_of(descriptor)
     if not content.endswith(b"\n"):
         state = "the last line is torn" if content else "the file is empty"
@@ -116,7 +158,7 @@ def read(descriptor: int, path: Path) -> list[Any]:
             f"{path}: {state}, so lines may be missing. If a crash in the middle of a write is all that happened, "
             "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
         )
-    return parse(content, path)
+    return content
 
 
 def mend(descriptor: int, path: Path) -> str:
@@ -158,10 +200,10 @@ def content_of(descriptor: int) -> bytes:
     return content
 
 
-def parse(content: bytes, path: Path) -> list[Any]:
-    """Read whole lines, or say which of them is wrong."""
+def parse(content: bytes, path: Path, first: int = 1) -> list[Any]:
+    """Return the values in whole lines, or say which of them is wrong; the first of them has this number."""
     values = []
-    for position, line in enumerate(content.split(b"\n")[:-1], start=1):
+    for position, line in enumerate(content.split(b"\n")[:-1], start=first):
         try:
             values.append(decoded(line))
         except ValueError as error:

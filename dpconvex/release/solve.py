@@ -5,6 +5,7 @@ Data enter here and nowhere else, after the certificate is fixed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -258,9 +259,15 @@ class DataEngine:
         return solution.theta
 
     def gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,).
+
+        Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
+        does.
+        """
         from dpconvex.solvers.elsewhere import Elsewhere
 
+        if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
+            return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
         if isinstance(self.backend, Elsewhere):
             return self.backend.gradient(self._plain, theta)
         return self._plain.gradient(theta)

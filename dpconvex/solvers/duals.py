@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.geometry.certified_minimum import Certified, minimum
+from dpconvex.geometry.certified_distance import Certified
+from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.problem import Problem
 

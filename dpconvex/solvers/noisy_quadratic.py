@@ -157,7 +157,7 @@ class NoisyQuadratic:
                 values, vectors = np.linalg.eigh(block)
                 found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
             more = RIDGE * self.edge(mine) if ridge is None else ridge
-            blocks.append(found[key] + more * np.eye(len(mine)))
+            blocks.append(sp.coo_array(found[key] + more * np.eye(len(mine))))
         order = np.concatenate([mine for mine, _ in self.parts])
         back = np.argsort(order)
         return sp.csr_array(sp.block_diag(blocks, format="csr"))[back][:, back]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,21 @@ def test_an_event_survives_json(event: Event) -> None:
     assert str(event)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """Compositions of compositions."""
+    event: dict[str, Any] = {"kind": "pure", "epsilon": 1.0}
+    for _ in range(depth):
+        event = {"kind": "composition", "parts": [event]}
+    return event
+
+
+def perturbed(dimension: int = 1, **changed: Any) -> dict[str, Any]:
+    """An event of objective perturbation with one hull, that is not as it should be."""
+    hull = {"length": 1, "curvature": 0, "lengths": None, "counts": None, "ray": None, "margin": None}
+    kinds = [{"dimension": dimension, "hulls": [{**hull, **changed}]}]
+    return {"kind": "objective perturbation", "sigma": 1, "kinds": kinds}
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -88,11 +104,35 @@ def test_an_event_survives_json(event: Event) -> None:
         {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1.5, "hulls": []}]},
         {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1, "hulls": []}]},
         {"kind": "objective perturbation", "sigma": 1, "kinds": [{"dimension": 1}]},
+        {"kind": ["pure"]},
+        {"kind": {}},
+        {"kind": "composition", "parts": []},
+        nested(60),
+        nested(20_000),
+        {"kind": "objective perturbation", "sigma": 1, "kinds": {}},
+        perturbed(dimension=-1),
+        perturbed(margin=[1]),
+        perturbed(margin=[]),
+        perturbed(ray=[1], lengths=[], counts=[]),
+        perturbed(ray=1),
+        perturbed(lengths=[1], counts=[]),
+        perturbed(lengths=[[1]], counts=[1]),
+        perturbed(more=1),
     ],
+    ids=lambda values: (
+        repr(values)[:60] if not isinstance(values, dict) or values.get("kind") != "composition" else None
+    ),
 )
 def test_what_is_no_event_is_refused(values: object) -> None:
     with pytest.raises(TemplateError):
         event_of(values)
+
+
+def test_amounts_of_numpy_are_kept_in_double_precision() -> None:
+    event = Gaussian(np.float32(0.01))  # type: ignore[arg-type]
+    assert type(event.mu) is float
+    assert event_of(json.loads(json.dumps(event.to_dict()))) == event
+    assert event_of(perturbed()).to_dict() == perturbed()
 
 
 # Exact losses in one dimension.

@@ -202,3 +202,17 @@ def test_a_printed_ledger_says_what_is_spent_and_by_which_rule(path: Path) -> No
     assert text.count("Gaussian, mu = 0.05") == 3
     assert budget.totals()[0].epsilon <= budget.spent.epsilon
     assert "basic accounting" in str(Budget(Privacy(1.0)))
+
+
+@pytest.mark.parametrize("accounting", ["gaussian", "renyi"])
+def test_what_is_left_is_nothing_where_no_fit_has_room_for_its_tail(accounting: str) -> None:
+    fit = Composition((Gaussian(0.01), Tail(2.0**-100)))
+    for epsilon, most in ((40.0, 40), (50.0, 24), (53.0, 1), (60.0, 0)):  # a tail takes 2^-100 exp(epsilon) of 1e-7
+        budget, count = Budget(Privacy(epsilon, 1e-6), accounting=accounting), 0
+        while budget.remaining.epsilon > 0 and count < 40:
+            budget.spend(Privacy(0.1, 1e-8), "fit", fit)
+            count += 1
+        assert count == most
+        if count < 40:
+            with pytest.raises(BudgetExceeded, match=r"epsilon = 0 is left .* noise beyond its cap counts"):
+                budget.spend(Privacy(0.1, 1e-8), "fit", fit)

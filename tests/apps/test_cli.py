@@ -122,7 +122,7 @@ def test_verify_says_why_not(run: Run) -> None:
     refused = run(*command)
     assert refused.status == 1
     assert refused.out == ""
-    for part in ("not strongly convex", "where: 0 * sum_squares(w)", "remedy: add 0.01"):
+    for part in ("not strongly convex", "where: 0 * sum_squares(w)", "remedy: add 1e-6"):
         assert part in refused.err
     told = json.loads(run(*command, "--json").out)
     assert told["private"] is False

@@ -214,3 +214,35 @@ def test_whitened_from_a_table(run: Run, shop: str, tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text("whitening = 3\n", encoding="utf-8")
     assert "whitening must be one of" in fitted(run, shop, "--config", "more.toml").err
     assert "delta" in fitted(run, shop, "--whitening", "yes").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--ledger", "none.jsonl"), "none.jsonl: there is no such ledger; to make it, state its total with --budget."),
+        (("--schema", "narrow.toml"), "or say clip=True (--clip) to move such values"),
+        (("--schema", "cost.toml"), "It learns classes: declare labels."),
+    ],
+)
+def test_mistakes_are_told_with_a_remedy(
+    run: Run, shop: str, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "narrow.toml").write_text(SCHEMA.replace("[0, 100]", "[0, 20]"), encoding="utf-8")
+    cost = 'label = "age"\nlabel_bounds = [0, 100]\n[features]\nmember = {boolean = ["no", "yes"]}\n'
+    (tmp_path / "cost.toml").write_text(cost, encoding="utf-8")
+    done = fitted(run, shop, *arguments)
+    assert done.status == 2
+    assert told in done.err
+    if arguments[1] == "cost.toml":
+        numbers = ("--schema", "shop.toml", "--epsilon", "1", "--out", "model.npz")
+        assert "It predicts numbers: declare label_bounds." in run("fit", "huber_regression", shop, *numbers).err
+
+
+def test_a_schema_with_a_constant_fits_an_intercept(run: Run, shop: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.toml").write_text("constant = 0.5\n" + SCHEMA, encoding="utf-8")
+    done = fitted(run, shop)
+    assert done.status == 0, done.err
+    release = dp.Release.load("model.npz", template=dp.load)
+    assert release["w"].shape == (7,)
+    assert release.certificate.gradient_bound == pytest.approx(1.25**0.5)
+    assert run("predict", "model.npz", shop).status == 0

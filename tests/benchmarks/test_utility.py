@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("sklearn")
 
 from benchmarks.utility import competitors, tables
-from benchmarks.utility.__main__ import EPSILONS, halved, main
+from benchmarks.utility.__main__ import EPSILONS, halved, main, ratios
 from benchmarks.utility.choices import Setting, factors, made, measured, regret
 from benchmarks.utility.margins import excess
 
-SHIPPED = ["wisconsin", "diagnostic", "iris", "wine", "digits", "diabetes", "heavy tails"]
+SHIPPED = ["wisconsin", "diagnostic", "iris", "wine", "digits", "parity", "diabetes", "heavy tails"]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -76,6 +76,13 @@ def test_the_best_factors_choose_what_was_best() -> None:
     assert regret(settings, best)[1] == 1.0
     crowded = Setting("", ("objective",), (1.0,), (0.2,), plenty=10.0, whitened=0.1)
     assert [crowded.chosen({}, enough) for enough in (0.0, 5.0, 20.0)] == [1.0, 2.0, 1.0]
+
+
+def test_the_default_is_compared_with_all_that_was_fitted() -> None:
+    setting = Setting("", ("objective",), (1.0,), (0.2,), clipped=0.15, statistics=0.1, default=0.12)
+    assert setting.regret == pytest.approx(1.2)
+    rows = {"ours, untuned": [0.2, 0.1], "a, tuned": [0.1, 0.2], "b, tuned": [0.3, 0.05], "c, untuned": [0.01, 0.01]}
+    assert ratios(rows) == pytest.approx([2.0, 2.0])
 
 
 def test_one_setting_of_each_measurement() -> None:

@@ -8,6 +8,7 @@ import pytest
 from derivatives import analyse
 from hypothesis import given, strategies as st
 
+import dpconvex as dp
 from dpconvex.calculus.curvature import (
     Curvature,
     curvature_bound,
@@ -19,6 +20,7 @@ from dpconvex.calculus.curvature import (
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.record_domains import Ball, Box
+from dpconvex.release.verify import analyse as analysis_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 w = cp.Variable(2, name="w")
@@ -180,3 +182,25 @@ def test_sums_of_pieces_in_orthogonal_directions_do_not_add_their_eigenvalues():
     assert loss.curvature.eigenvalue == pytest.approx(0.25)
     assert loss.curvature.trace == pytest.approx(0.75)
     assert loss.curvature.log_det(1.0) == pytest.approx(3 * np.log(1.25))
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+def test_every_variable_is_charged_for_its_own_modulus(classes):
+    """However many generators a variable has, they are weighted with its regularization and not with another's."""
+    weights, offsets = cp.Variable((2, classes), name="weights"), cp.Variable(classes, name="offsets")
+    template = dp.Template(
+        dp.Record(x=Ball(2, radius=3.0), y=dp.Choice(range(classes))),
+        lambda x, y: cp.log_sum_exp(x @ weights + offsets) - x @ weights[:, y] - offsets[y],
+        0.001 * cp.sum_squares(weights) + cp.sum_squares(offsets),
+    )
+    analysis = analysis_of(template)
+    starts = [block.start for block in analysis.form.space.blocks.values()]
+    gram = analysis.gram
+    assert gram.blocks.tolist() == [int(np.searchsorted(starts, place[0], side="right")) - 1 for place in gram.places]
+    moduli = analysis.moduli(100, 0.0)
+    x = np.array([3.0, 0.0])
+    covariance = np.eye(classes) / classes - np.ones((classes, classes)) / classes**2
+    # At theta = 0 labels are equally likely, and the Hessian is the covariance times (x, 1)(x, 1)'.
+    scaled = float(x @ x) / (100 * 0.002) + 1 / (100 * 2.0)
+    exact = float(np.log1p(scaled * np.linalg.eigvalsh(covariance)).sum())
+    assert exact <= analysis.log_det(moduli)[0] <= 2 * exact

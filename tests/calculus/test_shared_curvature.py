@@ -157,3 +157,17 @@ def test_curvature_that_only_some_directions_share_is_left_where_it_is() -> None
     template = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: cp.square(m[0] + m[1] - x[0]) / 2, cp.sum_squares(m))
     with pytest.raises(dp.NotPrivate, match="only on bounded sets"):
         dp.verify(template, dp.Privacy(1.0), SIZE, dp.ObjectivePerturbation())
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-14])
+def test_each_variable_has_units_of_its_own(unit: float) -> None:
+    a, b = cp.Variable(name="a"), cp.Variable(2, name="b")
+    fields = dp.Record(x=dp.Box(-1, 1), z=dp.Box(-np.ones(2), np.ones(2)))
+
+    def template(*weights: float) -> dp.Template:
+        squares = lambda z: sum(unit * weight * cp.square(b[k] - z[k]) for k, weight in enumerate(weights))  # noqa: E731
+        return dp.Template(fields, lambda x, z: cp.square(a - x) + squares(z), cp.square(a) + unit * cp.sum_squares(b))
+
+    assert analyse(template(1.0, 1.0)).replaced_only is not None
+    with pytest.raises(dp.NotPrivate, match="only on bounded sets"):
+        analyse(template(10.0, 1.0))

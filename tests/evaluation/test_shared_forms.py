@@ -82,6 +82,7 @@ def test_designs_multiply_monomials(kind: type[Design], monomials: list[tuple[in
     scalars = np.column_stack([block["x"], block["s"], block["A"].transpose(0, 2, 1).reshape(size, -1), np.ones(size)])
     design = kind(np.array(monomials), SCALARS)
     features = scalars[:, monomials].prod(axis=2).T
+    assert design.table(block, size) == pytest.approx(features.T)
     for forms in (1, 3):
         coefficients = rng.normal(size=(forms, len(monomials)))
         assert design.forward(block, coefficients, size) == pytest.approx(coefficients @ features)

@@ -184,6 +184,8 @@ def test_workers_that_are_none_are_refused_before_anything_is_paid() -> None:
                 begin(DATA, PROMISES[0], workers=workers, budget=budget)
     with dp.devices(), pytest.raises(TemplateError, match="leave one of them out"):
         dp.sweep(learner(), DATA, PROMISES, workers=2, budget=budget)
+    with pytest.raises(TemplateError, match="sweep with workers needs all records in one place"):
+        dp.sweep(learner(), dp.Partitions([DATA]), PROMISES, workers=2, budget=budget)
     assert not budget.entries
 
 

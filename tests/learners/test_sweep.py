@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,9 @@ def test_the_batch_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     prepare = BatchedLoss.__init__
 
-    def counted(self: BatchedLoss, *arguments: Any) -> None:
+    def counted(self: BatchedLoss, *arguments: Any, **options: Any) -> None:
         made.append(self)
-        prepare(self, *arguments)
+        prepare(self, *arguments, **options)
 
     monkeypatch.setattr(BatchedLoss, "__init__", counted)
     assert len(list(dp.sweep(learner(), DATA, PROMISES, draws=2))) == 4
@@ -125,3 +126,33 @@ def test_whitened_sweeps_keep_their_promises(adjacency: str) -> None:
         assert release.certificate.whitening is not None
         assert release.certificate.epsilon < promise.epsilon
     assert len({release.whitening.matrix.tobytes() for release in found if release.whitening is not None}) == 3
+
+
+def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
+    total, data, budget = dp.Privacy(2.0, 1e-6), dict(DATA), dp.Budget(dp.Privacy(2.0, 1e-6))
+    fits = dp.sweep(learner(), data, total=total, draws=2, budget=budget)
+    data.update({name: column[:4] for name, column in DATA.items()})
+    with pytest.raises(TemplateError, match="60, but there are 4 records"):
+        next(fits)
+    assert budget.entries == ()
+    # Between the fits of two learners the data are read anew.
+    data = dict(DATA)
+    fits = dp.sweep([learner(), learner(0.2)], data, total=total, budget=budget)
+    next(fits)
+    data.update({name: column[:4] for name, column in DATA.items()})
+    with pytest.raises(TemplateError, match="60, but there are 4 records"):
+        next(fits)
+
+
+def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
+    fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
+    next(fits)
+    child = os.fork()
+    if not child:
+        try:
+            next(fits)
+        except dp.DPConvexError as error:
+            os._exit(7 if "fork" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert len(list(fits)) == 2

@@ -295,3 +295,18 @@ def test_the_lecture_halves_the_noise_of_a_replacement() -> None:
     assert ours[1] < 0.8 * taught < ours[0]
     with pytest.raises(dp.TemplateError):
         lecture_sigma(2.0, delta, 1.0, steps)
+
+
+def test_one_more_record_flips_no_kink_of_others() -> None:
+    d, rng = 150, np.random.default_rng(1)
+    w, theta, x = cp.Variable(d, name="w"), rng.uniform(0.05, 0.2, d), rng.uniform(size=d)
+    x /= 1.0001 * np.linalg.norm(x)
+    learner = dp.Template(
+        dp.Record(x=dp.Ball(d), u=dp.Box(-2.0, 2.0)), lambda x, u: cp.abs(x @ w - u), 0.0, [cp.norm(w) <= 3]
+    )
+    for level in (float(x @ theta), float(np.einsum("i,i->", x, theta))):  # on the kink, but for rounding
+        found = []
+        for count in (7, 8, 2001, 20001):
+            data = {"x": np.broadcast_to(x, (count, d)), "u": np.full(count, level)}
+            found.append(DataEngine(analyse(learner), learner.record.validate(data), 1, None).gradient(theta) / count)
+        assert np.linalg.norm(np.array(found) - found[0], axis=1).max() < 1e-12

@@ -219,3 +219,17 @@ def test_it_is_refused_without_strong_convexity_or_delta() -> None:
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(dp.TemplateError, match=next(iter(options))):
         dp.OutputPerturbation(**options)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e6, 1e13])
+def test_kinks_are_rounded_off_over_a_part_of_what_margins_can_be(unit: float) -> None:
+    w = cp.Variable(2, name="w")
+    learner = dp.Template(
+        dp.Record(x=dp.Ball(2, unit), y=dp.Choice([-1, 1])),
+        lambda x, y: cp.abs(x @ w - y),
+        cp.sum_squares(w) / 2,
+        [cp.norm(w) <= 1 / unit],
+    )
+    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6), 1000, dp.OutputPerturbation("gaussian"))
+    assert 0 < certificate.settings["smoothing"] <= 0.1 * (1 + 1e-9)  # margins x @ w are 1 at most
+    assert certificate.gradient_bound == pytest.approx(unit)

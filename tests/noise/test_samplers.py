@@ -27,8 +27,17 @@ from scipy import stats
 import dpconvex
 import dpconvex as dp
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.privacy import Privacy
 from dpconvex.noise.matrix_variate import degrees_of_freedom, matrix_noise
-from dpconvex.noise.samplers import ROUNDS, gamma_direction, gaussian, in_subspace, seeded_generator, system_generator
+from dpconvex.noise.samplers import (
+    ROUNDS,
+    NoiseSource,
+    gamma_direction,
+    gaussian,
+    in_subspace,
+    seeded_generator,
+    system_generator,
+)
 from dpconvex.release.verify import analyse
 
 ALARM = 1e-7
@@ -423,3 +432,30 @@ def test_no_module_uses_global_randomness() -> None:
 )
 def test_the_search_for_global_randomness_finds_it(source: str) -> None:
     assert global_randomness(source)
+
+
+def test_a_fork_draws_no_noise_from_what_it_copied() -> None:
+    source, seeded = NoiseSource(), NoiseSource(3)
+    rng = source.rng
+    draws: list[Callable[[], object]] = [
+        lambda: source.rng,
+        lambda: seeded.rng,
+        lambda: source.seeded,
+        lambda: source.apart(),
+        lambda: source.next(),
+        lambda: source.spending(Privacy(1)),
+        lambda: gaussian(2, 1.0, rng),
+        lambda: gamma_direction(2, 1.0, rng),
+    ]
+    child = os.fork()
+    if not child:
+        refused = 0
+        for draw in draws:
+            try:
+                draw()
+            except DPConvexError as error:
+                refused += "fork" in str(error)
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(draws)
+    for draw in draws:
+        draw()

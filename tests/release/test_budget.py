@@ -604,3 +604,98 @@ def test_sums_of_extreme_amounts_are_exact(amount: float, path: Path) -> None:
     str(budget.spent)
     with pytest.raises(BudgetExceeded):
         budget.spend(Privacy(amount), "too much")
+
+
+def in_a_fork(action: Callable[[], object]) -> str:
+    """Do something in a fork of this process, and return what error it ended with, if any."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            action()
+        except BaseException as error:
+            os.write(writing, str(error).encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_fork_cannot_spend_a_budget_in_memory_once_more(path: Path) -> None:
+    budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
+    assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
+    assert in_a_fork(lambda: shared.spend(Privacy(1), "child")) == ""
+    assert (budget.spent.epsilon, shared.spent.epsilon) == (0.0, 1.0)
+    with shared._lock, budget._lock:  # as if a thread were in the middle of a spend
+        assert "is left" in in_a_fork(lambda: shared.spend(Privacy(1), "another child"))
+        assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "another child"))
+
+
+def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> None:
+    budget = Budget(Privacy(1), path)
+    going, stop = os.pipe()
+    with ledger.locked(path):
+        child = os.fork()
+        if not child:
+            os.close(stop)
+            os.read(going, 1)
+            os._exit(0)
+    budget.spend(Privacy(1), "after")
+    os.close(stop)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("accounting", ["basic", "gaussian"])
+def test_a_spend_reads_and_prices_only_what_is_new(
+    accounting: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dpconvex.accounting import events
+    from dpconvex.accounting.events import Concentrated
+
+    total, level, read = Privacy(10, 1e-6), Concentrated.level, events.event_of
+    priced, parsed = [], []
+
+    def counted(self: Concentrated) -> tuple[float, float]:
+        priced.append(self)
+        return level(self)
+
+    def event_of(values: object) -> object:
+        parsed.append(values)
+        return read(values)
+
+    monkeypatch.setattr(Concentrated, "level", counted)
+    monkeypatch.setattr("dpconvex.release.budget.event_of", event_of)
+    budget, other = Budget(total, path, accounting), Budget(total, path, accounting)
+    for k in range(20):
+        budget.spend(Privacy(0.01, 1e-9), str(k), Concentrated(1e-6 * (1 + k)))
+    assert len(parsed) == 0
+    assert len(priced) == (20 if accounting == "gaussian" else 0)
+    for _ in range(3):
+        assert len(other.entries) == 20
+        assert other.spent == budget.spent
+    assert len(parsed) == 20
+    assert len(priced) == (40 if accounting == "gaussian" else 0)
+    # The same bytes are read anew where they are not what they were, or not what followed.
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b'"19"', b'"91"')]))
+    with pytest.raises(DPConvexError, match="gone"):
+        budget.spend(Privacy(0.01, 1e-9), "late")
+
+
+def test_drafts_of_processes_that_died_are_cleared_away_and_no_others(path: Path) -> None:
+    dead, alive = (path.with_name(f".{path.name}.{digit * 16}") for digit in "ab")
+    others = [path.with_name(f".{path.name}.kept"), path.with_name(f".another{path.name}.{'c' * 16}")]
+    for file in (dead, alive, *others):
+        file.write_text("{}")
+    with alive.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Budget(Privacy(1), path).spend(Privacy(1), "a")
+        assert {file.name for file in path.parent.iterdir()} == {path.name, alive.name, *(file.name for file in others)}
+    Budget(Privacy(1), path)
+    assert not alive.exists()
+    # A draft that had become the ledger already is only a second name of it.
+    os.link(path, dead)
+    assert Budget(Privacy(1), path).spent == Amount(1.0, 0.0)
+    assert not dead.exists()

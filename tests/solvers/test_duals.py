@@ -14,7 +14,8 @@ import dpconvex as dp
 from dpconvex.core.from_cvxpy import Reader, variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
-from dpconvex.geometry.certified_minimum import SquaredDistance, certified_distance, minimum
+from dpconvex.geometry.certified_distance import SquaredDistance, certified_distance
+from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.linearised import Linearised
 from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
@@ -43,6 +44,23 @@ def linearised(name: str) -> Linearised:
     variable, constraints = SETS[name]
     reader = Reader([])
     return Linearised(Space([variable_of(variable)]), [reader.constraint(c) for c in constraints])
+
+
+def test_matrices_with_wide_kernels_that_share_a_block_are_certified() -> None:
+    """Eight eigenvalues and more of each matrix vanish, and multipliers are not unique."""
+    parts = [cp.Variable((12, 12), PSD=True, name=f"Q{k}") for k in range(2)]
+    reader, rng = Reader([]), np.random.default_rng(5)
+    constraints = [parts[0][:11, :11] == parts[1][:11, :11], parts[0] << 2 * np.eye(12)]
+    region = Linearised(Space([variable_of(part) for part in parts]), [reader.constraint(c) for c in constraints])
+    center = rng.normal(size=region.dim) + region.on_hull(np.zeros(region.dim)).astype(float)
+    center -= 0.8 * np.concatenate([np.eye(12)[np.triu_indices(12)]] * 2)
+    found = minimum(SquaredDistance(center), region, center, 1e-6 * float(np.linalg.norm(center)))
+    near = region.spectra_at(region.on_hull(found.point))
+    assert sum(int((value < 1e-6).sum()) for value, _, _ in near) >= 14
+    assert found.distance <= 1e-6 * np.linalg.norm(center)
+    assert region.excess(found.point).max() <= 1e-12
+    other = region.conic.minimise(np.eye(region.dim), -center)
+    assert np.linalg.norm(found.point - other) <= found.distance + 1e-4
 
 
 @pytest.mark.parametrize("name", SETS)
