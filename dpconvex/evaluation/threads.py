@@ -6,7 +6,9 @@ from everything else.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -22,14 +24,21 @@ __all__ = ["in_order", "keep_memory", "one_blas_thread", "share_processors"]
 
 T = TypeVar("T")
 
+# What `mallopt` calls the size from which memory is not taken from the heap, and how much is kept at the heap's end.
+LARGEST_KEPT, KEPT_AT_THE_END = -3, -1
+
 
 @cache
 def keep_memory() -> None:
     """Keep memory that blocks of records are done with: to get it anew for each block can cost more than to compute with it.
 
-    The C library of Linux gives memory back at once, until a large piece of it (32 MB at most) was freed for the first time.
+    The C library of Linux gives memory back at once, until a large piece of it (32 MB at most) was freed for the first time; and
+    always where MALLOC_TRIM_THRESHOLD_ is set, as it is for workers of Dask, unless it is told in so many words.
     """
     np.empty(2**22 - 2**12)
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(LARGEST_KEPT, 2**25)
+        library.mallopt(KEPT_AT_THE_END, 2**26)
 
 
 @cache
