@@ -297,7 +297,7 @@ def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data:
     printed = run("budget", "show", "budget.jsonl")
     assert printed.status == 0
     assert "accounting gaussian: squares of Gaussian shifts add up" in printed.out
-    assert "fit logistic_regression  epsilon = 0.1, delta = 1e-07, replace-one; pure, epsilon = 0.099" in printed.out
+    assert "fit logistic_regression  epsilon = 0.1, delta = 1e-07, replace-one; concentrated, rho = " in printed.out
     told = json.loads(run("budget", "show", "budget.jsonl", "--json").out)
     assert told["accounting"] == "gaussian"
     assert told["spends"][0]["event"]["kind"] == "composition"
