@@ -175,9 +175,7 @@ def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyP
 
 REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
     "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
-    "the backend Conic": lambda data, budget: dp.sweep(
-        learner(), data, total=Q, backend="conic", budget=budget
-    ),
+    "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
     "cluster": lambda data, budget: dp.cluster(learner().record, data, Q, budget=budget),
     "evaluate": lambda data, budget: dp.evaluate(learner(), None, data, Q, budget=budget),  # type: ignore[arg-type]
     "tune": lambda data, budget: dp.tune([learner()], data, Q, budget=budget),
