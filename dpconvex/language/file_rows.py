@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from mmap import ALLOCATIONGRANULARITY
 from os import PathLike, fspath, fstat
 from os.path import abspath
 from typing import Any, BinaryIO
@@ -83,6 +84,8 @@ class FileRows:
             raise DomainError(f"{name}: no array can be read from it ({error}).") from error
         if size < root.offset + root.nbytes:
             raise DomainError(f"{name}: the file is shorter than the memory map of it; map it again.")
+        if root.offset < ALLOCATIONGRANULARITY and vars(root)["_mmap"][: root.offset] != seen:
+            return None  # another file has the name now, and the map is of the first
         return cls(name, start, array.dtype, array.shape, seen, size)
 
     @property

@@ -81,7 +81,7 @@ class Partitions:
         )
         if held and futures:
             raise DomainError(
-                f"partition {held[0]} is in this process's memory, and partition {futures[0]} is a future, which a cluster knows: "
+                f"partition {held[0]} is in this process's memory, and partition {futures[0]} is a future, known to a cluster; "
                 "send the first to the workers (client.scatter), or make all of them delayed objects."
             )
 
@@ -93,8 +93,8 @@ class Partitions:
         if isinstance(source, str | PathLike):
             if self.schema is None:
                 raise DomainError(
-                    f"{source}: a folder holds tables, which need a schema: Partitions(folder, schema). Paths of .npy files go into "
-                    'a list: Partitions([{"x": "x0.npy", "y": "y0.npy"}, ...]).'
+                    f"{source}: a folder holds tables, which need a schema: Partitions(folder, schema). Paths of .npy files go "
+                    'into a list: Partitions([{"x": "x0.npy", "y": "y0.npy"}, ...]).'
                 )
             return files_of(Path(source))
         if isinstance(source, list | tuple):

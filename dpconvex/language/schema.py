@@ -218,7 +218,18 @@ class Schema:
         return self._extended(self._scaled(X)), target
 
     def check_names(self, data: Any) -> None:
-        """Refuse a table that lacks a column or has one twice; no entry is looked at."""
+        """Refuse a table that `encode` would refuse for the names of its columns; no entry is looked at.
+
+        Parameters
+        ----------
+        data : data frame, mapping of str to column, or path
+            As for `encode`.
+
+        Raises
+        ------
+        DomainError
+            If a column is missing, is there twice, or is not known.
+        """
         check_names("the table", names_of(data), *self._names(True))
 
     def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:

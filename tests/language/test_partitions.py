@@ -99,6 +99,8 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path,
     for parts in given:
         with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*another shape, type or size"):
             dp.solve(learner, parts, dp.Privacy(1.0))
+    saved(tmp_path, "x", np.hstack([X, X]))
+    assert FileRows.mapped(mapped) is None  # the map is still of the first file
     with pytest.raises(dp.DomainError, match="make the Partitions anew"):
         batch.parts[0]().fields["x"][10:20]
 
