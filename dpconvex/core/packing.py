@@ -63,7 +63,8 @@ def reduced(thing: Any) -> tuple[Any, tuple[Any, ...]] | None:
         return declared, (thing.name, thing.slope, thing.curvature, thing.lower, thing.running)
     if isinstance(thing, MappingProxyType):
         return MappingProxyType, (dict(thing),)
-    if type(thing) is np.memmap and isinstance(vars(thing)["_mmap"], mmap) and thing.base is vars(thing)["_mmap"]:
+    mapped = type(thing) is np.memmap and isinstance(vars(thing)["_mmap"], mmap) and thing.base is vars(thing)["_mmap"]
+    if mapped and thing.mode != "c":  # what was written to a private copy is not in the file
         order = "C" if thing.flags.c_contiguous else "F"
         return np.memmap, (thing.filename, thing.dtype, "r", thing.offset, thing.shape, order)
     return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from os import PathLike, fspath
+from dataclasses import dataclass, replace
+from math import prod
+from os import PathLike, fspath, fstat
 from os.path import abspath
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from dpconvex.errors import DomainError
 
 __all__ = ["FileRows"]
+
+# So many bytes before the numbers of a memory map are compared at most: headers of .npy files are shorter.
+LEAD = 2**16
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,18 @@ class FileRows:
         Where the numbers begin, in bytes.
     dtype : dtype
     shape : tuple of int
+    seen : bytes
+        How the file began when it was looked at; that of an .npy file is its header.
+    size : int
+        How many bytes it had.
     """
 
     path: str
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    seen: bytes
+    size: int
 
     @classmethod
     def of(cls, path: str | PathLike[str]) -> FileRows:
@@ -44,11 +54,15 @@ class FileRows:
                 read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
                 shape, fortran, dtype = read(stream)
                 offset = stream.tell()
+                stream.seek(0)
+                seen, size = stream.read(offset), fstat(stream.fileno()).st_size
         except (OSError, ValueError) as error:
             raise DomainError(f"{name}: no array can be read from it ({error}).") from error
         if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
             raise DomainError(f"{name}: expected an array of numbers, records first, in the order of C.")
-        return cls(name, offset, dtype, shape)
+        if size < offset + prod(shape) * dtype.itemsize:
+            raise DomainError(f"{name}: the file is shorter than its header says.")
+        return cls(name, offset, dtype, shape, seen, size)
 
     @classmethod
     def mapped(cls, array: NDArray[Any]) -> FileRows | None:
@@ -58,8 +72,18 @@ class FileRows:
             root = root.base
         if not isinstance(root, np.memmap) or root.filename is None or not array.ndim or not array.flags.c_contiguous:
             return None
+        if root.mode != "r":  # what was written to the map need not be in the file, or not yet
+            return None
         start = root.offset + int(array.__array_interface__["data"][0]) - int(root.__array_interface__["data"][0])
-        return cls(str(root.filename), start, array.dtype, array.shape)
+        name = str(root.filename)
+        try:
+            with open(name, "rb") as stream:
+                seen, size = stream.read(min(root.offset, LEAD)), fstat(stream.fileno()).st_size
+        except OSError as error:
+            raise DomainError(f"{name}: no array can be read from it ({error}).") from error
+        if size < root.offset + root.nbytes:
+            raise DomainError(f"{name}: the file is shorter than the memory map of it; map it again.")
+        return cls(name, start, array.dtype, array.shape, seen, size)
 
     @property
     def ndim(self) -> int:
@@ -76,8 +100,8 @@ class FileRows:
         """Return consecutive rows, not read yet."""
         start, stop, step = rows.indices(len(self))
         assert step == 1
-        width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        return FileRows(self.path, self.offset + start * width, self.dtype, (max(stop - start, 0), *self.shape[1:]))
+        width = prod(self.shape[1:]) * self.dtype.itemsize
+        return replace(self, offset=self.offset + start * width, shape=(max(stop - start, 0), *self.shape[1:]))
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Read the rows of a slice, or of an array of indices."""
@@ -99,11 +123,20 @@ class FileRows:
             return
         left = rows.reshape(-1).view(np.uint8).data
         with open(self.path, "rb", buffering=0) as stream:
+            self._compare(stream)
             stream.seek(self.offset)
             while len(left):
                 count = stream.readinto(left)
                 if not count:
-                    raise DomainError(
-                        f"{self.path}: the file is shorter than it was; data must not change during a fit."
-                    )
+                    break
                 left = left[count:]
+            self._compare(stream)  # it may be written to while it is read
+
+    def _compare(self, stream: BinaryIO) -> None:
+        """Refuse a file whose bytes are no longer those rows: its header or its size is another."""
+        stream.seek(0)
+        if fstat(stream.fileno()).st_size != self.size or stream.read(len(self.seen)) != self.seen:
+            raise DomainError(
+                f"{self.path}: the file has another shape, type or size than when it was looked at first; nothing is released. "
+                "Data must not change during a fit; make the Partitions anew for a file that was written anew."
+            )

@@ -14,8 +14,9 @@ from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, in_one_place
+from dpconvex.language.record import Checked, check_clip, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
@@ -25,7 +26,7 @@ from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import calibrate
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, solve
+from dpconvex.release.solve import check_place, public_size, resolved, solve
 from dpconvex.release.verify import verify
 
 __all__ = ["sweep"]
@@ -111,6 +112,9 @@ def sweep(
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
+    check_clip(clip)
+    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
+    check_place(data, resolved(backend))
     if workers is not None:
         in_one_place("sweep with workers", data)
     if seed is not None:
@@ -134,6 +138,8 @@ def sweep(
                 public = public_size(learner, data, privacy, size)
                 verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
+    for learner in templates:
+        learner.record.check_names(data)  # a `total` is paid before the first fit looks
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
     return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)
 

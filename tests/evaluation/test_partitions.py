@@ -148,6 +148,16 @@ def test_a_sweep_and_a_baseline_take_partitions() -> None:
     np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=2e-6)
 
 
+def test_a_sweep_with_a_total_takes_partitions_and_looks_before_it_pays() -> None:
+    budget, template = dp.Budget(Q), learner()
+    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+        dp.sweep(template, Partitions([{"x": records()["x"]}]), total=Q, budget=budget)
+    assert not budget.entries
+    ones, manys = (list(dp.sweep(template, d, total=Q, draws=2, seed=3)) for d in (records(), cut(records())))
+    for one, many in zip(ones, manys, strict=True):
+        np.testing.assert_allclose(many["w"], one["w"], rtol=0, atol=1e-6)
+
+
 def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     from dpconvex.noise.samplers import NoiseSource
 
@@ -165,6 +175,7 @@ def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyP
 
 REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
     "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
+    "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
     "cluster": lambda data, budget: dp.cluster(learner().record, data, Q, budget=budget),
     "evaluate": lambda data, budget: dp.evaluate(learner(), None, data, Q, budget=budget),  # type: ignore[arg-type]
     "tune": lambda data, budget: dp.tune([learner()], data, Q, budget=budget),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from dpconvex.core.packing import packed, unpacked
 from dpconvex.language.columns import Stored
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.record import Record
@@ -62,6 +63,8 @@ def test_a_memory_map_is_read_as_a_file(tmp_path: Path) -> None:
         assert rows is not None
         np.testing.assert_array_equal(rows[:], array)
     assert FileRows.mapped(mapped[::2]) is None
+    for mode in ("c", "r+"):  # what their owner writes need not be in the file
+        assert FileRows.mapped(np.load(tmp_path / "x.npy", mmap_mode=mode)) is None
     raw = np.memmap(saved(tmp_path, "raw", X), dtype=float, mode="r", offset=128, shape=(50, 2))
     found = FileRows.mapped(raw)
     assert found is not None
@@ -76,8 +79,43 @@ def test_records_are_checked_whenever_a_file_is_read(tmp_path: Path) -> None:
     with pytest.raises(dp.DomainError, match="row 0"):  # of those that are read
         batch.fields["x"][40:]
     np.save(path, X[:30])
-    with pytest.raises(dp.DomainError, match="shorter than it was"):
+    with pytest.raises(dp.DomainError, match="another shape, type or size"):
         batch.fields["x"][20:]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [np.hstack([X, X]), X.astype(np.float32), np.vstack([X, X]), np.asfortranarray(X), X.view(np.int64)],
+    ids=["columns", "single", "rows", "order", "integers"],
+)
+def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path, other: Any) -> None:
+    path = saved(tmp_path, "x", X)
+    learner, mapped = dp.load("logistic_regression", features=2), np.load(path, mmap_mode="r")
+    raw = np.memmap(path, dtype=float, mode="r", offset=128, shape=(50, 2))
+    given = [dp.Partitions([{"x": column, "y": Y}]) for column in (path, mapped, raw)]
+    batch = given[0].batch(learner.record, clip=False)
+    path.unlink()  # maps of the first file stay as they are
+    saved(tmp_path, "x", other)
+    for parts in given:
+        with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*another shape, type or size"):
+            dp.solve(learner, parts, dp.Privacy(1.0))
+    with pytest.raises(dp.DomainError, match="make the Partitions anew"):
+        batch.parts[0]().fields["x"][10:20]
+
+
+def test_a_file_shorter_than_its_header_says(tmp_path: Path) -> None:
+    path = saved(tmp_path, "x", X)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(dp.DomainError, match="shorter than its header says"):
+        dp.Partitions([{"x": path, "y": Y}])
+
+
+def test_a_private_copy_of_a_file_is_what_its_owner_made_of_it(tmp_path: Path) -> None:
+    private = np.load(saved(tmp_path, "x", X), mmap_mode="c")
+    private[:] = -X
+    assert (unpacked(packed(private)) == -X).all()
+    found = dp.Partitions([{"x": private, "y": Y}]).batch(RECORD, clip=False).parts[0]()
+    np.testing.assert_array_equal(np.asarray(found.fields["x"]), -X)
 
 
 @pytest.mark.parametrize(
