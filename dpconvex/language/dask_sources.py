@@ -10,7 +10,16 @@ import numpy as np
 
 from dpconvex.errors import DomainError
 
-__all__ = ["Lazy", "columns_of_partitions", "has_partitions", "is_frame", "is_lazy", "resolved", "tables_of_partitions"]
+__all__ = [
+    "Lazy",
+    "columns_of_partitions",
+    "has_partitions",
+    "is_frame",
+    "is_future",
+    "is_lazy",
+    "resolved",
+    "tables_of_partitions",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,8 +58,13 @@ def is_frame(value: Any) -> bool:
 def is_column(value: Any) -> bool:
     """Whether a column is in partitions."""
     if isinstance(value, list | tuple):
-        return len(value) > 0 and all(is_lazy(part) for part in value)
+        return len(value) > 0 and (is_lazy(value[0]) or is_lazy(value[-1]))  # all, or it is refused
     return is_collection(value)
+
+
+def is_future(source: Any) -> bool:
+    """Whether a partition is a future, which nobody but the client of its cluster can read."""
+    return isinstance(source, Lazy) and not hasattr(source.value, "compute")
 
 
 def has_partitions(data: Any) -> bool:
@@ -75,6 +89,11 @@ def columns_of_partitions(data: Any) -> list[Any]:
         if not is_column(column):
             raise DomainError(
                 f"field {name!r} is a {type(column).__name__}, and other fields are in partitions; all have to be, in the same."
+            )
+        if isinstance(column, list | tuple) and not all(map(is_lazy, column)):
+            raise DomainError(
+                f"field {name!r}: some of its partitions are delayed objects or futures, and others are in memory here; "
+                "make all of them delayed (dask.delayed), or futures (client.scatter)."
             )
     sizes = aligned(columns)
     parts = {name: parts_of(column) for name, column in columns.items()}
@@ -112,6 +131,6 @@ def resolved(source: Any) -> Any:
     """Compute what Dask is to compute, in this process."""
     if not isinstance(source, Lazy):
         return source
-    if hasattr(source.value, "compute"):
+    if not is_future(source):
         return source.value.compute(scheduler="synchronous")
     raise DomainError("a partition is a future, and there is no distributed.Client at hand that knows it.")

@@ -24,11 +24,13 @@ from dpconvex.language.dask_sources import (
     columns_of_partitions,
     has_partitions,
     is_frame,
+    is_future,
     is_lazy,
     tables_of_partitions,
 )
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.places import Check, Here
+from dpconvex.language.places import Check, Here, here
+from dpconvex.language.tables import PARQUET, parquet_size
 from dpconvex.language.workers import Workers, workers
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from dpconvex.language.schema import Schema
 
 __all__ = ["Partitions", "partitions_of"]
-
-PARQUET = (".parquet", ".pq")
 
 
 class Partitions:
@@ -70,10 +70,20 @@ class Partitions:
     def __init__(self, source: Any, schema: Schema | None = None, *, keep: bool | None = None) -> None:
         if not (keep is None or isinstance(keep, bool)):
             raise TemplateError(f"Partitions: keep must be True, False or None, not {keep!r}.")
+        if not (schema is None or hasattr(schema, "encode")):
+            raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
         self.schema, self.keep = schema, keep
-        self.sources = [self._source(entry) for entry in self._entries(source)]
+        self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
+        held, futures = (
+            [k for k, source in enumerate(self.sources) if kind(source)] for kind in (in_memory, is_future)
+        )
+        if held and futures:
+            raise DomainError(
+                f"partition {held[0]} is in this process's memory, and partition {futures[0]} is a future, which a cluster knows: "
+                "send the first to the workers (client.scatter), or make all of them delayed objects."
+            )
 
     def _entries(self, source: Any) -> Sequence[Any]:
         if is_frame(source):
@@ -81,10 +91,12 @@ class Partitions:
         if isinstance(source, Mapping):
             return columns_of_partitions(source)
         if isinstance(source, str | PathLike):
-            files = sorted(file for file in Path(source).iterdir() if file.suffix.lower() in PARQUET)
-            if not files:
-                raise DomainError(f"{source}: the folder has no Parquet files.")
-            return files
+            if self.schema is None:
+                raise DomainError(
+                    f"{source}: a folder holds tables, which need a schema: Partitions(folder, schema). Paths of .npy files go into "
+                    'a list: Partitions([{"x": "x0.npy", "y": "y0.npy"}, ...]).'
+                )
+            return files_of(Path(source))
         if isinstance(source, list | tuple):
             return source
         raise DomainError(
@@ -92,17 +104,28 @@ class Partitions:
             f"{type(source).__name__}."
         )
 
-    def _source(self, entry: Any) -> Any:
+    def _source(self, number: int, entry: Any) -> Any:
         if is_lazy(entry):
             return Lazy(entry)
         if isinstance(entry, Lazy) or callable(entry):
             return entry
+        return here(number, self._here, entry)
+
+    def _here(self, entry: Any) -> Any:
+        """Return a partition that is in memory or in files; names of columns in memory are checked."""
         if self.schema is not None:
-            return abspath(entry) if isinstance(entry, str | PathLike) else entry
+            if not isinstance(entry, str | PathLike):
+                self.schema.check_names(entry)
+                return entry
+            if Path(entry).suffix.lower() in PARQUET:
+                parquet_size(Path(entry))
+            return abspath(entry)
         if isinstance(entry, Mapping):
+            if any(map(is_lazy, entry.values())):
+                raise DomainError("a column is of Dask; wrap the partition as a whole: dask.delayed({...}).")
             return {name: kept_in_file(column) for name, column in entry.items()}
         raise DomainError(
-            "Partitions: a partition must map fields to columns, or be a table with a schema, a function, or of Dask, not a "
+            "a partition must map fields to columns, or be a table with a schema, a function, or of Dask, not a "
             f"{type(entry).__name__}."
         )
 
@@ -140,6 +163,23 @@ def partitions_of(data: Any) -> Partitions | None:
     return Partitions(data) if has_partitions(data) else None
 
 
+def files_of(folder: Path) -> list[Path]:
+    """Return the Parquet files of a folder; hidden ones and other files are left out, and folders in it are refused."""
+    if not folder.is_dir():
+        what = "this is a file; give a list of files" if folder.exists() else "there is no such folder"
+        raise DomainError(f"{folder}: {what}, or a folder of Parquet files.")
+    shown = [file for file in sorted(folder.iterdir()) if not file.name.startswith((".", "_"))]
+    for file in shown:
+        if file.is_dir():
+            raise DomainError(
+                f"{file}: a folder in a folder is not read, because what its name says is in no column; give a list of files."
+            )
+    files = [file for file in shown if file.suffix.lower() in PARQUET]
+    if not files:
+        raise DomainError(f"{folder}: the folder has no Parquet files.")
+    return files
+
+
 def kept_in_file(column: Any) -> Any:
     """Return a column of a partition; one in a file as what reads it there."""
     if isinstance(column, str | PathLike):
@@ -160,9 +200,7 @@ def known_size(source: Any) -> int | None:
     if isinstance(source, Mapping):
         return max((records_of(column) for column in source.values()), default=0)
     if isinstance(source, str) and Path(source).suffix.lower() in PARQUET:
-        import pyarrow.parquet
-
-        return int(pyarrow.parquet.read_metadata(source).num_rows)
+        return parquet_size(Path(source))
     return source.size if isinstance(source, Lazy) else None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpconvex.language.record import Record
     from dpconvex.language.schema import Schema
 
-__all__ = ["Check", "Here", "count", "numbered", "unchanged"]
+__all__ = ["Check", "Here", "count", "here", "unchanged", "unreadable", "within"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Here:
 
     def counts(self, sources: Sequence[Any]) -> list[int]:
         """See `Place`."""
-        return [count(resolved(source)) for source in sources]
+        return [here(number, counted, source) for number, source in enumerate(sources)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""
@@ -82,7 +82,7 @@ class Here:
     ) -> Iterator[tuple[int, Any]]:
         """See `Place`."""
         for number, part in parts.items():
-            yield number, function(part(), shared, *own[number])
+            yield number, here(number, function, part(), shared, *own[number])
 
     def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
         """See `Place`."""
@@ -101,11 +101,43 @@ def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: 
 
 def read(source: Any, check: Check, number: int, size: int | None) -> Batch:
     """Read and check a partition; one that was read before must have as many records as then."""
+    return unchanged(here(number, checked, source, check), number, size)
+
+
+def counted(source: Any) -> int:
+    """Return the number of records of a partition that Dask may have to compute."""
+    return count(resolved(source))
+
+
+def checked(source: Any, check: Check) -> Batch:
+    """Check a partition that Dask may have to compute."""
+    return check(resolved(source))
+
+
+def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with a partition; an error in its records says which it is."""
     try:
-        batch = check(resolved(source))
+        return function(*arguments)
     except DomainError as error:
-        raise numbered(number, error) from error
-    return unchanged(batch, number, size)
+        raise numbered(number, error) from error.__cause__
+
+
+def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function with a partition, in this process, where a file that cannot be read will not be tried again."""
+    try:
+        return within(number, function, *arguments)
+    except OSError as error:
+        raise unreadable(number, error) from error
+
+
+def unreadable(number: int, error: BaseException) -> DomainError:
+    """Say which partition cannot be read, and why, without what the error tells of its records."""
+    file = isinstance(error, OSError) and error.filename is not None
+    what = f"{type(error).__name__}: {error.filename}" if file else type(error).__name__  # type: ignore[attr-defined]
+    return DomainError(
+        f"partition {number} cannot be read ({what}); nothing is released. Look at its file, or at the function or the task that "
+        "makes it."
+    )
 
 
 def unchanged(batch: Batch, number: int, size: int | None) -> Batch:

@@ -26,7 +26,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Column, Numeric, column_of
 from dpconvex.language.schema_entries import Where, codes, interval, levels_of, missing_entries
-from dpconvex.language.tables import columns_of
+from dpconvex.language.tables import check_names, columns_of, names_of
 
 __all__ = ["Schema", "read_settings"]
 
@@ -204,9 +204,7 @@ class Schema:
         DomainError
             If an entry does not fit its declaration, naming its row and column, or columns are missing or unknown.
         """
-        names = [*self.features, *([self.label] if labelled else [])]
-        known = None if self.ignore is None else {*self.ignore, self.label, *self.features}
-        table = columns_of(data, names, known, self.absent)
+        table = columns_of(data, *self._names(labelled), self.absent)
         if not table.size and not empty:
             raise DomainError(
                 f"{table.name}: there is no record{' below the header' if table.lines is not None else ''}."
@@ -218,6 +216,15 @@ class Schema:
         X = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
         target = self._target(table.where(self.label), table.columns[self.label], clipped) if labelled else np.zeros(0)
         return self._extended(self._scaled(X)), target
+
+    def check_names(self, data: Any) -> None:
+        """Refuse a table that lacks a column or has one twice; no entry is looked at."""
+        check_names("the table", names_of(data), *self._names(True))
+
+    def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:
+        """Return the names of the columns that are read, and of those that may be there, if others may not."""
+        names = [*self.features, *([self.label] if labelled else [])]
+        return names, None if self.ignore is None else {*self.ignore, self.label, *self.features}
 
     def decode_target(self, y: Any) -> Array:
         """Turn predictions between -1 and 1 into values between the label's bounds."""

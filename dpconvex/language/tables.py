@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from dpconvex.errors import DomainError
 from dpconvex.language.entries import has_masked
 
-__all__ = ["Columns", "columns_of", "names_of"]
+__all__ = ["PARQUET", "Columns", "check_names", "columns_of", "names_of", "parquet_size"]
 
 Values = NDArray[Any]
+
+PARQUET = (".parquet", ".pq")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def columns_of(data: Any, names: Sequence[str], known: Collection[str] | None, a
     """
     if isinstance(data, str | PathLike):
         path = Path(data)
-        if path.suffix.lower() not in (".parquet", ".pq"):
+        if path.suffix.lower() not in PARQUET:
             return from_csv(path, names, known, absent)
         return from_frame(parquet(path), str(path), names, known, absent)
     return from_frame(data, "the table", names, known, absent)
@@ -71,9 +73,9 @@ def names_of(data: Any) -> list[str]:
     if isinstance(data, Mapping):
         return list(data)
     if not isinstance(data, str | PathLike):
-        return list(nw.from_native(data, eager_only=True).columns)
+        return list(native(data, "the table").columns)
     path = Path(data)
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if path.suffix.lower() in PARQUET:
         return list(parquet(path).column_names)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         return [name.strip() for name in next(csv.reader(stream), [])]
@@ -86,13 +88,7 @@ def from_frame(
     if isinstance(data, Mapping):
         present, column = list(data), lambda key: entries(key, data[key])
     else:
-        try:
-            frame = nw.from_native(data, eager_only=True)
-        except TypeError as error:
-            raise DomainError(
-                "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
-                f"columns, not a {type(data).__name__}."
-            ) from error
+        frame = native(data, name)
         present, column = frame.columns, lambda key: series(frame.get_column(key))
     check_names(name, present, names, known)
     found = {key: without(column(key), absent) for key in names}
@@ -100,6 +96,21 @@ def from_frame(
     if len(set(lengths.values())) != 1:
         raise DomainError(f"{name}: the columns have different lengths: {lengths}.")
     return Columns(name, found)
+
+
+def native(data: Any, name: str) -> Any:
+    """Return a data frame of whatever kind."""
+    try:
+        return nw.from_native(data, eager_only=True)
+    except nw.exceptions.DuplicateError as error:
+        listed = list(data.column_names if hasattr(data, "column_names") else data.columns)
+        twice = next(key for key in listed if listed.count(key) > 1)
+        raise DomainError(f"{name}: {listed.count(twice)} columns are called {twice!r}.") from error
+    except TypeError as error:
+        raise DomainError(
+            "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
+            f"columns, not a {type(data).__name__}."
+        ) from error
 
 
 def series(column: nw.Series[Any]) -> Values:
@@ -150,11 +161,29 @@ def check_names(name: str, present: Sequence[Any], names: Sequence[str], known: 
 
 def parquet(path: Path) -> Any:
     """Read a Parquet file with PyArrow."""
+    return with_pyarrow(path, lambda module: module.read_table(path))
+
+
+def parquet_size(path: Path) -> int:
+    """Return the number of records that a Parquet file says it has."""
+    if path.is_dir():
+        raise DomainError(f"{path}: this is a folder, and a Parquet file was expected; give the files in it.")
+    if not path.exists():
+        raise DomainError(f"{path}: there is no such file.")
+    return int(with_pyarrow(path, lambda module: module.read_metadata(path)).num_rows)
+
+
+def with_pyarrow(path: Path, read: Callable[[Any], Any]) -> Any:
+    """Read something of a Parquet file, or say that it is none."""
     try:
+        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise DomainError(f"{path}: Parquet files need PyArrow: pip install 'dpconvex[tables]'.") from error
-    return pyarrow.parquet.read_table(path)
+    try:
+        return read(pyarrow.parquet)
+    except pyarrow.ArrowException as error:
+        raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
 
 
 def from_csv(path: Path, names: Sequence[str], known: Collection[str] | None, absent: Collection[str]) -> Columns:

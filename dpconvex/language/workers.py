@@ -17,7 +17,7 @@ from dpconvex.core.packing import packed, unpacked
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
 from dpconvex.language.dask_sources import Lazy
-from dpconvex.language.places import Check, count, numbered, unchanged
+from dpconvex.language.places import Check, count, unchanged, unreadable, within
 
 __all__ = ["Workers", "workers"]
 
@@ -65,15 +65,28 @@ def outcome(function: Callable[..., Any], *arguments: Any) -> Outcome:
     except OSError:
         raise  # may pass: Dask tries again
     except Exception as error:
-        return Outcome(error=error)
+        return Outcome(error=sendable(error))
+
+
+def sendable(error: Exception) -> Exception:
+    """Return an error, or, if it cannot be sent, one that says what it was."""
+    from distributed.protocol import pickle
+
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return DomainError(f"a partition cannot be read: {type(error).__name__}, which cannot be sent from its worker.")
+    return error
+
+
+def counted(source: Any, number: int) -> int:
+    """Return the number of records of a partition."""
+    return int(within(number, count, source))
 
 
 def checked(source: Any, check: Shared, number: int) -> Batch:
     """Read a partition."""
-    try:
-        batch: Batch = check.value(source)
-    except DomainError as error:
-        raise numbered(number, error) from None
+    batch: Batch = within(number, check.value, source)
     return batch
 
 
@@ -84,7 +97,7 @@ def size_of(part: Outcome) -> int:
 
 def applied(part: Outcome, function: Callable[..., Any], shared: Shared, number: int, size: int, own: Any) -> Any:
     """Call a function with a partition, which must have as many records as when it was checked first."""
-    return function(unchanged(part.value, number, size), shared.value, *own)
+    return within(number, function, unchanged(part.value, number, size), shared.value, *own)
 
 
 class Workers:
@@ -95,20 +108,23 @@ class Workers:
 
     def counts(self, sources: Sequence[Any]) -> list[int]:
         """See `Place`."""
-        return [int(found) for _, found in self._results([self._task(count, source) for source in sources])]
+        return [
+            int(found)
+            for _, found in self._results([self._task(counted, source, k) for k, source in enumerate(sources)])
+        ]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""
         shared = self.share(check)
         parts = [self._delayed(checked, source, shared, number) for number, source in enumerate(sources)]
         if keep is not False:
-            parts = self.client.compute(parts, retries=RETRIES)
+            parts = self._sent(self.client.compute, parts, retries=RETRIES)
         sizes = [int(size) for _, size in self._results([self._task(size_of, part) for part in parts])]
         return [(part, number, size) for number, (part, size) in enumerate(zip(parts, sizes, strict=True))], sizes
 
     def share(self, value: Any) -> Any:
         """See `Place`."""
-        return self.client.submit(Shared, packed(value), key=name("shared"), pure=False)
+        return self._sent(self.client.submit, Shared, packed(value), key=name("shared"), pure=False)
 
     def each(
         self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
@@ -116,14 +132,13 @@ class Workers:
         """See `Place`."""
         numbers = list(parts)
         tasks = [self._task(applied, parts[k][0], function, shared, *parts[k][1:], own[k]) for k in numbers]
-        for place, found in self._results(tasks):
-            yield numbers[place], found
+        yield from self._results(tasks, numbers)
 
     def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
         """See `Place`."""
         made = [self._delayed(applied, part, function, shared, *rest, ()) for part, *rest in parts]
         futures = [
-            self.client.compute(new, retries=RETRIES) if is_future(old[0]) else new
+            self._sent(self.client.compute, new, retries=RETRIES) if is_future(old[0]) else new
             for new, old in zip(made, parts, strict=True)
         ]
         return [(new, *old[1:]) for new, old in zip(futures, parts, strict=True)]
@@ -138,19 +153,38 @@ class Workers:
     def _task(self, function: Callable[..., Any], first: Any, *arguments: Any) -> Any:
         """Start a task."""
         if not is_future(first):
-            return self.client.compute(self._delayed(function, first, *arguments), retries=RETRIES)
+            return self._sent(self.client.compute, self._delayed(function, first, *arguments), retries=RETRIES)
         key = name(function.__name__)
-        return self.client.submit(outcome, function, first, *arguments, key=key, pure=False, retries=RETRIES)
+        return self._sent(
+            self.client.submit, outcome, function, first, *arguments, key=key, pure=False, retries=RETRIES
+        )
 
-    def _results(self, tasks: list[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers and results of tasks, in their order."""
+    def _sent(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Start tasks, if there is still somebody to take them."""
+        try:
+            return call(*arguments, **options)
+        except Exception as error:
+            if not of_cluster(error):
+                raise
+            raise lost(error) from error
+
+    def _results(self, tasks: list[Any], numbers: Sequence[int] | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers of partitions, and the results of their tasks, in their order."""
+        known = range(len(tasks)) if numbers is None else numbers
         for start in range(0, len(tasks), TOGETHER):
-            some = tasks[start : start + TOGETHER]
-            for place, found in enumerate(self._gathered(some)):
-                yield start + place, found.value
+            some = slice(start, start + TOGETHER)
+            for number, found in zip(known[some], self._gathered(tasks[some], known[some]), strict=True):
+                try:
+                    value = found.value
+                except DPConvexError:
+                    raise
+                except Exception as error:
+                    error.add_note(f"in partition {number}, on its worker")
+                    raise
+                yield number, value
 
-    def _gathered(self, tasks: list[Any]) -> list[Outcome]:
-        """Wait for tasks, as long as there is anybody to do them."""
+    def _gathered(self, tasks: list[Any], numbers: Sequence[int]) -> list[Outcome]:
+        """Wait for the tasks of some partitions, as long as there is anybody to do them."""
         from distributed import wait
 
         try:
@@ -158,6 +192,9 @@ class Workers:
             while True:
                 try:
                     wait(tasks, timeout=PATIENCE)
+                    for number, task in zip(numbers, tasks, strict=True):
+                        if task.status == "error" and not of_cluster(error := task.exception(timeout=PATIENCE)):
+                            raise unreadable(number, error) from error
                     return list(self.client.gather(tasks))
                 except TimeoutError:
                     lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
@@ -166,11 +203,21 @@ class Workers:
         except DPConvexError:
             raise
         except Exception as error:
-            text = str(error).splitlines()[0] if str(error) else "no reason given"
-            raise WorkersLost(
-                f"the partitions cannot be summed up on their workers ({type(error).__name__}: {text}); nothing is released, and "
-                "what was paid stays paid. Look after the scheduler and its workers, and solve again."
-            ) from error
+            raise lost(error) from error
+
+
+def of_cluster(error: BaseException) -> bool:
+    """Whether an error is one of the cluster, and not of what it was asked to do."""
+    return type(error).__module__.partition(".")[0] in ("distributed", "tornado")
+
+
+def lost(error: Exception) -> WorkersLost:
+    """Say that the cluster failed."""
+    text = str(error).splitlines()[0] if str(error) else "no reason given"
+    return WorkersLost(
+        f"the partitions cannot be summed up on their workers ({type(error).__name__}: {text}); nothing is released, and "
+        "what was paid stays paid. Look after the scheduler and its workers, and solve again."
+    )
 
 
 def is_future(value: Any) -> bool:

@@ -20,6 +20,7 @@ from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
+from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
@@ -145,9 +146,10 @@ def run_certified(
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
     if certificate.privacy.adjacency == "replace-one" and batch.size != certificate.size:
+        anew = " Partitions know their sizes from when they were made: make them anew for files that were written anew."
         raise DomainError(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
-            "Data must not change during a fit."
+            f"Data must not change during a fit.{anew if isinstance(batch, PartitionedBatch) else ''}"
         )
     if certificate.perturbed == "statistics":
         return release_statistics(form_of(template), batch, certificate, source).fit()
@@ -306,9 +308,12 @@ class DataEngine:
 
 
 def resolved(backend: Any) -> Any:
-    """Return a backend as an object, so that a mistake in its name is found before anything is paid."""
+    """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
+    from dpconvex.evaluation.devices import current
     from dpconvex.solvers import backend as backends
 
+    if current().asked:
+        current().found()
     return backends.resolve_backend(backend)
 
 

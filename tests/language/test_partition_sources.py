@@ -148,9 +148,76 @@ def test_what_is_no_partition(source: Any, options: dict[str, Any], message: str
         dp.Partitions(source, **options)
 
 
-def test_an_empty_folder(tmp_path: Path) -> None:
+SCHEMA = dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"])
+TABLE = {"age": [0.5, 1.0], "y": ["a", "b"]}
+
+
+def parquet(path: Path, table: dict[str, Any] = TABLE) -> Path:
+    pq = pytest.importorskip("pyarrow.parquet")
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pytest.importorskip("pyarrow").table(table), path)
+    return path
+
+
+def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
     with pytest.raises(dp.DomainError, match="no Parquet files"):
-        dp.Partitions(tmp_path, dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"]))
+        dp.Partitions(tmp_path, SCHEMA)
+    first = parquet(tmp_path / "b.parquet")
+    for name in ("._b.parquet", "_metadata.parquet", "notes.txt"):
+        (tmp_path / name).write_bytes(b"1")
+    (tmp_path / "_temporary").mkdir()
+    assert dp.Partitions(tmp_path, SCHEMA).sizes == (2,)
+    with pytest.raises(dp.DomainError, match="a folder holds tables, which need a schema"):
+        dp.Partitions(tmp_path)
+    with pytest.raises(dp.DomainError, match="this is a file; give a list of files"):
+        dp.Partitions(first, SCHEMA)
+    with pytest.raises(dp.DomainError, match="there is no such folder"):
+        dp.Partitions(tmp_path / "none", SCHEMA)
+    (tmp_path / "a.parquet").write_bytes(b"neither")
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*a\.parquet: the file is damaged"):
+        dp.Partitions(tmp_path, SCHEMA)
+    parquet(tmp_path / "ward=1" / "c.parquet")
+    with pytest.raises(dp.DomainError, match="ward=1: a folder in a folder is not read"):
+        dp.Partitions(tmp_path, SCHEMA)
+
+
+def test_files_that_are_missing_or_written_anew(tmp_path: Path) -> None:
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*none\.parquet: there is no such file"):
+        dp.Partitions([tmp_path / "none.parquet"], SCHEMA)
+    with pytest.raises(dp.DomainError, match=r"partition 0 cannot be read \(FileNotFoundError: .*none\.csv"):
+        dp.Partitions([tmp_path / "none.csv"], SCHEMA).sizes  # noqa: B018
+    path, learner = parquet(tmp_path / "a.parquet"), dp.load("logistic_regression", features=1, labels=("a", "b"))
+    parts = dp.Partitions([path], SCHEMA)
+    assert parts.sizes == (2,)
+    parquet(path, {"age": [0.5] * 3, "y": ["a"] * 3})
+    with pytest.raises(dp.DomainError, match=r"3 records, and there were 2 .*make them anew"):
+        dp.solve(learner, parts, dp.Privacy(1.0))
+    path = saved(tmp_path, "x", X)
+    batch = dp.Partitions([{"x": path, "y": Y}]).batch(RECORD, clip=False)
+    path.unlink()
+    with pytest.raises(dp.DomainError, match=r"partition 0 cannot be read \(FileNotFoundError"):
+        list(batch.each(lambda part, shared: part.fields["x"][:], None))
+
+
+def test_columns_of_tables_are_checked_before_anything_is_paid() -> None:
+    pd = pytest.importorskip("pandas")
+    twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
+    with pytest.raises(dp.DomainError, match="partition 1: the table: 2 columns are called 'age'"):
+        dp.Partitions([TABLE, twice], SCHEMA)
+    with pytest.raises(dp.DomainError, match="the table: 2 columns are called 'age'"):
+        SCHEMA.encode(twice)
+    with pytest.raises(dp.DomainError, match="partition 0: the table: there is no column 'y'"):
+        dp.Partitions([{"age": [0.5]}], SCHEMA)
+    with pytest.raises(dp.TemplateError, match=r"schema must be a dpconvex\.Schema"):
+        dp.Partitions([TABLE], {"age": (0, 1)})  # type: ignore[arg-type]
+
+
+def test_devices_are_looked_for_before_anything_is_paid() -> None:
+    pytest.importorskip("jax")
+    budget, learner = dp.Budget(dp.Privacy(1.0)), dp.load("logistic_regression", features=2)
+    with dp.devices(count=99), pytest.raises(dp.TemplateError, match="99 were asked for"):
+        dp.solve(learner, {"x": X, "y": Y}, dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
 
 
 def test_fields_are_checked_before_anything_is_paid() -> None:

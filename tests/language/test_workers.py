@@ -210,11 +210,11 @@ def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obj
     """Do something when a fit waits for its workers for the so-manieth time."""
     original, seen = Workers._gathered, []
 
-    def gathered(self: Workers, tasks: list[Any]) -> Any:
+    def gathered(self: Workers, tasks: list[Any], numbers: Any) -> Any:
         seen.append(len(tasks))
         if len(seen) == number:
             act()
-        return original(self, tasks)
+        return original(self, tasks, numbers)
 
     monkeypatch.setattr(Workers, "_gathered", gathered)
 
@@ -262,3 +262,42 @@ def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> Non
     data = dp.Partitions([delayed(some, pure=False)(), delayed({"x": X, "y": Y})], keep=False)
     with pytest.raises(dp.DomainError, match="partition 0 holds 20 records, and held 10"):
         dp.solve(LEARNER, data, dp.Privacy(1.0, adjacency="add-remove"), size=700, seed=1)
+
+
+class Unsendable(Exception):
+    def __reduce__(self) -> Any:
+        raise TypeError("stays here")
+
+
+def raising(error: Exception) -> dict[str, Any]:
+    raise type(error)(*error.args)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "x7.npy"), ValueError("4321"), Unsendable("4321")])
+def test_a_partition_that_nobody_can_make_is_named(client: Any, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    from dask.delayed import delayed
+
+    kind = type(error).__name__
+    if isinstance(error, Unsendable):  # raised by a function, where Dask does not see it
+        parts, said = [lambda: pieces()[4], lambda: raising(Unsendable("4321"))], f"a partition cannot be read: {kind}"
+    else:
+        parts, said = [delayed(pieces()[4]), delayed(raising)(error)], rf"partition 1 cannot be read \({kind}"
+    with pytest.raises(dp.DomainError, match=said) as found:
+        dp.solve(LEARNER, dp.Partitions(parts), dp.Privacy(1.0, adjacency="add-remove"), size=700)
+    assert "4321" not in str(found.value)
+
+
+def test_futures_and_records_in_memory_do_not_mix(client: Any) -> None:
+    future = client.scatter([pieces()[4]])[0]
+    with pytest.raises(dp.DomainError, match="partition 1 is in this process's memory, and partition 0 is a future"):
+        dp.Partitions([future, pieces()[3]])
+    mixed = {name: [client.scatter([pieces()[4][name]])[0], pieces()[3][name]] for name in "xy"}
+    with pytest.raises(dp.DomainError, match="field 'x': some of its partitions are delayed objects or futures"):
+        dp.solve(LEARNER, mixed, Q)
+
+
+def test_a_client_that_was_closed_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster(1) as client:
+        on_round(monkeypatch, 4, client.close)
+        with pytest.raises(dp.WorkersLost):
+            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), dp.Privacy(1.0, adjacency="add-remove"), size=700)
