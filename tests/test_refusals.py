@@ -256,9 +256,9 @@ REFUSED: dict[str, Case] = {
         "bound the parameters (a ball, a box)",
     ),
     "a sum of squares of unbounded parameters": Case(
-        verified(lambda w, x, y: cp.sum_squares(w - x)),
+        verified(lambda w, x, y: cp.sum_squares(x[0] * w - x)),
         "a square is Lipschitz only on bounded sets, and its argument is unbounded",
-        "sum_squares(w - x)",
+        "sum_squares(x[0] * w - x)",
         "bound the parameters (a ball, a box)",
     ),
     "the exponential of unbounded parameters": Case(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,8 +68,11 @@ def is_future(source: Any) -> bool:
 
 
 def has_partitions(data: Any) -> bool:
-    """Whether data are a frame of Dask, or a mapping with columns in partitions."""
-    return is_frame(data) or (isinstance(data, Mapping) and any(is_column(column) for column in data.values()))
+    """Whether data are a frame of Dask, or a dictionary with columns in partitions.
+
+    Other mappings are not looked into: to ask them for a column may be to read it.
+    """
+    return is_frame(data) or (isinstance(data, dict) and any(is_column(column) for column in data.values()))
 
 
 def tables_of_partitions(frame: Any) -> list[Any]:

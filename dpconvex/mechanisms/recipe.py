@@ -39,6 +39,8 @@ ENOUGH_UNWHITENED = 10.0
 PART = 0.25
 # More statistics than this take longer to fit than they are worth.
 MOST_STATISTICS = 25_000
+# Promises beyond these are not chosen for: levels of some are beyond floating-point numbers.
+LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
 
 
 def prepared(
@@ -59,7 +61,8 @@ def prepared(
         return mechanism or clipped_steps(analysed()), PrivateWhitening()
     if mechanism is None:
         return (Automatic(), None) if whitening is False else best_for_size(form, analysed, privacy, size)
-    return mechanism, PrivateWhitening() if auto and worth_whitening(analysed(), privacy, size) else None
+    pays = auto and is_ordinary(privacy) and worth_whitening(analysed(), privacy, size)
+    return mechanism, PrivateWhitening() if pays else None
 
 
 def best_for_size(
@@ -67,7 +70,7 @@ def best_for_size(
 ) -> tuple[Mechanism, PrivateWhitening | None]:
     """Return what learns most from so many records; what is proved without the recipe is not refused with it."""
     usual = Automatic(), None
-    if privacy.pure:
+    if privacy.pure or not is_ordinary(privacy):
         return usual
     try:
         if few_statistics(form(), privacy):
@@ -82,6 +85,11 @@ def best_for_size(
     except (DPConvexError, OverflowError):
         return usual
     return steps, PrivateWhitening() if whiten else None
+
+
+def is_ordinary(privacy: Privacy) -> bool:
+    """Say whether a promise is one that something can be learnt with, and whose level can be computed."""
+    return LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
 
 
 def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:

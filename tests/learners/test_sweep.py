@@ -144,6 +144,7 @@ def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:
         next(fits)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
 def test_a_fork_does_not_go_on_with_a_sweep_that_was_paid_for_once() -> None:
     fits = dp.sweep(learner(), DATA, total=dp.Privacy(2.0, 1e-6), draws=3)
     next(fits)

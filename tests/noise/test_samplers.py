@@ -434,6 +434,7 @@ def test_the_search_for_global_randomness_finds_it(source: str) -> None:
     assert global_randomness(source)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
 def test_a_fork_draws_no_noise_from_what_it_copied() -> None:
     source, seeded = NoiseSource(), NoiseSource(3)
     rng = source.rng

@@ -623,6 +623,7 @@ def in_a_fork(action: Callable[[], object]) -> str:
     return said
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
 def test_a_fork_cannot_spend_a_budget_in_memory_once_more(path: Path) -> None:
     budget, shared = Budget(Privacy(1)), Budget(Privacy(1), path)
     assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "child"))
@@ -633,6 +634,7 @@ def test_a_fork_cannot_spend_a_budget_in_memory_once_more(path: Path) -> None:
         assert "path=" in in_a_fork(lambda: budget.spend(Privacy(1), "another child"))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # other packages warn of forks where there are threads
 def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> None:
     budget = Budget(Privacy(1), path)
     going, stop = os.pipe()
