@@ -1,4 +1,4 @@
-"""The data set that is shipped for demonstrations, and scaling by public bounds.
+"""Data sets for demonstrations, one that is shipped and one that is not, and scaling by public bounds.
 
 Scaling by the largest value in a column, or by its mean and deviation, is computed from the data and would itself have
 to be paid for.  `unit_ball` uses only bounds that are known without looking.
@@ -7,19 +7,81 @@ to be paid for.  `unit_ball` uses only bounds that are known without looking.
 from __future__ import annotations
 
 import csv
+import os
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.record_domains import Box
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
 
-__all__ = ["breast_cancer", "unit_ball"]
+__all__ = ["adult", "breast_cancer", "unit_ball"]
 
 Array = NDArray[np.float64]
+
+ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
+WHERE_ADULT = (
+    "make adult.csv.gz from https://archive.ics.uci.edu/dataset/2/adult (training file, then test file, complete cases), put "
+    "it into a folder and name that in the environment variable DPCONVEX_DATA; or let scikit-learn fetch it from OpenML"
+)
+
+
+def adult(folder: str | os.PathLike[str] | None = None) -> Any:
+    """Read the UCI Adult (Census Income) data, complete cases; they are not shipped.
+
+    They are looked for in `folder`; without one in the folder named by the environment variable ``DPCONVEX_DATA``, and then
+    by scikit-learn at OpenML (``fetch_openml("adult", version=2)``), which downloads them once and keeps them.
+
+    Parameters
+    ----------
+    folder : str or path, optional
+        Holds ``adult.csv.gz``: the original columns with a line of names, and ``label`` for the last one.
+
+    Returns
+    -------
+    pandas.DataFrame, shape (45222, 15)
+        Six numeric and eight categorical columns, and ``"income"``, which is ``"<=50K"`` or ``">50K"``.  In the order of the
+        source: in the file, the first 30,162 rows are the original training part.
+
+    Raises
+    ------
+    DPConvexError
+        If the data are not found, are others, or pandas (or scikit-learn, for OpenML) is not installed.
+
+    Notes
+    -----
+    By B. Becker and R. Kohavi, UCI Machine Learning Repository, DOI 10.24432/C5XW20, licensed CC BY 4.0.
+    """
+    place = os.environ.get("DPCONVEX_DATA") if folder is None else folder
+    file = Path(place or ".") / "adult.csv.gz"
+    found = bool(place) and file.is_file()
+    if folder is not None and not found:
+        raise DPConvexError(f"adult: there is no {file}; {WHERE_ADULT}.")
+    try:
+        import pandas as pd
+
+        if found:
+            table = pd.read_csv(file, skipinitialspace=True, na_values="?").rename(columns={"label": "income"})
+        else:
+            from sklearn.datasets import fetch_openml
+
+            table = fetch_openml("adult", version=2, as_frame=True).frame.rename(columns={"class": "income"})
+    except ImportError as error:
+        raise DPConvexError(
+            "adult: needs pandas, and scikit-learn for OpenML: pip install pandas scikit-learn."
+        ) from error
+    except (OSError, ValueError) as error:  # no file, no network, or something else under that name
+        raise DPConvexError(f"adult: {type(error).__name__}, {error}; {WHERE_ADULT}.") from error
+    missing = [name for name in (*ADULT_NUMBERS, "income") if name not in table]
+    if missing or table.shape[1] != 15:
+        raise DPConvexError(f"adult: these are other data (columns {', '.join(map(str, table))}); {WHERE_ADULT}.")
+    table = table.dropna().reset_index(drop=True)
+    return table.astype({name: float if name in ADULT_NUMBERS else object for name in table})
 
 
 def breast_cancer() -> tuple[Array, NDArray[np.str_]]:

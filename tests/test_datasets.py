@@ -1,18 +1,20 @@
-"""The shipped data set and scaling by public bounds."""
+"""The data sets for demonstrations, and scaling by public bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dpconvex.datasets import breast_cancer, unit_ball
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.datasets import ADULT_NUMBERS, adult, breast_cancer, unit_ball
+from dpconvex.errors import DomainError, DPConvexError, TemplateError
 
 batches = st.tuples(st.integers(1, 5), st.integers(1, 12)).flatmap(lambda s: arrays(float, s, elements=st.floats(0, 1)))
 
@@ -87,3 +89,55 @@ def test_values_outside_the_bounds_are_refused_or_clipped() -> None:
 def test_bounds_that_do_not_fit_are_refused(X: Any, lower: Any, upper: Any, message: str) -> None:
     with pytest.raises(TemplateError, match=message):
         unit_ball(X, lower, upper)
+
+
+ADULT_WORDS = ("workclass", "education", "marital-status", "occupation", "relationship", "race", "sex", "country")
+PERSON = dict.fromkeys(ADULT_NUMBERS, 3) | dict.fromkeys(ADULT_WORDS, "a")
+
+
+def test_adult_keeps_complete_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [PERSON | {"label": "<=50K"}, PERSON | {"label": ">50K", "sex": "?"}, PERSON | {"label": ">50K"}]
+    pd.DataFrame(rows).to_csv(tmp_path / "adult.csv.gz", index=False)
+    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
+    for table in (adult(), adult(tmp_path)):
+        assert table["income"].tolist() == ["<=50K", ">50K"]
+        assert table.index.tolist() == [0, 1]
+        assert all(table[name].dtype == float for name in ADULT_NUMBERS)
+
+
+def test_adult_comes_from_openml_where_there_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(name: str, version: int, as_frame: bool) -> Any:
+        assert (name, version, as_frame) == ("adult", 2, True)
+        rows = pd.DataFrame([PERSON | {"class": ">50K"}, PERSON | {"class": "<=50K", "workclass": None}])
+        return SimpleNamespace(frame=rows.astype(dict.fromkeys((*ADULT_WORDS, "class"), "category")))
+
+    def offline(*_: Any, **__: Any) -> Any:
+        raise OSError("no network")
+
+    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
+    table = adult()
+    assert table["income"].tolist() == [">50K"]
+    assert table["workclass"].dtype == object
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
+    with pytest.raises(DPConvexError, match=r"no network.*DPCONVEX_DATA"):
+        adult()
+
+
+def test_adult_says_where_the_data_are_to_be_had(tmp_path: Path) -> None:
+    with pytest.raises(DPConvexError, match=r"no .*adult.csv.gz; make .*archive.ics.uci.edu.*DPCONVEX_DATA"):
+        adult(tmp_path)
+    (tmp_path / "adult.csv.gz").write_bytes(b"not compressed")
+    with pytest.raises(DPConvexError, match="BadGzipFile"):
+        adult(tmp_path)
+    pd.DataFrame([{"age": 3}]).to_csv(tmp_path / "adult.csv.gz", index=False)
+    with pytest.raises(DPConvexError, match=r"other data \(columns age\)"):
+        adult(tmp_path)
+
+
+@pytest.mark.shared
+def test_adult_is_the_documented_table(shared_data: Callable[[str], Path]) -> None:
+    table = adult(shared_data("adult.csv.gz").parent)
+    assert table.shape == (45222, 15)
+    assert (table["income"] == ">50K").sum() == 11208
+    assert (table["income"][:30162] == ">50K").sum() == 7508
