@@ -2,7 +2,8 @@
 
 A pass over the records takes
 
-    records' bytes / (workers * pace)  +  task * partitions  +  hops * latency  +  2 * partitions * (8 p + message) / bandwidth,
+    start  +  records' bytes / (workers * pace)  +  task * partitions  +  hops * latency
+           +  2 * partitions * (8 p + message) / bandwidth,
 
 the records' part at once on all workers, the others at the driver (docs/scale.md).  The constants are measured here; with
 `--check` passes are timed on a cluster behind a slow network (`benchmarks.slow_network`) and held against the formula.
@@ -48,6 +49,8 @@ class Constants:
         Records that are stored in single precision: their bytes a second.
     task : float
         Seconds that a driver and its scheduler spend on one partition in one pass.
+    start : float
+        Seconds of a pass, however little there is to do: what driver, scheduler and workers wait for each other.
     message : float
         Bytes that a partition's task adds to the parameters, and its answer to the sum.
     """
@@ -55,6 +58,7 @@ class Constants:
     pace: float
     single: float
     task: float
+    start: float
     message: float = 3000.0
 
 
@@ -64,7 +68,7 @@ def pass_time(
     """Predict the seconds of one value and gradient of records of so many bytes (in double precision)."""
     pace = 2 * constants.single if single else constants.pace
     wire = 2 * partitions * (8 * parameters + constants.message) / link.bandwidth
-    return size / (workers * pace) + constants.task * partitions + HOPS * link.latency + wire
+    return constants.start + size / (workers * pace) + constants.task * partitions + HOPS * link.latency + wire
 
 
 def tree_pays(constants: Constants, link: Link) -> float:
@@ -126,7 +130,7 @@ def over_network(
 
 
 def measured(repetitions: int) -> Constants:
-    """Measure the constants on this machine, in processor time: what else runs here stretches it less."""
+    """Measure the constants on this machine, most in processor time: what else runs here stretches it less."""
     count, features = 400_000, 100
 
     def pace(kind: Any) -> float:
@@ -134,7 +138,9 @@ def measured(repetitions: int) -> Constants:
         return data["x"].nbytes / timed(passes(learner(features), data), repetitions, time.process_time)
 
     few, many = (over_network(2, Link(), k, 64 * k, 2, repetitions, time.process_time) for k in (4, 36))
-    return Constants(pace(np.float64), pace(np.float32), (many - few) / 32)
+    task = (many - few) / 32
+    start = over_network(2, Link(), 4, 64 * 4, 2, repetitions) - 4 * task
+    return Constants(pace(np.float64), pace(np.float32), task, start)
 
 
 def check(constants: Constants, workers: list[int], repetitions: int) -> None:
@@ -159,7 +165,7 @@ def prediction(constants: Constants, link: Link) -> None:
     size = 8.0 * RECORDS * FEATURES
     print(f"\n{RECORDS:,} x {FEATURES}, {PASSES} passes, {1e6 * link.latency:g} us, {link.bandwidth / 1e9:g} GB/s:\n")
     print(
-        "| workers | partitions | records [s] | tasks [s] | network [s] | fit [s] | records in single precision [s] |"
+        "| workers | partitions | records [s] | tasks [s] | network and waiting [s] | fit [s] | records in single precision [s] |"
     )
     print("|---" * 7 + "|")
     for workers in WORKERS:
@@ -167,7 +173,7 @@ def prediction(constants: Constants, link: Link) -> None:
         single = PASSES * pass_time(constants, link, workers, workers, size, FEATURES, single=True)
         reading = PASSES * size / (workers * constants.pace)
         tasks = PASSES * constants.task * workers
-        cells = (reading, tasks, whole - reading - tasks, whole, single)
+        cells = (reading, tasks, whole - reading - tasks, whole, single)  # waiting counts as the network's
         print(f"| {workers:,} | {workers:,} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
     print(f"\nSums of pairs of workers pay from {tree_pays(constants, link):,.0f} parameters on.")
 
@@ -182,7 +188,7 @@ def main() -> None:
     constants = measured(options.repetitions)
     print(
         f"one worker goes through {constants.pace / 1e9:.2f} GB/s ({constants.single / 1e9:.2f} in single precision); "
-        f"a partition costs {1e3 * constants.task:.2f} ms a pass"
+        f"a partition costs {1e3 * constants.task:.2f} ms a pass, and a pass {1e3 * constants.start:.0f} ms besides"
     )
     prediction(constants, Link(1e-4, 1.25e9))
     if options.check:
