@@ -53,9 +53,14 @@ def problems() -> dict[str, str]:
     >>> "logistic_regression" in dp.problems()
     True
     """
+    return {name: description(file) for name, file in shipped().items()}
+
+
+def shipped() -> dict[str, Path]:
+    """Return the files of the shipped problems by name."""
     home = folder()
     files = sorted(home.glob("[a-z]*.py")) if home is not None else []
-    return {file.stem: description(file) for file in files}
+    return {file.stem: file for file in files}
 
 
 def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
@@ -103,8 +108,8 @@ def load(name_or_path: str | os.PathLike[str], **options: object) -> Template:
     if not isinstance(template, Template):
         raise TemplateError(f"{file}: template() must return a dpconvex.Template, not {type(template).__name__}.")
     if template.source is None:
-        shipped = file.parent == folder()
-        template.source = (file.stem if shipped else str(file.resolve()), dict(options))
+        named = file.stem if file.parent == folder() else str(file.resolve())
+        template.source = (named, dict(options))
     return template
 
 
@@ -125,14 +130,13 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         if not file.is_file():
             raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
         return file
-    known = problems()
-    home = folder()
-    if home is None or text not in known:
+    known = shipped()  # by name alone: to parse files is slow, and some Pythons cannot do it in several threads at a time
+    if text not in known:
         raise TemplateError(
             f"load: there is no problem {text!r}{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}. "
             "To load a file of your own, give its path, ending in .py."
         )
-    return home / f"{text}.py"
+    return known[text]
 
 
 def execute(file: Path) -> ModuleType:
