@@ -130,7 +130,8 @@ def locate(name_or_path: str | os.PathLike[str]) -> Path:
         if not file.is_file():
             raise TemplateError(f"load: there is no file {str(file)!r} (looked from {Path.cwd()}).")
         return file
-    known = shipped()  # by name alone: to parse files is slow, and some Pythons cannot do it in several threads at a time
+    # By name alone: to parse files is slow, and some Pythons cannot do it in several threads at a time.
+    known = shipped()
     if text not in known:
         raise TemplateError(
             f"load: there is no problem {text!r}{suggestion(text, known)}. Shipped are: {', '.join(known) or 'none'}. "
