@@ -40,7 +40,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
-from dpconvex.release.verify import analyse, check_solvable, form_of, meant, planned, verify
+from dpconvex.release.verify import analyse, check_solvable, form_of, planned, proved
 from dpconvex.release.whitened_records import batch_moment, whitened_records
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
@@ -116,8 +116,7 @@ def solve(
     """
     data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
-    certificate = verify(template, privacy, public, mechanism, cover, whitening=whitening)
-    chosen, first = meant(whitening, template, mechanism, privacy, public)
+    certificate, chosen, first = proved(template, privacy, public, mechanism, cover, whitening)
     check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)

@@ -6,6 +6,7 @@ No data are needed, and none are touched.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
@@ -24,7 +25,7 @@ from dpconvex.mechanisms.recipe import Whitened, prepared, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "verify"]
+__all__ = ["analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -131,6 +132,26 @@ def verify(
     TemplateError
         If an argument has the wrong type.
     """
+    return proved(template, privacy, size, mechanism, cover, whitening).certificate
+
+
+class Proved(NamedTuple):
+    """A certificate, and what it is for."""
+
+    certificate: Certificate
+    mechanism: Mechanism
+    whitening: PrivateWhitening | None
+
+
+def proved(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None,
+    cover: Cover | None,
+    whitening: Whitened,
+) -> Proved:
+    """Do the work of `verify`; also returns what was chosen, so that a fit need not choose again."""
     check_privacy("verify", privacy)
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
@@ -150,10 +171,8 @@ def verify(
                 "verify: released statistics need no whitening: every fit from them is free; leave it out."
             )
         certificate = verify_statistics(template, privacy, int(size), chosen, cover)
-        return replace(
-            certificate,
-            advice=certificate.advice + reasons(mechanism, whitening, chosen, first, template, privacy, size),
-        )
+        chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
+        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, first)
     try:
         analysis = analyse(template, chosen)
         if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
@@ -162,7 +181,8 @@ def verify(
         if not isinstance(chosen, Automatic) or first is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
-            return verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
+            certificate = verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
+            return Proved(certificate, chosen, first)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
@@ -178,7 +198,7 @@ def verify(
             raise
         raise analysis.obstacle from error
     chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-    return replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis)))
+    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, first)
 
 
 def reasons(
