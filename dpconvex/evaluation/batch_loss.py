@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,18 +141,20 @@ class BatchedLoss:
 
         Every part of it is a sum over the records, or a mean.
         """
-        engine = self._engine
-        return (
-            engine.gram(np.asarray(theta, dtype=float)) if np.isfinite(self.gram_passes) and has_gram(engine) else None
-        )
+        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float))
 
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
+        return np.inf if self._modelled is None else self._modelled.gram_passes
+
+    @cached_property
+    def _modelled(self) -> BlockEngine | PartitionEngine | None:
+        """The engine, if it knows the forms of the losses, and has not too many second moments."""
         engine = self._engine
-        if not has_gram(engine) or engine.form is None or len(engine.form.monomials) > LARGEST_GRAM:
-            return np.inf
-        return engine.gram_passes
+        if not isinstance(engine, BlockEngine | PartitionEngine) or engine.form is None:
+            return None
+        return engine if len(engine.form.monomials) <= LARGEST_GRAM else None
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
@@ -196,11 +198,6 @@ class BatchedLoss:
         whole = np.zeros(self._lowered.lift.shape[0])
         whole[lowered.place] = slope[:, 0]
         return np.asarray(self._lowered.lift.T @ whole)
-
-
-def has_gram(engine: Any) -> TypeGuard[BlockEngine | PartitionEngine]:
-    """Whether an engine knows the forms of the losses."""
-    return isinstance(engine, BlockEngine | PartitionEngine)
 
 
 def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.core.summation import Pairwise, SparseRows
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
-from dpconvex.evaluation.gram import Gram
+from dpconvex.evaluation.gram import Gram, passes_of
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
@@ -42,8 +42,6 @@ PAYS = 1e8
 MANY = 100
 # How losses of several forms bend is asked of about so many forms of records.
 SAMPLE = 2**14
-# So many numbers are multiplied for second moments while one is for an evaluation.
-PRODUCTS = 25
 # So many monomials of records are made at a time for their second moments: two megabytes.
 TABLE = 2**18
 
@@ -259,10 +257,10 @@ class BlockEngine:
         """How many evaluations `gram` takes as long as, about: numbers that are multiplied, in a faster product."""
         monomials = len(self.form.monomials)
         if not isinstance(self.design, LinearDesign):
-            return 2 + monomials / (PRODUCTS * self.form.forms)
+            return passes_of(monomials, self.form.forms)
         columns = self.batch.fields.values()
         read = self._size() + sum(c.nnz for c in columns if sp.issparse(c))  # sparse ones take twice as long
-        return 2 + monomials**2 * self.batch.size / (PRODUCTS * self.form.forms * read)
+        return passes_of(monomials**2 * self.batch.size / read, self.form.forms)
 
     def _weighted(self, coefficients: Array | None) -> Array:
         """Sum of the second moments of the monomials; with coefficients of one form, weighted with the curvature by it."""

@@ -8,9 +8,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Gram"]
+__all__ = ["Gram", "passes_of"]
 
 Array = NDArray[np.float64]
+
+# So many numbers are multiplied for second moments while one is for an evaluation.
+PRODUCTS = 25
+
+
+def passes_of(monomials: float, forms: int) -> float:
+    """Return how many evaluations second moments take as long as, about, with so many products for each number that is read."""
+    return 2 + monomials / (PRODUCTS * forms)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Tree
-from dpconvex.evaluation.block_engine import PRODUCTS
-from dpconvex.evaluation.gram import Gram
+from dpconvex.evaluation.gram import Gram, passes_of
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.threads import one_blas_thread
@@ -123,7 +122,7 @@ class PartitionEngine:
     @property
     def gram_passes(self) -> float:
         """How many evaluations `gram` takes as long as, about, if records are dense."""
-        return np.inf if self.form is None else 2 + len(self.form.monomials) / (PRODUCTS * self.form.forms)
+        return np.inf if self.form is None else passes_of(len(self.form.monomials), self.form.forms)
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
