@@ -2,7 +2,8 @@
 
 A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.
 Each kind of event says what its privacy loss can be (`profile`), and may know better what that is as a Rényi divergence or as the
-shift of a Gaussian mechanism.  A new mechanism adds a kind of its own to `KINDS`.
+shift of a Gaussian mechanism.  A new mechanism adds a kind of its own, here or in a file beside this one, and to
+`event_fields.KINDS`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -22,29 +23,23 @@ from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
+from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 __all__ = [
-    "KINDS",
     "Approximate",
     "Composition",
     "Concentrated",
     "Event",
     "Gaussian",
-    "Hull",
-    "Kind",
-    "Perturbation",
     "Pure",
     "Selected",
     "Tail",
-    "event_of",
-    "hull_delta",
+    "check",
+    "is_amount",
 ]
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
-# Compositions of compositions are read down to here.
-DEEPEST = 50
 # Rényi orders, less 1, that a bound on delta is the best of.
 ORDERS = np.geomspace(1e-3, 1e6, 400)
 
@@ -250,90 +245,6 @@ class Selected(Event):
 
 
 @dataclass(frozen=True)
-class Hull:
-    """A polytope of differences of gradients of two given records, in units of the noise's standard deviation.
-
-    Attributes
-    ----------
-    length : float
-        Bound on the norm of every vertex.
-    curvature : float
-        What is charged for the curvature of the record in front, at every vertex.
-    lengths, counts : tuple of float, or None
-        Norms of the vertices other than 0, and how many have each; None if they are not known.
-    ray : tuple of float, or None
-        For a logistic record in front: shift, curvature over modulus, and the steepest slope, treated jointly.
-    margin : tuple of float, or None
-        For a record of one margin that appears or disappears: the steepest slopes upward and downward, the flattest slope, and
-        the curvature that is charged where its slope moves.
-    """
-
-    length: float
-    curvature: float
-    lengths: tuple[float, ...] | None
-    counts: tuple[float, ...] | None
-    ray: tuple[float, float, float] | None = None
-    margin: tuple[float, float, float, float] | None = None
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of ordered pair of records: the dimension of the span of their differences, and hulls that hold all of them."""
-
-    dimension: int
-    hulls: tuple[Hull, ...]
-
-
-@dataclass(frozen=True)
-class Perturbation(Event):
-    """Gaussian objective perturbation: for each kind of neighbours the vertices of their differences, and their curvature."""
-
-    kind: ClassVar[str] = "objective perturbation"
-    sigma: float
-    kinds: tuple[Kind, ...]
-
-    def __post_init__(self) -> None:
-        check(self, sigma=self.sigma)
-        numbers = [
-            number
-            for item in self.kinds
-            for hull in item.hulls
-            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin)
-            for number in given or ()
-        ]
-        if not (all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
-            raise TemplateError("an event of objective perturbation: every number must be finite and at least 0")
-        hulls = [hull for item in self.kinds for hull in item.hulls]
-        paired = all(len(h.lengths or ()) == len(h.counts or ()) for h in hulls)
-        rays = {len(h.ray) for h in hulls if h.ray is not None}
-        margins = {len(h.margin) for h in hulls if h.margin is not None}
-        if not (paired and rays <= {3} and margins <= {4}):
-            raise TemplateError(
-                "an event of objective perturbation: each length has a count, a ray has three numbers, and a margin has four"
-            )
-
-    def delta(self, epsilon: float) -> float:
-        """Bound delta over all kinds of neighbours, each by its best hull."""
-        return max(
-            (min(hull_delta(hull, item.dimension, epsilon)[0] for hull in item.hulls) for item in self.kinds),
-            default=0.0,
-        )
-
-    def profile(self) -> Profile:
-        """The bound of theorem 7, at points; what convexity adds to it matters below the curvature."""
-        hulls = [hull for item in self.kinds for hull in item.hulls]
-        kinks = tuple(sorted({0.0, *(hull.curvature for hull in hulls), *(h.margin[3] for h in hulls if h.margin)}))[
-            :20
-        ]
-        length = max((hull.length for hull in hulls), default=0.0)
-        return table(self.delta, kinks, length + length * length)
-
-    def __str__(self) -> str:
-        longest = max((min(hull.length for hull in item.hulls) for item in self.kinds), default=0.0)
-        return f"objective perturbation, sigma = {self.sigma:.4g}, G_adj/sigma = {longest:.4g}"
-
-
-@dataclass(frozen=True)
 class Tail(Event):
     """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen."""
 
@@ -391,96 +302,13 @@ class Composition(Event):
         return "; ".join(said[:4]) + (f"; and {len(said) - 4} more" if len(said) > 4 else "")
 
 
-KINDS: dict[str, type[Event]] = {
-    item.kind: item for item in (Pure, Approximate, Gaussian, Concentrated, Selected, Perturbation, Tail, Composition)
-}
-
-
-def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
-    """Bound the delta of the differences in one polytope: the smallest bound that holds, and its name."""
-    left = epsilon - hull.curvature
-    best, how = 1.0, "no bound"
-    if left >= 0 and dimension > 0:
-        best, how = chi_delta(left, dimension, hull.length), f"chi law in {dimension} dimensions"
-    if hull.lengths is not None and hull.counts is not None and (left >= 0 or len(hull.lengths) == 0):
-        total = float((np.array(hull.counts) * gaussian_delta(max(left, 0.0), np.array(hull.lengths))).sum())
-        number = int(sum(hull.counts))
-        if hull.ray is not None:
-            total += logistic_delta(epsilon, *hull.ray)
-            number += 1
-        if total < best:
-            best, how = total, f"{number} vertices{' (one joint with curvature)' if hull.ray is not None else ''}"
-    if hull.margin is not None:
-        total = one_margin_delta(hull.margin, epsilon)
-        if total < best:
-            best, how = total, "one margin, curved where its slope moves"
-    return min(best * (1 + 1e-12), 1.0), how
-
-
-def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) -> float:
-    """Bound the delta of a record of one margin that appears, or disappears; 1 where there is no bound."""
-    up, down, flattest, curvature = margin
-    if min(up, down) == 0:
-        return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
-    if max(up, down) ** 2 / 2 + curvature > epsilon:
-        return 1.0  # slopes of both signs count together then
-    appears = max(margin_delta(epsilon, end, end, curvature) for end in {up, down})
-    return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
-
-
-def event_of(values: Any, depth: int = 0) -> Event:
-    """Rebuild an event from `to_dict`, or say what is wrong with it."""
-    kind = values.get("kind") if isinstance(values, Mapping) else values
-    if not (isinstance(values, Mapping) and isinstance(kind, str) and kind in KINDS):
-        raise TemplateError(f"no event that this program knows: {kind!r}")
-    if depth > DEEPEST:
-        raise TemplateError("its compositions are nested too deeply")
-    cls = KINDS[kind]
-    given = {name: value for name, value in values.items() if name != "kind"}
-    if set(given) != {item.name for item in fields(cls)}:  # type: ignore[arg-type]
-        raise TemplateError(f"an event of kind {cls.kind!r} has other fields than {sorted(given)}")
-    try:
-        if cls is Composition:
-            return Composition(tuple(event_of(part, depth + 1) for part in listed(given["parts"])))
-        if cls is Perturbation:
-            return Perturbation(given["sigma"], tuple(kind_of(item) for item in listed(given["kinds"])))
-        return cls(**given)
-    except TemplateError:
-        raise
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise TemplateError(f"not an event of kind {cls.kind!r} ({error})") from error
-
-
-def kind_of(values: Any) -> Kind:
-    """Rebuild a kind of neighbours."""
-    if type(values["dimension"]) is not int or values["dimension"] < 0:
-        raise TemplateError("a dimension must be an integer, 0 or above")
-    names = [item.name for item in fields(Hull)]
-    if any(set(hull) != set(names) for hull in listed(values["hulls"])):
-        raise TemplateError(f"a hull has the fields {', '.join(names)}, and no others")
-    hulls = [[frozen(hull[name]) for name in names] for hull in values["hulls"]]
-    return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
-
-
-def listed(value: Any) -> list[Any]:
-    """Return a list that is not empty: an event of nothing would cost nothing."""
-    if not isinstance(value, list) or not value:
-        raise TemplateError("an event has a list of what it consists of, and that is not empty")
-    return value
-
-
-def frozen(value: Any) -> Any:
-    """Turn a list into a tuple."""
-    return tuple(value) if isinstance(value, list) else value
-
-
 def plain(value: Any) -> Any:
     """Turn a field into JSON-able values."""
     if isinstance(value, Event):
         return value.to_dict()
     if isinstance(value, tuple):
         return [plain(item) for item in value]
-    if isinstance(value, Hull | Kind):
+    if is_dataclass(value):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     return value.item() if isinstance(value, np.generic) else value
 

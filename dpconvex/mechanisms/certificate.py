@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpconvex.accounting.events import Event, event_of
+from dpconvex.accounting.event_fields import event_of
+from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.language.privacy import Privacy

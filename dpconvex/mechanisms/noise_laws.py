@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpconvex.accounting.events import Event, Hull as ScaledHull, Kind, Perturbation, Pure, hull_delta
+from dpconvex.accounting.events import Event, Pure
+from dpconvex.accounting.perturbation import Hull as ScaledHull, Kind, Perturbation, hull_delta
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
 from dpconvex.errors import NotPrivate

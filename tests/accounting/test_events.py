@@ -13,20 +13,9 @@ from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 from scipy.stats import norm
 
-from dpconvex.accounting.events import (
-    Approximate,
-    Composition,
-    Concentrated,
-    Event,
-    Gaussian,
-    Hull,
-    Kind,
-    Perturbation,
-    Pure,
-    Selected,
-    Tail,
-    event_of,
-)
+from dpconvex.accounting.event_fields import event_of
+from dpconvex.accounting.events import Approximate, Composition, Concentrated, Event, Gaussian, Pure, Selected, Tail
+from dpconvex.accounting.perturbation import Hull, Kind, Perturbation
 from dpconvex.accounting.totals import best_total, profile_epsilon, totals
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy

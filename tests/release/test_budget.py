@@ -653,10 +653,10 @@ def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> N
 def test_a_spend_reads_and_prices_only_what_is_new(
     accounting: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpconvex.accounting import events
+    from dpconvex.accounting.event_fields import event_of as read
     from dpconvex.accounting.events import Concentrated
 
-    total, level, read = Privacy(10, 1e-6), Concentrated.level, events.event_of
+    total, level = Privacy(10, 1e-6), Concentrated.level
     priced, parsed = [], []
 
     def counted(self: Concentrated) -> tuple[float, float]:

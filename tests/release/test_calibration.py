@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.accounting.events import Approximate, Composition, Gaussian, Perturbation, Pure, Tail
+from dpconvex.accounting.events import Approximate, Composition, Gaussian, Pure, Tail
+from dpconvex.accounting.perturbation import Perturbation
 from dpconvex.accounting.totals import totals
 from dpconvex.mechanisms.base import Mechanism
 
