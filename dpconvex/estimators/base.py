@@ -6,8 +6,7 @@ takes.  `fit` makes features of a table, each record by itself, declares the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, ClassVar
@@ -19,9 +18,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpconvex.core.arguments import is_real
-from dpconvex.errors import DomainError, TemplateError, shorten
+from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.describing import described, sections
 from dpconvex.estimators.encoder import schema_before
+from dpconvex.estimators.input_errors import explained
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -348,38 +348,6 @@ class Private(BaseEstimator):
 
 
 Private.own_sections = sections(Private.__doc__ or "")
-
-
-@contextmanager
-def explained(caller: str, X: Any) -> Iterator[None]:
-    """Context in which scikit-learn reads a table: what it says of missing values and of texts gets a place and a remedy."""
-    try:
-        yield
-    except ValueError as error:
-        text = str(error).splitlines()[0]
-        if text.startswith("could not convert"):
-            remedy = (
-                "declare what texts stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
-            )
-        elif text.startswith("Input X contains"):
-            remedy = (
-                f"{first_bad(X)}leave such records out, fill them in with public values, or declare in a dpconvex.Schema what is "
-                "missing, and encode the table with dpconvex.SchemaEncoder"
-            )
-        elif text.startswith("Input y contains"):
-            remedy = "leave such records out"
-        else:
-            raise
-        raise DomainError(f"{caller}: {text.rstrip('.')}: {remedy}.") from error
-
-
-def first_bad(X: Any) -> str:
-    """Say where the first number of a table is that is none."""
-    try:
-        rows, column = np.nonzero(~np.isfinite(np.asarray(X, dtype=float)))
-    except (TypeError, ValueError):
-        return ""
-    return f"the first is in row {rows[0]}, column {column[0]}; " if len(rows) else ""
 
 
 def none_of(estimator: Private, reason: str) -> Whitened:
