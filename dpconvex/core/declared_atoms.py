@@ -18,6 +18,7 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.dual_numbers import Dual
 from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
@@ -128,7 +129,7 @@ class Atom:
         def evaluate(points: Array) -> tuple[Array, Array]:
             size = 1 << max(12, int(np.ceil(np.log2(max(len(points), 1)))))
             padded = np.pad(points, (0, size - len(points)), mode="edge")
-            with jax.enable_x64(True):
+            with double_precision():
                 value, first = (np.asarray(part, dtype=float)[: len(points)] for part in pair(padded))
             return value, first
 

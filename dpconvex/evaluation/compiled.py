@@ -1,14 +1,12 @@
 """Programs compiled by JAX, where it is installed and there are records enough for that to pay.
 
 Compiled functions are kept by program, not by template: variables, numbers and records are arguments, so that all labels of a
-template and all its solves share them.  Double precision is switched on around every call, and nowhere else: JAX's global
-configuration is left alone.
+template and all its solves share them.  Every call is one in `double_precision`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.double_precision import COMPILER, double_precision
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import TemplateError
 from dpconvex.evaluation.compiled_summation import sum_of_pieces
 from dpconvex.evaluation.programs import Lowered, Program, records_last
 
@@ -34,23 +32,6 @@ def installed() -> bool:
         return find_spec("jax") is not None
     except ImportError:  # somebody forbids it
         return False
-
-
-def double_precision() -> AbstractContextManager[Any]:
-    """Context in which JAX computes in float64."""
-    try:
-        import jax
-    except ImportError as error:
-        raise TemplateError(
-            "this needs JAX: install dpconvex with the extra 'fast' (pip install dpconvex[fast])."
-        ) from error
-    current: Any = getattr(jax, "enable_x64", None)
-    if current is None:  # where older releases keep it
-        from jax import experimental
-
-        older: Any = experimental
-        return older.enable_x64()
-    return current(True)
 
 
 def computed(program: Program, leaves: Mapping[Expression, Any]) -> Any:
@@ -150,7 +131,7 @@ def compiled(program: Program) -> Compiled:
     def values(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
         return each(entries, fields, constants, len(weights))
 
-    return Compiled(jax.jit(summed), jax.jit(curvature), jax.jit(values))
+    return Compiled(*(jax.jit(part, compiler_options=COMPILER) for part in (summed, curvature, values)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,4 +168,4 @@ def compiled_outer(program: Program) -> Outer:
     def curvature(entries: Any, direction: Any, fields: Any, constants: Any) -> Any:
         return jax.jvp(lambda e: gradient(e, fields, constants)[1], (entries,), (direction,))[1]
 
-    return Outer(jax.jit(values), jax.jit(gradient), jax.jit(curvature))
+    return Outer(*(jax.jit(part, compiler_options=COMPILER) for part in (values, gradient, curvature)))

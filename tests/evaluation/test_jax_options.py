@@ -1,0 +1,106 @@
+"""Options of JAX that its user chose for a process, or in its environment, against sums that have to be in double precision."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dpconvex as dp
+
+jax = pytest.importorskip("jax")
+
+# Sums over devices (of inner products and exponentials), and of several forms by compiled functions.
+PROGRAM = """
+import cvxpy as cp
+import numpy as np
+import dpconvex as dp
+from dpconvex.core.parameter_space import Space
+from dpconvex.evaluation.batch_loss import BatchedLoss
+
+def numbers():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 5))
+    x /= 1.01 * np.linalg.norm(x, axis=1)[:, None]
+    w, W = cp.Variable(5, name="w"), cp.Variable((5, 3), name="W")
+    record = dp.Record(x=dp.Ball(5))
+    templates = {
+        "device": dp.Template(record, lambda x: cp.logistic(cp.abs(x) @ w), 0.1 * cp.sum_squares(w)),
+        "blocks": dp.Template(record, lambda x: cp.log_sum_exp(x @ W), 0.1 * cp.sum_squares(W)),
+    }
+    found = []
+    for engine, template in templates.items():
+        space = Space(template.variables)
+        loss = BatchedLoss(template, space, template.record.validate({"x": x}), engine)
+        if engine == "blocks":
+            loss._engine.work = 1e12  # compiled
+        theta, along = np.random.default_rng(1).normal(size=(2, space.dim))
+        found += [*loss.value_and_gradient(theta), loss.hessian_product(theta, along), loss.record_values(theta)]
+    return b"".join(np.asarray(number).tobytes() for number in found).hex()
+"""
+OPTIONS: dict[str, Any] = {
+    "jax_default_matmul_precision": "F32_F32_F32",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_transfer_guard": "disallow_explicit",
+    "jax_debug_nans": True,
+    "jax_debug_infs": True,
+}
+
+
+def numbers() -> str:
+    names: dict[str, Any] = {}
+    exec(PROGRAM, names)
+    return str(names["numbers"]())
+
+
+@contextmanager
+def option(name: str, value: Any) -> Iterator[None]:
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+
+
+def test_no_option_changes_a_bit() -> None:
+    plain = numbers()
+    for name, value in OPTIONS.items():  # by what was compiled without them, unless JAX compiles anew
+        with option(name, value):
+            assert numbers() == plain, name
+    assert numbers() == plain
+
+
+def test_nor_does_the_environment() -> None:
+    chosen = {name.upper(): str(value) for name, value in OPTIONS.items()}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=true"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{PROGRAM}\nprint(numbers())"],
+        env={**os.environ, **chosen, "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.strip() == numbers()
+
+
+def test_nor_what_a_processor_cannot_do() -> None:
+    x = np.eye(3)[np.arange(60) % 3] * 0.9
+    data, learner = {"x": x, "y": np.where(np.arange(60) % 2, 1, -1)}, dp.load("logistic_regression", features=3)
+
+    def released() -> bytes:
+        with dp.devices():
+            return bytes(dp.solve(learner, data, dp.Privacy(1.0), seed=0)["w"].tobytes())
+
+    plain = released()
+    for name, value in (("jax_transfer_guard", "disallow"), ("jax_default_matmul_precision", "TF32_TF32_F32")):
+        with option(name, value):
+            assert released() == plain, name
