@@ -264,12 +264,16 @@ def escape(space: Space, engine: DataEngine, noise: Array) -> float | None:
     blocks = list(space.blocks.values())
     if len({block.dim for block in blocks}) != 1 or not all(block.symmetric for block in blocks):
         return None
-    first = engine.gradient(np.zeros(space.dim)) + noise
+
+    def slopes(theta: Array) -> Array:
+        return engine.loss_gradient(theta) + engine.public_gradient(theta) + noise
+
+    first = slopes(np.zeros(space.dim))
     total = sum(space.unpack(first).values(), np.zeros(blocks[0].variable.shape))
     values, vectors = np.linalg.eigh(total)
     if values[0] >= 0:
         return None
     matrix = np.outer(vectors[:, 0], vectors[:, 0])
     ray = space.pack({block.name: matrix for block in blocks})
-    slope = float((engine.gradient(FAR * ray) + noise) @ ray)
+    slope = float(slopes(FAR * ray) @ ray)
     return slope if slope < 0 else None

@@ -160,7 +160,8 @@ def stationarity(
             "explain: the release has no certificate of a perturbed objective; name the mechanism that made it."
         )
     theta = space.pack(release)
-    gradient = DataEngine(analysis, batch, size, None).gradient(theta) + added * theta
+    engine = DataEngine(analysis, batch, size, None)
+    gradient = engine.loss_gradient(theta) + engine.public_gradient(theta) + added * theta
     return Stationarity(gradient, span, FaceCone(form, release), size)
 
 

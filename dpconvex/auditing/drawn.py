@@ -43,7 +43,7 @@ class Nothing:
         """Return the linear term."""
         return np.zeros(self.dim) if linear is None else linear
 
-    def gradient(self, theta: Array) -> Array:
+    def loss_gradient(self, theta: Array) -> Array:
         """Return 0."""
         return np.zeros(self.dim)
 

@@ -34,8 +34,11 @@ class Engine(Protocol):
         """
         ...
 
-    def gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,)."""
+    def loss_gradient(self, theta: Array) -> Array:
+        """Return the gradient of the sum of losses, shape (dim,).
+
+        The public part is for what is noisy already: to add it before would round by what is public, as much as that is.
+        """
         ...
 
     @property

@@ -209,7 +209,8 @@ class NoisyGradientDescent:
         total = theta.copy()
         for _ in range(steps):
             noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
-            theta = engine.project(theta - step * (engine.gradient(theta) + noise))
+            released = engine.loss_gradient(theta) + noise
+            theta = engine.project(theta - step * (released + engine.public_gradient(theta)))
             total += theta
         return total / (steps + 1)
 

@@ -259,8 +259,8 @@ class DataEngine:
             )
         return solution.theta
 
-    def gradient(self, theta: Array) -> Array:
-        """Return the gradient of the sum of losses plus size times the regularizer, shape (dim,).
+    def loss_gradient(self, theta: Array) -> Array:
+        """Return the gradient of the sum of losses, shape (dim,).
 
         Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
         does.
@@ -268,10 +268,10 @@ class DataEngine:
         from dpconvex.solvers.elsewhere import Elsewhere
 
         if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
-            return self.clipped_gradient(theta, math.inf) + self.public_gradient(theta)
+            return self.clipped_gradient(theta, math.inf)
         if isinstance(self.backend, Elsewhere):
-            return self.backend.gradient(self._plain, theta)
-        return self._plain.gradient(theta)
+            return self.backend.loss_gradient(self._plain, theta)
+        return self._plain.loss_gradient(theta)
 
     @cached_property
     def _losses(self) -> BatchedLoss:

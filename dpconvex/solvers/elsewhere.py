@@ -74,8 +74,8 @@ class Elsewhere:
         """Return a solution that was certified elsewhere, or raise `NotConverged`."""
         return remembered(Solution(*self._there(problem, "solve", self.backend, tolerance)), problem)
 
-    def gradient(self, problem: Problem, theta: Array) -> Array:
-        """See `Problem.gradient`."""
+    def loss_gradient(self, problem: Problem, theta: Array) -> Array:
+        """See `Problem.loss_gradient`."""
         return self._gradient(problem, theta)
 
     def clipped_gradient(self, problem: Problem, theta: Array, clip: float, chosen: Chosen | None) -> Array:

@@ -53,7 +53,7 @@ def sloped(problem: Problem, passes: int, theta: Array, clip: float | None = Non
     """Return a gradient, after so many others of the same fit."""
     problem.loss.begin(passes)
     if clip is None:
-        return problem.gradient(theta)
+        return problem.loss_gradient(theta)
     chosen = None if bits is None else np.unpackbits(bits[0], count=bits[1]).astype(bool)
     return problem.loss.clipped_gradient(theta, clip, chosen)
 

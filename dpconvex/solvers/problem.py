@@ -126,19 +126,27 @@ class Problem:
         """Gradient of F (a subgradient where F has a kink), shape (dim,)."""
         return self.value_and_gradient(theta)[1]
 
+    def loss_gradient(self, theta: Array) -> Array:
+        """Gradient of the sum of losses alone, shape (dim,)."""
+        return self._losses(theta)[1]
+
     def value_and_gradient(self, theta: Array, smooth: bool = False) -> tuple[float, Array]:
         """Both at once, at the cost of one pass over the records.
 
         With `smooth`, without the kinks of the regularizer, which are handled by their proximal map.
         """
-        seen = theta if self.projector is None else self.projector(theta)
-        value, gradient = self.loss.value_and_gradient(seen)
-        if self.projector is not None:
-            gradient = self.projector(gradient)
+        value, gradient = self._losses(theta)
         linear = self._noise
         regular, slope = self.loss.regularizer_value_and_gradient(theta, self.split[0] if smooth else None)
         total = value + self.size * regular + 0.5 * self.added * float(theta @ theta) + float(linear @ theta)
         return total, gradient + self.size * slope + self.added * theta + linear
+
+    def _losses(self, theta: Array) -> tuple[float, Array]:
+        """Sum of the losses and its gradient."""
+        if self.projector is None:
+            return self.loss.value_and_gradient(theta)
+        value, gradient = self.loss.value_and_gradient(self.projector(theta))
+        return value, self.projector(gradient)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Product of the Hessian of F at `theta` (where it exists, and without `split`) with a direction, shape (dim,)."""

@@ -17,7 +17,7 @@ from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
 from dpconvex.calculus.regularizer_slopes import regularizer_slope
 from dpconvex.core.to_cvxpy import Writer
-from dpconvex.mechanisms.gradient_descent import enough_steps
+from dpconvex.mechanisms.gradient_descent import GAUSSIAN, enough_steps
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
@@ -101,17 +101,20 @@ def test_the_noise_of_all_steps_is_that_of_one_release() -> None:
 
 
 class Quadratic:
-    """An engine whose gradient is theta minus a target; it counts what it is asked."""
+    """An engine whose gradient is theta minus a target, and a public constant; it counts what it is asked."""
 
-    def __init__(self, target: Array, radius: float) -> None:
-        self.target, self.radius, self.seen = target, radius, []
+    def __init__(self, target: Array, radius: float, public: float = 0.0) -> None:
+        self.target, self.radius, self.public, self.seen = target, radius, public, []
 
     def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
         raise AssertionError("gradient descent asks for no minimiser")
 
-    def gradient(self, theta: Array) -> Array:
+    def loss_gradient(self, theta: Array) -> Array:
         self.seen.append(theta)
         return theta - self.target
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.full_like(theta, self.public)
 
     def project(self, theta: Array) -> Array:
         return theta * min(1.0, self.radius / max(float(np.linalg.norm(theta)), 1e-300))
@@ -128,6 +131,30 @@ def test_it_averages_projected_iterates() -> None:
     assert max(np.linalg.norm(t) for t in engine.seen) <= 2 * (1 + 1e-12)
     last = 51 * theta - sum(engine.seen[1:], engine.seen[0])
     assert np.linalg.norm(last) <= 2 * (1 + 1e-9)  # the average is of 51 points, and the last one lies in K too
+
+
+def test_noise_comes_before_what_is_public() -> None:
+    """A public gradient of 4e16 would round those of neighbours, which are 1.3 apart at most, to multiples of 8."""
+    far, n = 1.1e12, 20_000
+    learner = template(regularizer=lambda w: far * cp.sum_squares(w - 1))
+    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6), n, dp.NoisyGradientDescent())
+    x = np.zeros((n, 1))
+    x[:8] = 0.7
+    found = []
+    for last in (1.0, -1.0):
+        x[-1] = last
+        engine = DataEngine(analyse(learner), learner.record.validate({"x": x, "y": np.ones(n)}), n, None)
+        found.append(engine.loss_gradient(np.zeros(1)))
+    assert 0.5 < abs(found[0] - found[1]) <= certificate.sensitivity
+    assert engine.public_gradient(np.zeros(1)) == -2 * far * n
+
+    slope, start, public = 300.0, np.zeros(1), 2.0**61
+    one = replace(certificate, settings={**certificate.settings, "steps": 1.0, "step_size": 1.0})
+    seeds = [np.random.Generator(np.random.PCG64(3)) for _ in range(2)]
+    noisy = slope + GAUSSIAN.draw(1, one.noise_scale, seeds[0])
+    moved = 2 * dp.NoisyGradientDescent().run(analyse(learner), one, Quadratic(start - slope, np.inf, public), seeds[1])
+    assert moved == -(noisy + public)
+    assert moved != -(noisy - slope + (slope + public))
 
 
 def clouds(count: int) -> tuple[Array, Array]:
@@ -308,5 +335,7 @@ def test_one_more_record_flips_no_kink_of_others() -> None:
         found = []
         for count in (7, 8, 2001, 20001):
             data = {"x": np.broadcast_to(x, (count, d)), "u": np.full(count, level)}
-            found.append(DataEngine(analyse(learner), learner.record.validate(data), 1, None).gradient(theta) / count)
+            found.append(
+                DataEngine(analyse(learner), learner.record.validate(data), 1, None).loss_gradient(theta) / count
+            )
         assert np.linalg.norm(np.array(found) - found[0], axis=1).max() < 1e-12
