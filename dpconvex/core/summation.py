@@ -68,12 +68,12 @@ def piece(scalars: int) -> int:
     return max(PIECE, -(-scalars // DENSE))
 
 
-def pairwise(parts: Any) -> Any:
-    """Sum over the first axis: neighbours first, then their sums, and so on.  An array of JAX has a power of two of parts."""
+def pairwise(parts: Any, xp: Any = np) -> Any:
+    """Sum over the first axis: neighbours first, then their sums, and so on."""
     while len(parts) > 1:
         even = len(parts) // 2 * 2
         sums = parts[0:even:2] + parts[1:even:2]
-        parts = sums if even == len(parts) else np.concatenate([sums, parts[even:]])
+        parts = sums if even == len(parts) else xp.concatenate([sums, parts[even:]])
     return parts[0]
 
 
@@ -376,12 +376,15 @@ class Lengths:
     projected : float
         Where parameters and gradients are projected on a subspace: the largest product, over the rows of the projection, of the
         number of their entries and the sum of their absolute values.
+    terms : int
+        Terms that one record's loss adds up one to the next, at most; fewer than `SEVERAL` are part of what is assumed.
     """
 
     scalars: int
     entries: int
     row: int
     projected: float = 0.0
+    terms: int = 0
 
     def gradient_error(
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
@@ -391,6 +394,6 @@ class Lengths:
         summed = size + math.log2(1 + records / size) + AROUND + SPLIT
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
-        each = RECORD + self.projected
+        each = RECORD + self.projected + max(self.terms - SEVERAL, 0)
         data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
         return ROUNDOFF * (data + (self.row + AROUND) * public)

@@ -39,6 +39,7 @@ from dpconvex.core.atoms.shared import (
     unreduced,
 )
 from dpconvex.core.atoms.sums import total
+from dpconvex.core.contraction import summed
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 
@@ -50,11 +51,11 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
     size = xp.maximum(a, -a)
     if p == 1:
-        return kept(expression, xp.sum(size, axis=axis, keepdims=True))
+        return kept(expression, summed(xp, size, axis))
     if p == INFINITE:
         return kept(expression, xp.max(size, axis=axis, keepdims=True))
     if p == 2:
-        square = xp.sum(a * a, axis=axis, keepdims=True)
+        square = summed(xp, a * a, axis)
         positive = square > 0
         return kept(expression, xp.where(positive, xp.sqrt(xp.where(positive, square, 1.0)), 0.0))
     # Divided by its largest entry, so that no power overflows.
@@ -62,7 +63,7 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     scale = xp.where(top > 0, top, 1.0)
     nonzero = a != 0
     powers = xp.where(nonzero, xp.where(nonzero, xp.abs(a) / scale, 1.0) ** p, 0.0)
-    mass = xp.sum(powers, axis=axis, keepdims=True)
+    mass = summed(xp, powers, axis)
     return kept(expression, xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0))
 
 

@@ -15,10 +15,10 @@ from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same, varies
 from dpconvex.core.atoms.sums import added
+from dpconvex.core.contraction import contracted
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
-from dpconvex.core.summation import apart
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
@@ -100,34 +100,6 @@ def matmul_shape(one: Shape, two: Shape) -> Shape:
     if not (one and two) or one[-1] != two[0]:
         raise ValueError(f"there is no product of shapes {one} and {two}")
     return (*one[:-1], *two[1:])
-
-
-def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
-    """Sum over common axes, records last; what all records share is multiplied as a matrix."""
-    if apart():
-        return added_apart(one, two, result, a, b)
-    if a.shape[-1] == 1 and b.shape[-1] > 1:
-        return xp.einsum(f"{one},{two}z->{result}z", a[..., 0], b, optimize=True)
-    if b.shape[-1] == 1 and a.shape[-1] > 1:
-        return xp.einsum(f"{one}z,{two}->{result}z", a, b[..., 0], optimize=True)
-    return xp.einsum(f"{one}z,{two}z->{result}z", a, b)
-
-
-def added_apart(one: str, two: str, result: str, a: Array, b: Array) -> Array:
-    """Do the same one term after the other, so that no record's sums depend on how many there are."""
-    axis = "".join(set(one) & set(two) - set(result))
-    # Each factor with the common axis, of length 1 if there is none, before those of the result.
-    left, right = (
-        np.expand_dims(
-            np.moveaxis(x, names.index(axis), 0) if axis else x[None],
-            [1 + k for k, name in enumerate(result) if name not in names],
-        )
-        for names, x in ((one, a), (two, b))
-    )
-    total = left[0] * right[0]
-    for x, y in zip(left[1:], right[1:], strict=True):
-        total += x * y
-    return np.asarray(total)
 
 
 def matmul_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
