@@ -85,12 +85,12 @@ def in_pieces(one: str, two: str, result: str, a: Any, b: Any) -> Any:
         place, some = names.index(axis), cut(names, axis, x, slice(whole))
         return some.reshape((*x.shape[:place], -1, SEVERAL, *x.shape[place + 1 :]))
 
-    names = [name.replace(axis, f"c{axis}") for name in (one, two)]
-    total = pairwise(multiplied(xp, *names, f"c{result}", pieces(one, a), pieces(two, b)), xp)
+    left, right = (name.replace(axis, f"c{axis}") for name in (one, two))
+    total = pairwise(multiplied(xp, left, right, f"c{result}", pieces(one, a), pieces(two, b)), xp)
     if whole == length:
         return total
-    rest = [cut(name, axis, x, slice(whole, None)) for name, x in ((one, a), (two, b))]
-    return total + multiplied(xp, one, two, result, *rest)
+    rest = slice(whole, None)
+    return total + multiplied(xp, one, two, result, cut(one, axis, a, rest), cut(two, axis, b, rest))
 
 
 @cache

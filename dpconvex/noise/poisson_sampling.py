@@ -35,8 +35,8 @@ ACCURACY = 1e-5
 SMALLEST_MULTIPLIER = 0.02
 # Steps of the grid in one deviation of a step's loss, the most points of a grid, and normal variates beyond which all is lost.
 FINE, LARGEST_GRID, LIMIT = 30, 2**18, 11.5
-# Logarithm of the smallest probability that is told from 0.
-SMALLEST_LOG = -650.0
+# Logarithm of the smallest probability that is told from 0, and of numbers that do not overflow.
+SMALLEST_LOG, LARGEST_LOG = -650.0, 700.0
 # Deviations of a sum about its mean that transforms hold.
 REACH = 14.0
 # Relative rounding of normal tails, as in `gaussian_profiles`; of other functions; of one addition.
@@ -133,7 +133,9 @@ def connected(
     # Losses of an interval lie between low and high: own mass = other mass times exp(loss).
     low = step * (first + np.arange(len(whole))) - pad
     wide = -math.expm1(-(step + 2 * pad))
-    up = (whole - np.maximum(other - other_error, 0.0)[1:-1] * np.exp(low) * (1 - ROUNDING)) / wide * (1 + ROUNDING)
+    # Of what is subtracted a lower bound is enough, and no exponential overflows.
+    least = np.maximum(other - other_error, 0.0)[1:-1] * np.exp(np.minimum(low, LARGEST_LOG)) * (1 - ROUNDING)
+    up = (whole - least) / wide * (1 + ROUNDING)
     up = np.clip(up + ROUNDING * whole / wide, 0.0, whole)
     probabilities = np.zeros(len(whole) + 1)
     probabilities[0] = own[0] + own_error[0]
@@ -169,7 +171,7 @@ def composed_delta(losses: Losses, epsilon: float, steps: int) -> float:
     exponent = steps * log_mass - theta * epsilon
     relative = ROUNDING * ((theta * losses.largest + abs(log_mass) + 10) * steps + theta * abs(epsilon))
     above = chernoff(losses, (base + size) * step, steps, theta, mean, spread)
-    return (lost + math.exp(min(exponent + relative, 700.0)) * inside + above) * (1 + 1e-9)
+    return (lost + math.exp(min(exponent + relative, LARGEST_LOG)) * inside + above) * (1 + 1e-9)
 
 
 def tilt(losses: Losses, mean: float) -> float:
