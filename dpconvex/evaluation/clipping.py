@@ -111,7 +111,8 @@ def gradient_norms(form: LeafForm) -> GradientNorms | None:
     """Find the patterns of a template's forms; None if there are too many."""
     forms, count = form.forms, len(form.monomials)
     scale_of_forms, scale_of_monomials = scales(form.map, forms, count)
-    scaled = sp.diags_array(1 / np.outer(scale_of_forms, scale_of_monomials).ravel()) @ form.map
+    both = np.outer(scale_of_forms, scale_of_monomials).ravel()
+    scaled = sp.diags_array(1 / np.where(both > 0, both, 1.0)) @ form.map
     table = sp.coo_array(scaled @ scaled.T)
     table.sum_duplicates()
     (f, j), (g, k) = (np.divmod(index, count) for index in table.coords)
@@ -147,7 +148,10 @@ def gradient_norms(form: LeafForm) -> GradientNorms | None:
 
 
 def scales(table: sp.csr_array, forms: int, count: int) -> tuple[Array, Array]:
-    """Return powers of two, for each form and for each monomial, whose products are no less than a quarter of the rows' norms."""
+    """Return powers of two, for each form and for each monomial, whose products are no less than a quarter of the rows' norms.
+
+    And 0 for what no parameter multiplies, which adds nothing to a norm.
+    """
     norms = np.sqrt(np.asarray((table * table).sum(axis=1)).ravel()).reshape(forms, count)
     largest = norms.max(axis=0)
     parts = norms / np.where(largest > 0, largest, 1.0)
@@ -155,8 +159,8 @@ def scales(table: sp.csr_array, forms: int, count: int) -> tuple[Array, Array]:
 
 
 def power_of_two(values: Array) -> Array:
-    """Return the power of two next below each value, 1 for 0; it rounds nothing, and dividing by it overflows nowhere."""
-    return np.asarray(np.where(values > 0, np.exp2(np.maximum(np.frexp(values)[1] - 1.0, -400.0)), 1.0))
+    """Return the power of two next below each value, 0 for 0; it rounds nothing, and dividing by it overflows nowhere."""
+    return np.asarray(np.where(values > 0, np.exp2(np.maximum(np.frexp(values)[1] - 1.0, -400.0)), 0.0))
 
 
 def pattern_of(forms: Array, matrix: sp.csr_array, scale: Array) -> Pattern | None:

@@ -136,6 +136,14 @@ def test_units_of_features_do_not_shorten_gradients(scores: Any) -> None:
             assert np.linalg.norm(found) <= clip * (1 + 1e-12)
 
 
+def test_what_no_parameter_multiplies_has_no_units() -> None:
+    """Forms without a constant, of records that are all small."""
+    w, unit = cp.Variable(2, name="w"), 1e-8
+    template = dp.Template(dp.Record(x=dp.Ball(2, radius=unit)), lambda x: cp.logistic(x @ w), 0.0)
+    loss = BatchedLoss(template, Space(template.variables), template.record.validate({"x": [[unit, 0.0]]}))
+    assert loss.clipped_gradient(np.zeros(2), 0.6 * unit) == pytest.approx([unit / 2, 0.0], rel=1e-12)
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_one_record_moves_the_sum_by_the_clip_at_most(name: str) -> None:
     template, rng = TEMPLATES[name](), np.random.default_rng(2)
