@@ -84,19 +84,26 @@ class Here:
         for number, part in parts.items():
             yield number, here(number, function, part(), shared, *own[number])
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
         """See `Place`."""
         return [
-            partial(itself, function(part(), shared))
+            partial(itself, function(part(), shared, *given))
             if part.func is itself
-            else partial(composed, function, part, shared)
-            for part in parts
+            else partial(composed, function, part, shared, *given)
+            for part, given in zip(parts, own, strict=True)
         ]
 
 
-def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any) -> Batch:
+def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any, *own: Any) -> Batch:
     """Make the records of a partition anew."""
-    return function(part(), shared)
+    return function(part(), shared, *own)
 
 
 def read(source: Any, check: Check, number: int, size: int | None) -> Batch:

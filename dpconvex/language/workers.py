@@ -134,14 +134,24 @@ class Workers:
         tasks = [self._task(applied, parts[k][0], function, shared, *parts[k][1:], own[k]) for k in numbers]
         yield from self._results(tasks, numbers)
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
         """See `Place`."""
-        made = [self._delayed(applied, part, function, shared, *rest, ()) for part, *rest in parts]
+        made = [
+            self._delayed(applied, part, function, shared, *rest, given)
+            for (part, *rest), given in zip(parts, own, strict=True)
+        ]
         futures = [
             self._sent(self.client.compute, new, retries=RETRIES) if is_future(old[0]) else new
             for new, old in zip(made, parts, strict=True)
         ]
-        return [(new, *old[1:]) for new, old in zip(futures, parts, strict=True)]
+        return [(new, old[1], size) for new, old, size in zip(futures, parts, sizes, strict=True)]
 
     def _delayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return a task that is not started yet."""
