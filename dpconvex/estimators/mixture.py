@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import none_of
 from dpconvex.estimators.classifiers import LargeMarginGaussian, precision_and_mean
+from dpconvex.language.record import in_one_place
 from dpconvex.learners.components import Components
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
@@ -75,7 +76,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             self.template(features), self.privacy(), size, self.mechanism, clustering=clustering, share=self.share
         )
 
-    def fit(self, X: ArrayLike, y: ArrayLike, m: ArrayLike | None = None) -> Any:
+    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
         """Fit privately.
 
         Parameters
@@ -100,6 +101,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         self._whitening()
         data = self._data(X, y)
         if clustering is None:
+            in_one_place("fit(X, y, m)", data)
             self._keep(self._fitted(solve, {**data, "m": m}))
             return self
         mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share)

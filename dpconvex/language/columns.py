@@ -25,6 +25,7 @@ __all__ = [
     "Gate",
     "Pieces",
     "Stored",
+    "Turned",
     "blocks",
     "chosen",
     "dense",
@@ -135,6 +136,26 @@ class Rows:
 
     def __getitem__(self, rows: Any) -> Any:
         return self.array[self.index[rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """Records of a shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
+
+    column: Any
+    function: Callable[[Any], Any]
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the records that are made."""
+        return np.dtype(float)
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.function(self.column[rows])
 
 
 class Pieces:

@@ -17,7 +17,7 @@ from dpconvex.core.packing import packed, unpacked
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
 from dpconvex.language.dask_sources import Lazy
-from dpconvex.language.places import Check, count, unchanged, unreadable, within
+from dpconvex.language.places import Check, unchanged, unreadable, within
 
 __all__ = ["Workers", "workers"]
 
@@ -79,9 +79,9 @@ def sendable(error: Exception) -> Exception:
     return error
 
 
-def counted(source: Any, number: int) -> int:
-    """Return the number of records of a partition."""
-    return int(within(number, count, source))
+def answered(source: Any, function: Callable[[Any], int], number: int) -> int:
+    """Ask a partition for a number."""
+    return int(within(number, function, source))
 
 
 def checked(source: Any, check: Shared, number: int) -> Batch:
@@ -106,12 +106,10 @@ class Workers:
     def __init__(self, client: Any) -> None:
         self.client = client
 
-    def counts(self, sources: Sequence[Any]) -> list[int]:
-        """See `Place`."""
-        return [
-            int(found)
-            for _, found in self._results([self._task(counted, source, k) for k, source in enumerate(sources)])
-        ]
+    def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
+        """Return a number for each partition, which a function reads."""
+        tasks = [self._task(answered, source, function, k) for k, source in enumerate(sources)]
+        return [int(found) for _, found in self._results(tasks)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""

@@ -306,12 +306,11 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     if isinstance(candidate, Template):
         return candidate
     build = getattr(candidate, "template", None)
+    shape: tuple[int, ...] = ()
     if isinstance(data, Partitions):
-        raise TemplateError(
-            f"tune: candidate {name!r} is a {type(candidate).__name__}; with partitions, pass the template that it fits: "
-            "estimator.template(features)."
-        )
-    shape = tuple(getattr(data[features], "shape", np.shape(data[features]))) if features in data else ()
+        shape = (0, data.width(features)) if callable(build) else ()
+    elif features in data:
+        shape = tuple(getattr(data[features], "shape", np.shape(data[features])))
     if not callable(build) or len(shape) != 2:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     if getattr(candidate, "whitening", None) not in (None, False):
