@@ -43,6 +43,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "kernel": (lambda: dp.KernelSVC(classes=LABELS, seed=1, epsilon=9.0, components=5, fit_intercept=True), Y),
     "ridge": (lambda: dp.Ridge(bounds=(0, 100), seed=1, epsilon=2.0, fit_intercept=True), Z),
     "line": (lambda: dp.LinearRegression(bounds=(0, 100), seed=1, epsilon=2.0, delta=1e-6, fit_intercept=True), Z),
+    "mixture": (lambda: dp.LargeMarginGaussianMixture(classes=LABELS, seed=1, epsilon=9.0), Y),
     "own": (lambda: dp.PrivateEstimator(dp.load("logistic_regression", features=3, labels=LABELS), seed=1), Y),
 }
 

@@ -174,17 +174,17 @@ def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyP
 
 
 PREDICTING = dp.load("logistic_regression", features=3)
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
 REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
     "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
     "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
-    "cluster": lambda data, budget: dp.cluster(learner().record, data, Q, budget=budget),
     "tune with workers": lambda data, budget: dp.tune([PREDICTING], data, Q, budget=budget, workers=2),
     "tune_repeated with workers": lambda data, budget: dp.tune_repeated(
         [PREDICTING], data, Q, budget=budget, workers=2
     ),
     "Conic ": lambda data, budget: dp.tune([PREDICTING], data, Q, backend="conic", budget=budget),
+    "  Conic": lambda data, budget: dp.solve_mixture(MIXTURE, data, Q, backend="conic", budget=budget),
     " Conic ": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, backend="conic", budget=budget),
-    "solve_mixture": lambda data, budget: dp.solve_mixture(learner(), data, Q, budget=budget),
 }
 
 

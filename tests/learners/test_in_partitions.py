@@ -178,3 +178,58 @@ def test_tuning_looks_before_it_pays_and_names_the_partition() -> None:
 def test_a_sweep_whitens_partitions() -> None:
     ones, manys = (list(dp.sweep(LEARNER, d, Q, seed=3, whitening=True)) for d in (DATA, cut()))
     np.testing.assert_allclose(manys[0]["w"], ones[0]["w"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("group", ["y", None])
+@pytest.mark.parametrize("privacy", [Q, ADDED], ids=["replaced", "added"])
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None, tmp_path: Path) -> None:
+    expected = dp.cluster(LEARNER, DATA, privacy, 3, group=group, seed=1)
+    for form in in_forms(tmp_path):
+        budget = dp.Budget(privacy)
+        found = dp.cluster(LEARNER, form, privacy, 3, group=group, seed=1, budget=budget)
+        np.testing.assert_array_equal(found.centers, expected.centers)
+        assert len(budget.entries) == 1
+
+
+def test_a_clustering_looks_at_two_fields_and_names_the_partition() -> None:
+    expected = dp.cluster(LEARNER, DATA, Q, seed=1)
+    found = dp.cluster(LEARNER, cut({**DATA, "other": Y.astype(str)}), Q, seed=1)
+    np.testing.assert_array_equal(found.centers, expected.centers)
+    nothing = dp.cluster(LEARNER, dp.Partitions([{"x": X[:0], "y": Y[:0]}]), ADDED, seed=1)
+    np.testing.assert_array_equal(nothing.centers, dp.cluster(LEARNER, {"x": X[:0], "y": Y[:0]}, ADDED, seed=1).centers)
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+        dp.cluster(LEARNER, spoilt(), Q, budget=budget)
+    assert len(budget.entries) == 1
+    with pytest.raises(dp.DomainError, match=r"missing: \['y'\]"):
+        dp.cluster(LEARNER, dp.Partitions([{"x": X}]), Q)
+
+
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": ADDED, "size": 700}, {"clustering": "declared"}], ids=str)
+def test_a_mixture_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
+    options = {"privacy": Q, "seed": 1} | options
+    if "clustering" in options:
+        options["clustering"] = dp.Components(RNG.normal(size=(2, 2, 3)) / 4, classes=(-1, 1))
+    expected = dp.solve_mixture(MIXTURE, DATA, **options)
+    for form in in_forms(tmp_path)[:2]:
+        budget = dp.Budget(options["privacy"])
+        found = dp.solve_mixture(MIXTURE, form, **options, budget=budget)
+        np.testing.assert_array_equal(found.components.centers, expected.components.centers)
+        for name, value in expected.release.items():
+            np.testing.assert_allclose(found.release[name], value, rtol=0, atol=1e-6)
+        assert len(budget.entries) == 1
+
+
+def test_a_mixture_looks_before_it_pays_and_names_the_partition() -> None:
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.DomainError, match="component field 'm'"):
+        dp.solve_mixture(MIXTURE, cut({**DATA, "m": np.zeros(700, dtype=int)}), Q, budget=budget)
+    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+        dp.solve_mixture(MIXTURE, dp.Partitions([{"x": X}]), Q, budget=budget)
+    assert not budget.entries
+    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+        dp.solve_mixture(MIXTURE, spoilt(), Q, budget=budget)
+    assert len(budget.entries) == 1
