@@ -327,7 +327,7 @@ def test_what_combines_releases_has_the_same_bits_on_workers(client: Any, monkey
 
 
 def test_parts_of_partitions_that_are_not_kept(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"mechanism": dp.NoisyGradientDescent(steps=2), "seed": 1}
+    options: dict[str, Any] = {"mechanism": dp.NoisyGradientDescent(steps=2, clip=0.5), "seed": 1}
     found = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces(), keep=False), Q, **options).release["w"]
     monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
     expected = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces()), Q, **options).release["w"]
