@@ -101,7 +101,9 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         self._whitening()
         data = self._data(X, y)
         if clustering is None:
-            in_one_place("fit(X, y, m)", data)
+            in_one_place(
+                "fit(X, y, m)", data, "pass arrays, or solve(model.template(features), partitions of x, y and m)"
+            )
             self._keep(self._fitted(solve, {**data, "m": m}))
             return self
         mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share)

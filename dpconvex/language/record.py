@@ -238,10 +238,10 @@ def in_partitions(data: Any) -> bool:
     return partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
 
 
-def in_one_place(what: str, data: Any) -> None:
+def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
     """Refuse data in partitions: something needs all records at once."""
     if in_partitions(data):
-        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; pass arrays.")
+        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
 
 
 def check_clip(clip: object) -> None:

@@ -276,7 +276,7 @@ def check_partitions(caller: str, named: Mapping[str, Template], data: Any, solv
     if in_partitions(data):
         check_place(data, solver)
         if workers is not None:
-            in_one_place(f"{caller} with workers", data)
+            in_one_place(f"{caller} with workers", data, "leave workers out: partitions are summed where they lie")
         next(iter(named.values())).record.check_names(data)
 
 
