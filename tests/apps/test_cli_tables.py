@@ -274,6 +274,7 @@ def test_a_folder_of_parquet_files_is_a_table(
     measure = ("--epsilon", "5", "--seed", "1", "--json")
     measured = [json.loads(run("evaluate", "model.npz", table, *measure).out) for table in (shop, folder)]
     assert measured[0] == measured[1]
+    assert "give the files in it one by one" in run("predict", "model.npz", folder).err
     done = run(
         *("tune", "logistic_regression", folder, "--schema", "shop.toml", "--epsilon", "20"),
         *("--grid", "regularization=1e-3,1e-1", "--out", "tuned.npz"),

@@ -73,6 +73,9 @@ def test_arrays_and_frames_of_dask() -> None:
         da.from_array(X, chunks=(rows, (2, 1))), da.from_array(Y, chunks=350)
     )
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
+    for y, complaint in ((Y, "other fields are in partitions"), (None, "pass the labels, too")):
+        with pytest.raises((dp.DomainError, dp.TemplateError), match=complaint):
+            found.fit(da.from_array(X, chunks=350), y)
     frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y), npartitions=3)
     found.fit(frame[["a", "b", "c"]], frame["y"])
     np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
@@ -134,6 +137,8 @@ def test_what_is_wrong_is_said_with_its_partition_and_paid_once() -> None:
         model().fit(dp.Partitions([{"features": X, "y": Y}]))
     with pytest.raises(dp.TemplateError, match="one place"):
         dp.MetricLearner().fit(cut())
+    with pytest.raises(dp.TemplateError, match="partitions of x, y and m"):
+        dp.LargeMarginGaussianMixture(classes=LABELS, component_labels="given").fit(cut(), m=np.zeros(700, dtype=int))
     with pytest.raises(ValueError, match="requires y to be passed"):
         model().fit(X)
     assert len(budget.entries) == spent
