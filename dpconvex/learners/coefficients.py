@@ -134,6 +134,11 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     """
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
+    if statistics.whitening is not None:
+        raise TemplateError(
+            "coefficients: these are statistics of whitened and weighted records, for which there are no standard errors; release "
+            "them without whitening."
+        )
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():

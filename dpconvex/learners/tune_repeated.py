@@ -245,7 +245,7 @@ def planned(
     )
     stages = None
     if first is not None:
-        stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
+        stages = stages_of(first, None, fitter, template, bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
 
 

@@ -10,16 +10,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import Stored
+from dpconvex.language.columns import Pieces, Stored
 from dpconvex.language.record import Checked, Record
 from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 from dpconvex.release.whitening import Whitening, second_moment
 
-__all__ = ["batch_moment", "whitened_records"]
+__all__ = ["batch_moment", "weighted_batch", "whitened_records"]
 
 
 def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
@@ -56,6 +57,24 @@ def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
     return Batch({**batch.fields, whitening.field: turned}, batch.group)
 
 
+def weighted_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
+    """Return the records of a batch, whitened whenever they are read, and their weights."""
+    if isinstance(batch, PartitionedBatch):
+        return batch.mapped(weighted, (record, whitening))
+    return weighted(batch, (record, whitening))
+
+
+def weighted(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
+    """Return the records in one place, whitened, with their weights as a further column."""
+    record, whitening = made
+    column = batch.fields[whitening.field]
+    if isinstance(column, Pieces):  # can only be read from front to back
+        fields = {whitening.field: whitening(column), WEIGHTS: whitening.weights(column)}
+        return Batch({**batch.fields, **fields}, batch.group)
+    turned = Stored(Turned(column, whitening), Gate(whitening.field, record.continuous[whitening.field], False))
+    return Batch({**batch.fields, whitening.field: turned, WEIGHTS: Weights(column, whitening)}, batch.group)
+
+
 @dataclass(frozen=True, eq=False)
 class Turned:
     """A column of whitened records that are made of those that are read."""
@@ -78,3 +97,17 @@ class Turned:
 
     def __getitem__(self, rows: Any) -> NDArray[np.float64]:
         return self.whitening(self.column[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The column of the weights of whitened records, made of those that are read."""
+
+    column: Any
+    whitening: Whitening
+
+    def __len__(self) -> int:
+        return int(self.column.shape[0])
+
+    def __getitem__(self, rows: Any) -> NDArray[np.float64]:
+        return self.whitening.weights(self.column[rows])
