@@ -1,8 +1,8 @@
 """Moments of weighted records: what a quadratic loss takes from records that were turned, stretched and weighted.
 
-The loss ``theta' Q_z theta / 2 - <q_z, theta> + c`` of a record z, times the square of a weight u, is the loss of ``u x`` and of all
-other numbers times u: a moment that is linear in the features x takes one more factor u, and one without them two.  A linear map
-of the features is one of the parameters (docs/theory.md, section 18).
+The loss ``theta' Q_z theta / 2 - <q_z, theta> + c`` of a record z, times the square of a weight u, is the loss of ``u x``, with
+all other numbers times u: a moment that is linear in the features x takes one more factor u, and one without them takes two.  A
+linear map of the features is one of the parameters (docs/theory.md, section 18).
 """
 
 from __future__ import annotations

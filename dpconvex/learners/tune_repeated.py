@@ -35,7 +35,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
-from dpconvex.release.verify import analyse, check_solvable, meant, planned as stages_of, verify
+from dpconvex.release.verify import check_solvable, meant, planned as stages_of, verify
 
 __all__ = ["tune_repeated"]
 

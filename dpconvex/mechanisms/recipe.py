@@ -110,10 +110,10 @@ def is_ordinary(privacy: Privacy) -> bool:
 def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:
     """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
-        first = " Records are whitened first: `whitening=False` with `SufficientStatistics()` leaves that out." if whitening else ""
+        first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
         return (
-            "Chosen because the loss is quadratic: what it takes from the data is released once. Name a mechanism for another."
-            + first
+            "Chosen because the loss is quadratic: what it takes from the data is released once"
+            f"{first}. Name a mechanism for another."
         )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""

@@ -10,7 +10,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.private_whitening import PrivateWhitening
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
@@ -35,7 +35,7 @@ def statistics(
     label: str = "statistics",
     seed: int | None = None,
     cover: Cover | None = None,
-    whitening: PrivateWhitening | bool | None = None,
+    whitening: Whitened = None,
 ) -> Statistics:
     """Release what a quadratic loss takes from the data, once, for any number of fits.
 
@@ -51,9 +51,10 @@ def statistics(
         By default with Gaussian noise, or Gamma noise for a promise without delta.
     size, clip, budget, label, seed, cover
         As for `solve`.
-    whitening : PrivateWhitening or bool, optional
+    whitening : PrivateWhitening, bool or "auto", optional
         A first stage, from a share of the same promise: statistics are then those of whitened and weighted records, which are far
-        more accurate where features vary more in some directions than in others.  True is a `PrivateWhitening()`.
+        more accurate where features vary more in some directions than in others.  True is a `PrivateWhitening()`, "auto" that or
+        nothing, as is usual for the size (docs/choosing.md).
 
     Returns
     -------

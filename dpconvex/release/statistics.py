@@ -145,11 +145,9 @@ class Statistics:
             raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
         form = form_of(chosen)
         noisy = self.quadratic(chosen)
-        hessian, slope = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE), noisy.slope
-        if self.whitening is not None:
-            turn = self.turn(noisy, form)
-            hessian, slope = sp.csr_array(turn.T @ hessian @ turn), turn.T @ slope
-        theta = least_point(form, hessian, slope, self.certificate.size)
+        turn = self.turn(noisy, form)
+        hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
+        theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
         return Release(
             parameters=form.space.unpack(theta),
             certificate=self.certificate,
@@ -163,8 +161,9 @@ class Statistics:
 
     def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
         """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
-        assert self.whitening is not None
-        back = np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius)
+        if self.whitening is None:
+            return sp.csr_array(sp.eye_array(noisy.loss.dim))
+        back = np.asarray(np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius))
         return turned_parameters(noisy.loss, form.space, self.whitening.field, back)
 
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
