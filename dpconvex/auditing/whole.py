@@ -175,8 +175,9 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
+    first = [] if certificate.whitening is None else attack_whitening(certificate)
     if certificate.perturbed == "statistics":
-        return attack_statistics(template, certificate, DRAWS, rng)
+        return [*attack_statistics(template, certificate, DRAWS, rng), *first]
     analysis = analyse(template, mechanism)
     attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
     found = [attack[certificate.perturbed](analysis, certificate, work, rng)]
@@ -184,8 +185,7 @@ def attack_certificate(
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:
         found.append(attack_cover(certificate.cover))
-    if certificate.whitening is not None:
-        found.extend(attack_whitening(certificate))
+    found.extend(first)
     if certificate.clustering is not None:
         found.append(attack_clustering(certificate.clustering, certificate.privacy.adjacency))
     return found

@@ -152,7 +152,7 @@ class Turned:
         return np.dtype(float)
 
     def __len__(self) -> int:
-        return len(self.column)
+        return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Any:
         return self.function(self.column[rows])

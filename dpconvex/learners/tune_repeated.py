@@ -36,7 +36,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
-from dpconvex.release.verify import analyse, check_solvable, meant, planned as stages_of, verify
+from dpconvex.release.verify import check_solvable, meant, planned as stages_of, verify
 
 __all__ = ["tune_repeated"]
 
@@ -247,7 +247,7 @@ def planned(
     )
     stages = None
     if first is not None:
-        stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
+        stages = stages_of(first, None, fitter, template, bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
 
 

@@ -42,6 +42,7 @@ from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
 from dpconvex.release.verify import analyse, check_solvable, form_of, planned, proved
 from dpconvex.release.whitened_records import batch_moment, whitened_records
+from dpconvex.release.whitened_statistics import release_whitened_statistics
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
 
@@ -125,7 +126,7 @@ def solve(
     check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
     if first is not None:  # planned again, as it was for the certificate
-        stages = planned(first, cover, chosen, analyse(template, chosen), privacy, public)
+        stages = planned(first, cover, chosen, template, privacy, public)
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
@@ -187,6 +188,8 @@ def run_whitened(
     noise = stages.noise
     columns = template.record.held(data)
     batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    if stages.fit.perturbed == "statistics":
+        return release_whitened_statistics(form_of(template), batch, stages, certificate, source).fit()
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)

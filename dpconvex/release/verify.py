@@ -166,11 +166,11 @@ def proved(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
     if isinstance(chosen, SufficientStatistics):
-        if first is not None:
-            raise TemplateError(
-                "verify: released statistics need no whitening: every fit from them is free; leave it out."
-            )
-        certificate = verify_statistics(template, privacy, int(size), chosen, cover)
+        if first is None:
+            certificate = verify_statistics(template, privacy, int(size), chosen, cover)
+        else:
+            with computable(privacy):
+                certificate = planned(first, cover, chosen, template, privacy, int(size)).whole()
         chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
         return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, first)
     try:
@@ -191,7 +191,7 @@ def proved(
             if first is None:
                 certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
             else:
-                certificate = planned(first, cover, chosen, analysis, privacy, int(size)).whole()
+                certificate = planned(first, cover, chosen, template, privacy, int(size)).whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
@@ -230,12 +230,14 @@ def planned(
     whitening: PrivateWhitening,
     cover: Cover | None,
     mechanism: Mechanism,
-    analysis: Analysis,
+    template: Template,
     privacy: Privacy,
     size: int,
 ) -> Stages:
     """Prove a fit on whitened records."""
-    return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
+    return whitening.plan(
+        cover or Cover(), mechanism, form_of(template), lambda: analyse(template, mechanism), privacy, size
+    )
 
 
 def verify_statistics(

@@ -9,16 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import Stored, Turned
+from dpconvex.language.columns import Pieces, Stored, Turned
 from dpconvex.language.record import Checked, Record
 from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 from dpconvex.release.whitening import Whitening, second_moment
 
-__all__ = ["batch_moment", "whitened_records"]
+__all__ = ["batch_moment", "weighted_batch", "whitened_records"]
 
 
 def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
@@ -53,3 +54,23 @@ def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
         with one_blas_thread():
             turned = check_column(whitening.field, domain, whitening(column), False)
     return Batch({**batch.fields, whitening.field: turned}, batch.group)
+
+
+def weighted_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
+    """Return the records of a batch, whitened whenever they are read, and their weights."""
+    if isinstance(batch, PartitionedBatch):
+        return batch.mapped(weighted, (record, whitening))
+    return weighted(batch, (record, whitening))
+
+
+def weighted(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
+    """Return the records in one place, whitened, with their weights as a further column."""
+    record, whitening = made
+    column = batch.fields[whitening.field]
+    if isinstance(column, Pieces):  # can only be read from front to back
+        fields = {whitening.field: whitening(column), WEIGHTS: whitening.weights(column)}
+        return Batch({**batch.fields, **fields}, batch.group)
+    gate = Gate(whitening.field, record.continuous[whitening.field], False)
+    turned = Stored(Turned(column, whitening, tuple(column.shape)), gate)
+    weights = Turned(column, whitening.weights, (batch.size,))
+    return Batch({**batch.fields, whitening.field: turned, WEIGHTS: weights}, batch.group)
