@@ -10,7 +10,7 @@ import numpy as np
 from dpconvex.accounting.events import Event, check, is_amount
 from dpconvex.accounting.profiles import Profile, table
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta, swing_delta
 
 __all__ = ["Hull", "Kind", "Perturbation", "hull_delta"]
 
@@ -30,8 +30,10 @@ class Hull:
     ray : tuple of float, or None
         For a logistic record in front: shift, curvature over modulus, and the steepest slope, treated jointly.
     margin : tuple of float, or None
-        For a record of one margin that appears or disappears: the steepest slopes upward and downward, the flattest slope, and
-        the curvature that is charged where its slope moves.
+        For a record of one margin in front: the steepest slopes upward and downward, the flattest slope, and the curvature that
+        is charged where its slope moves.
+    behind : tuple of float, or None
+        For a record that is replaced: norms of the vertices of the other one's gradients, each as often as it occurs.
     """
 
     length: float
@@ -40,6 +42,7 @@ class Hull:
     counts: tuple[float, ...] | None
     ray: tuple[float, float, float] | None = None
     margin: tuple[float, float, float, float] | None = None
+    behind: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Perturbation(Event):
             number
             for item in self.kinds
             for hull in item.hulls
-            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin)
+            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin, hull.behind)
             for number in given or ()
         ]
         if not (all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
@@ -113,8 +116,13 @@ def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
             number += 1
         if total < best:
             best, how = total, f"{number} vertices{' (one joint with curvature)' if hull.ray is not None else ''}"
+    if hull.ray is not None and hull.behind is not None:
+        ends, times = np.unique((0.0, *hull.behind), return_counts=True)
+        total = float(sum(k * logistic_delta(epsilon, *hull.ray, behind=b) for b, k in zip(ends, times, strict=True)))
+        if total < best:
+            best, how = total, "slope and curvature jointly, beside each vertex of the other record"
     if hull.margin is not None:
-        total = one_margin_delta(hull.margin, epsilon)
+        total = one_margin_delta(hull.margin, epsilon) if hull.behind is None else replaced_delta(hull, epsilon)
         if total < best:
             best, how = total, "one margin, curved where its slope moves"
     return min(best * (1 + 1e-12), 1.0), how
@@ -129,3 +137,17 @@ def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) 
         return 1.0  # slopes of both signs count together then
     appears = max(margin_delta(epsilon, end, end, curvature) for end in {up, down})
     return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
+
+
+def replaced_delta(hull: Hull, epsilon: float) -> float:
+    """Bound the delta of a record of one margin that takes another's place; 1 where there is no bound."""
+    if hull.margin is None or hull.behind is None or hull.lengths is None or hull.counts is None:
+        return 1.0
+    up, down, flattest, curvature = hull.margin
+    total = float((np.array(hull.counts) * gaussian_delta(epsilon, np.array(hull.lengths))).sum())
+    ends, times = np.unique(hull.behind, return_counts=True)
+    for steepest in (up, down):
+        room = steepest - flattest if min(up, down) == 0 else steepest
+        for end, count in zip(ends.tolist(), times.tolist(), strict=True):
+            total += count * swing_delta(epsilon, steepest, room, curvature, end)
+    return total
