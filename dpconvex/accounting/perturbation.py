@@ -10,7 +10,8 @@ import numpy as np
 from dpconvex.accounting.events import Event, check, is_amount
 from dpconvex.accounting.profiles import Profile, table
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta, swing_delta
+from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
+from dpconvex.noise.moving_slopes import logistic_swing, swing
 
 __all__ = ["Hull", "Kind", "Perturbation", "hull_delta"]
 
@@ -116,16 +117,30 @@ def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
             number += 1
         if total < best:
             best, how = total, f"{number} vertices{' (one joint with curvature)' if hull.ray is not None else ''}"
-    if hull.ray is not None and hull.behind is not None:
-        ends, times = np.unique((0.0, *hull.behind), return_counts=True)
-        total = float(sum(k * logistic_delta(epsilon, *hull.ray, behind=b) for b, k in zip(ends, times, strict=True)))
+    if hull.ray is not None:
+        total, name = ray_delta(hull, hull.ray, epsilon)
         if total < best:
-            best, how = total, "slope and curvature jointly, beside each vertex of the other record"
+            best, how = total, name
     if hull.margin is not None:
         total = one_margin_delta(hull.margin, epsilon) if hull.behind is None else replaced_delta(hull, epsilon)
         if total < best:
             best, how = total, "one margin, curved where its slope moves"
     return min(best * (1 + 1e-12), 1.0), how
+
+
+def ray_delta(hull: Hull, ray: tuple[float, float, float], epsilon: float) -> tuple[float, str]:
+    """Bound the delta of a logistic record beside 0 and each vertex of the other one, if there is one and they are known."""
+    if hull.behind is None and (hull.lengths is None or len(hull.lengths) > 0):
+        return 1.0, ""
+    joint = moving = 0.0
+    ends, times = np.unique((0.0, *(hull.behind or ())), return_counts=True)
+    for end, count in zip(ends.tolist(), times.tolist(), strict=True):
+        joint += count * logistic_delta(epsilon, *ray, behind=end)
+        still = float(gaussian_delta(epsilon, np.array([end, end + ray[0] * ray[2]])).sum())
+        moving += count * (still + logistic_swing(epsilon, *ray, behind=end))
+    if joint <= moving:
+        return joint, "slope and curvature jointly, beside each vertex of the other record"
+    return moving, "a logistic record, curved where its slope moves"
 
 
 def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) -> float:
@@ -149,5 +164,5 @@ def replaced_delta(hull: Hull, epsilon: float) -> float:
     for steepest in (up, down):
         room = steepest - flattest if min(up, down) == 0 else steepest
         for end, count in zip(ends.tolist(), times.tolist(), strict=True):
-            total += count * swing_delta(epsilon, steepest, room, curvature, end)
+            total += count * swing(epsilon, steepest, room, curvature, end)
     return total

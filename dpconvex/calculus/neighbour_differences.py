@@ -249,7 +249,7 @@ def pair(first: Facts, second: Facts, p: int, tallies: Tallies) -> Difference:
         if found is not None:
             behind = lengths_of(second.outward) if apart else None
             hulls.append(Hull(min(longest, found[0]) * SLACK, *found[1:], first.opposed_outward, ray, behind=behind))
-    if narrow or not hulls or first.margin is not None:
+    if narrow or not hulls:
         found = tallies(first, second)
         longest = first.gradients.bound + second.gradients.bound
         longest = min(longest, first.gradients.difference_bound(second.gradients) if found is None else found[0])

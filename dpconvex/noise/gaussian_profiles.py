@@ -30,7 +30,6 @@ __all__ = [
     "margin_delta",
     "mean_norm",
     "smallest_scale",
-    "swing_delta",
 ]
 
 Array = NDArray[np.float64]
@@ -46,10 +45,6 @@ GRID_SLACK = 1e-7
 LARGEST_GRID = 4000
 # Where one record's curvature acts: cells of the noise along its row, how far they reach, and slices of its slopes.
 MARGIN_CELLS, MARGIN_REACH, MARGIN_SLICES = 1500, 6.0, 20
-# The same beside another record: slices of its slopes, and halvings of where the noise counts most.
-SWING_SLICES, HALVINGS = 100, 40
-# Differences of gradients that are shorter, in units of sigma, count as this long.
-SHORTEST = 1e-9
 # Normal variates beyond this do not occur.
 LIMIT = 40.0
 # Logarithm of the largest multiple of a guessed scale that is tried.
@@ -152,30 +147,6 @@ def margin_delta(epsilon: float, steepest: float, room: float, curvature: float)
     most = np.maximum(gained.max(axis=1), math.exp(-(max(t[-1], 0.0) ** 2) / 2))
     total = plain + room / rate * float(most.mean()) / math.sqrt(2 * math.pi)
     return min(total * (1 + 1e-9), 1.0)
-
-
-def swing_delta(epsilon: float, steepest: float, room: float, curvature: float, behind: float) -> float:
-    """Bound what curvature adds to delta when a record of one margin takes the place of another.
-
-    Slopes, in units of sigma, fall from `steepest` by at most `room`; the other record's gradient is a vector no longer than
-    `behind`.  At slope s the difference is no longer than ``l = s + behind``, and where s falls as fast as it can, the noise
-    counts for ``max_x phi(x) (1 - exp(epsilon - curvature - l x - l^2/2))``, the second factor being at most
-    ``1 - exp(-curvature)`` (docs/theory.md, section 7, one margin, replaced).
-    """
-    rate = -math.expm1(-curvature)
-    if rate <= 0 or room <= 0:
-        return 0.0
-    length = np.maximum(steepest - room * np.arange(SWING_SLICES) / SWING_SLICES + behind, SHORTEST)
-    base = length**2 / 2 - epsilon + curvature + 1e-12 * (1 + abs(epsilon) + curvature)
-    low = np.maximum(-base / length, 0.0)
-    high = np.maximum((curvature - base) / length, low)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        rising = middle * np.expm1(np.clip(length * middle + base, 0.0, curvature)) < length
-        low, high = np.where(rising, middle, low), np.where(rising, high, middle)
-    gained = -np.expm1(-np.clip(length * high + base, 0.0, curvature))
-    most = np.exp(-(low**2) / 2) * gained / math.sqrt(2 * math.pi)
-    return room / rate * float(most.mean()) * (1 + 1e-9)
 
 
 @lru_cache(maxsize=8)

@@ -69,6 +69,7 @@ def nested(depth: int) -> dict[str, Any]:
 def perturbed(dimension: int = 1, **changed: Any) -> dict[str, Any]:
     """An event of objective perturbation with one hull, that is not as it should be."""
     hull = {"length": 1, "curvature": 0, "lengths": None, "counts": None, "ray": None, "margin": None}
+    hull["behind"] = None
     kinds = [{"dimension": dimension, "hulls": [{**hull, **changed}]}]
     return {"kind": "objective perturbation", "sigma": 1, "kinds": kinds}
 
