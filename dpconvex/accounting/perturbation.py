@@ -132,12 +132,13 @@ def ray_delta(hull: Hull, ray: tuple[float, float, float], epsilon: float) -> tu
     """Bound the delta of a logistic record beside 0 and each vertex of the other one, if there is one and they are known."""
     if hull.behind is None and (hull.lengths is None or len(hull.lengths) > 0):
         return 1.0, ""
-    joint = moving = 0.0
     ends, times = np.unique((0.0, *(hull.behind or ())), return_counts=True)
-    for end, count in zip(ends.tolist(), times.tolist(), strict=True):
-        joint += count * logistic_delta(epsilon, *ray, behind=end)
-        still = float(gaussian_delta(epsilon, np.array([end, end + ray[0] * ray[2]])).sum())
-        moving += count * (still + logistic_swing(epsilon, *ray, behind=end))
+    vertices = list(zip(ends.tolist(), times.tolist(), strict=True))
+    joint = sum(count * logistic_delta(epsilon, *ray, behind=end) for end, count in vertices)
+    lengths = np.concatenate([ends, ends + ray[0] * ray[2]])
+    moving = float((gaussian_delta(epsilon, lengths) * np.tile(times, 2)).sum())
+    if moving < joint:
+        moving += sum(count * logistic_swing(epsilon, *ray, behind=end) for end, count in vertices)
     if joint <= moving:
         return joint, "slope and curvature jointly, beside each vertex of the other record"
     return moving, "a logistic record, curved where its slope moves"

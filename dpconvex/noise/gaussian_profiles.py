@@ -94,6 +94,7 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     return min(total * (1 + 1e-9), 1.0)
 
 
+@lru_cache(maxsize=64)
 def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0, behind: float = 0.0) -> float:
     """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
 
