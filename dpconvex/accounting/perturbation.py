@@ -10,6 +10,7 @@ import numpy as np
 from dpconvex.accounting.events import Event, check, is_amount
 from dpconvex.accounting.profiles import Profile, table
 from dpconvex.errors import TemplateError
+from dpconvex.noise.caps import cap_delta
 from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
 from dpconvex.noise.moving_slopes import logistic_swing, swing
 
@@ -35,6 +36,9 @@ class Hull:
         is charged where its slope moves.
     behind : tuple of float, or None
         For a record that is replaced: norms of the vertices of the other one's gradients, each as often as it occurs.
+    cap : tuple of float, or None
+        For a record in front whose loss is a norm: shift, curvature over modulus, eigenvalues across and along the gradient, and
+        the norm of the other one's gradients.
     """
 
     length: float
@@ -44,6 +48,7 @@ class Hull:
     ray: tuple[float, float, float] | None = None
     margin: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
+    cap: tuple[float, float, float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Perturbation(Event):
             number
             for item in self.kinds
             for hull in item.hulls
-            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin, hull.behind)
+            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin, hull.behind, hull.cap)
             for number in given or ()
         ]
         if not (all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):
@@ -77,9 +82,11 @@ class Perturbation(Event):
         paired = all(len(h.lengths or ()) == len(h.counts or ()) for h in hulls)
         rays = {len(h.ray) for h in hulls if h.ray is not None}
         margins = {len(h.margin) for h in hulls if h.margin is not None}
-        if not (paired and rays <= {3} and margins <= {4}):
+        caps = {len(h.cap) for h in hulls if h.cap is not None}
+        if not (paired and rays <= {3} and margins <= {4} and caps <= {5}):
             raise TemplateError(
-                "an event of objective perturbation: each length has a count, a ray has three numbers, and a margin has four"
+                "an event of objective perturbation: each length has a count, a ray has three numbers, a margin has four, and a "
+                "cap has five"
             )
 
     def delta(self, epsilon: float) -> float:
@@ -121,6 +128,10 @@ def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
         total, name = ray_delta(hull, hull.ray, epsilon)
         if total < best:
             best, how = total, name
+    if hull.cap is not None and dimension > 0:
+        total = cap_delta(epsilon, dimension, *hull.cap)
+        if total < best:
+            best, how = total, f"gradient and curvature of a norm jointly, chi law in {dimension} dimensions"
     if hull.margin is not None:
         total = one_margin_delta(hull.margin, epsilon) if hull.behind is None else replaced_delta(hull, epsilon)
         if total < best:

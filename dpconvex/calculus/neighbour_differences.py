@@ -18,7 +18,7 @@ from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.curvature import piece_bounds
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
+from dpconvex.calculus.joint_supremum import LogisticJoint, NormJoint, SoftmaxJoint
 from dpconvex.calculus.margin_width import single_row
 from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
 from dpconvex.calculus.symmetry import Symmetry
@@ -81,6 +81,9 @@ class Hull:
         The same of a first record of one margin; another way to bound all differences.
     behind : ndarray or None
         Lengths of the vertices of the second record's gradients, if there is one and they are not too many.
+    cap : tuple of float, or None
+        For a first record whose loss is a norm: largest gradient, least norm, largest singular value of the rows, eigenvalues
+        across and along the gradient, and the second record's largest gradient.
     """
 
     length: float
@@ -90,6 +93,7 @@ class Hull:
     ray: Ray | None = None
     margin: OneMargin | None = None
     behind: Array | None = None
+    cap: tuple[float, float, float, float, float, float] | None = None
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
@@ -99,7 +103,7 @@ class Hull:
             vertices = (self.lengths.tobytes(), self.counts.tobytes())
         opposed = None if self.opposed is None else self.opposed.signature
         behind = None if self.behind is None else self.behind.tobytes()
-        return f"{self.length:.9e}", vertices, opposed, self.ray, self.margin, behind
+        return f"{self.length:.9e}", vertices, opposed, self.ray, self.margin, behind, self.cap
 
     def merged(self, other: Hull) -> Hull:
         """Return what holds for this and for another of the same signature."""
@@ -156,6 +160,8 @@ class Facts:
         In a larger hull for logistic losses: of 0 and the steepest gradient.
     narrow : bool
         Whether that one really is larger.
+    cap : NormJoint or None
+        If it is a norm.
     margin : OneMargin or None
         If it has one margin.
     """
@@ -174,6 +180,7 @@ class Facts:
         self.opposed = self.opposed_outward = spread_of(loss, gram, symmetry)
         self.ray: Ray | None = None
         self.narrow = False
+        self.cap = loss.joint if isinstance(loss.joint, NormJoint) else None
         segment = segment_of(loss)
         if segment is not None and loss.scalar.logit is not None:
             self.opposed, self.narrow = segment, segment.low > 0
@@ -231,7 +238,7 @@ def alone(fact: Facts, p: int) -> Difference:
     if fact.ray is None or fact.narrow:
         squares = fact.gradients.squares
         lengths, counts = (None, None) if squares is None else tally(squares)
-        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed))
+        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed, cap=cap_of(fact, 0.0)))
     hulls[0] = replace(hulls[0], margin=fact.margin)
     return Difference(min(fact.dimension, p), tuple(hulls), (fact.number,))
 
@@ -257,7 +264,17 @@ def pair(first: Facts, second: Facts, p: int, tallies: Tallies) -> Difference:
         behind = None if found is None or first.margin is None else lengths_of(second.gradients)
         margin = None if behind is None else first.margin
         hulls.append(Hull(longest * SLACK, lengths, counts, first.opposed, margin=margin, behind=behind))
+        hulls[-1] = replace(hulls[-1], cap=cap_of(first, second.gradients.bound * SLACK))
     return Difference(min(first.dimension + second.dimension, p), tuple(hulls), (first.number,))
+
+
+def cap_of(fact: Facts, behind: float) -> tuple[float, float, float, float, float, float] | None:
+    """Return what is known of a norm, beside another record's gradient; with the digits that do not depend on rounding."""
+    cap = fact.cap
+    if cap is None:
+        return None
+    steepest, radius, behind = (float(f"{size * SLACK:.12g}") for size in (cap.scale * cap.radius, cap.radius, behind))
+    return steepest, cap.floor, radius, float(cap.across), float(cap.along), behind
 
 
 def lengths_of(gradients: Gradients) -> Array | None:

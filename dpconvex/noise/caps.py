@@ -1,0 +1,63 @@
+"""Privacy profile of Gaussian noise for the norm of a record's distance and of a constant: what is steep is hardly curved.
+
+The gradient is short where the norm is mostly the constant, and there is all of its curvature (docs/theory.md, section 6, norms).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincc, gammainccinv
+
+__all__ = ["cap_delta", "stretches"]
+
+Array = NDArray[np.float64]
+
+# Stretches of the angle, and cells of the norm of the noise.
+ANGLES, CELLS = 600, 1200
+# Where the tail is cut, as a fraction of the mass that is left; all of the rest is counted.
+TAIL = 1e-9
+
+
+@lru_cache(maxsize=1)
+def angles() -> tuple[Array, Array]:
+    """Return the largest sine and the largest cosine of each stretch of angles from 0 to a right angle."""
+    ends = np.linspace(0.0, math.pi / 2, ANGLES + 1)
+    sine = np.sin(ends[1:]) * (1 + 1e-15)
+    sine[-1] = 1.0
+    return sine, np.cos(ends[:-1]) * (1 + 1e-15)
+
+
+def stretches(ratio: float, across: float, along: float) -> tuple[Array, Array]:
+    """Return bounds of the gradient's length, at most 1, and of ``log det(I + H/mu)``, on each stretch of angles."""
+    sine, cosine = angles()
+    return sine, across * np.log1p(ratio * cosine) + along * np.log1p(ratio * cosine**3)
+
+
+def cap_delta(
+    epsilon: float, dimension: int, shift: float, ratio: float, across: float, along: float, behind: float = 0.0
+) -> float:
+    """Bound ``E (1 - exp(epsilon - L(t)))_+`` for t the norm of `dimension` standard normal variates.
+
+    ``L(t) = max over angles of l t + l^2/2 + curvature``, with ``l = shift * sine + behind``.
+    """
+    sine, curvature = stretches(ratio, across, along)
+    length = shift * sine + behind
+    base = length**2 / 2 + curvature
+    start = max(float(((epsilon - base) / length).min()), 0.0)
+    mass = float(gammaincc(dimension / 2, start**2 / 2))
+    if mass <= 0:
+        return 1e-300
+    end = math.sqrt(2 * float(gammainccinv(dimension / 2, max(mass * TAIL, 1e-300))))
+    if end <= start:
+        return min(mass * (1 + 1e-9), 1.0)
+    points = np.linspace(start, end, CELLS + 1)
+    loss = np.maximum(np.max(length * points[:, None] + base, axis=1), epsilon)
+    survival = gammaincc(dimension / 2, points**2 / 2)
+    # By parts: the integral of the survival function against 1 - exp(epsilon - L), which grows.
+    kept = np.exp(epsilon - loss)
+    total = survival[0] * -math.expm1(epsilon - loss[0]) + float(survival[:-1] @ (kept[:-1] - kept[1:])) + survival[-1]
+    return min(float(total) * (1 + 1e-9), 1.0)
