@@ -73,7 +73,15 @@ class Perturbation(Event):
             number
             for item in self.kinds
             for hull in item.hulls
-            for given in ((hull.length, hull.curvature), hull.lengths, hull.counts, hull.ray, hull.margin, hull.behind, hull.cap)
+            for given in (
+                (hull.length, hull.curvature),
+                hull.lengths,
+                hull.counts,
+                hull.ray,
+                hull.margin,
+                hull.behind,
+                hull.cap,
+            )
             for number in given or ()
         ]
         if not (all(map(is_amount, numbers)) and all(item.hulls for item in self.kinds)):

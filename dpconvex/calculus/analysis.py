@@ -22,7 +22,6 @@ from dpconvex.calculus.joint_supremum import Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
-from dpconvex.calculus.margin_curve import MarginCurve, margin_curve
 from dpconvex.calculus.margin_width import largest_margin_difference
 from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
@@ -283,8 +282,7 @@ class Analysis:
         replace = adjacency == "replace-one"
         sensitivity = self.replacement_bound if replace else self.gradient_bound
         apart = beta * sensitivity + self.log_det(moduli)[0]
-        joints = self._joints
-        if all(bound is None for bound in joints):
+        if all(loss.joint is None for loss in self.losses):
             return apart, "suprema of gradient and curvature apart"
         other = beta * self.gradient_bound if replace else 0.0
         joint = 0.0
@@ -292,33 +290,22 @@ class Analysis:
         curved = self._log_dets()(mu)
         # The largest counts: what is no larger than a bound found before needs no sharper one.
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
-            loss, bound, key = self.losses[k], joints[k], self._joint_keys[k]
+            loss, key = self.losses[k], self._joints[k]
             separate = together = beta * loss.gradient_bound + float(curved[k])
-            if bound is not None:
+            if loss.joint is not None:
                 if key not in known:
-                    known[key] = bound.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK))
+                    known[key] = loss.joint.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK))
                 together = min(separate, known[key])
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "suprema of gradient and curvature apart"
-        names = sorted({bound.name for bound in joints if bound is not None})
+        names = sorted({loss.joint.name for loss in self.losses if loss.joint is not None})
         return joint, "; ".join(names)
 
     @cached_property
-    def curves(self) -> tuple[MarginCurve | None, ...]:
-        """Slope and curvature along the margin, of losses that have one and no shape of their own."""
-        seen: dict[Hashable, Array | None] = {}
-        return tuple(None if loss.joint else margin_curve(self, k, seen) for k, loss in enumerate(self.losses))
-
-    @cached_property
-    def _joints(self) -> list[Joint | None]:
-        """Bounds of gradient and curvature together."""
-        return [loss.joint or curve for loss, curve in zip(self.losses, self.curves, strict=True)]
-
-    @cached_property
-    def _joint_keys(self) -> list[Hashable]:
+    def _joints(self) -> list[Hashable]:
         """For each loss, what those with equal joint bounds share."""
-        return [None if bound is None else bound.signature(self.symmetry) for bound in self._joints]
+        return [None if loss.joint is None else loss.joint.signature(self.symmetry) for loss in self.losses]
 
     @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:

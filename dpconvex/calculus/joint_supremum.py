@@ -17,11 +17,11 @@ from scipy.optimize import minimize_scalar
 from dpconvex.calculus.curvature import mixed_piece, trace_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed
+from dpconvex.calculus.norm_angles import stretches
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
 from dpconvex.core.ranks import numerical_rank
-from dpconvex.noise.caps import stretches
 
 __all__ = ["Joint", "NormJoint", "joint_form"]
 
@@ -170,7 +170,9 @@ class NormJoint(Joint):
 
     def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Take the larger gradient and the larger curvature of each stretch of angles."""
-        steepness, curvature = stretches(self.scale * self.radius / mu * self.radius / self.floor, self.across, self.along)
+        steepness, curvature = stretches(
+            self.scale * self.radius / mu * self.radius / self.floor, self.across, self.along
+        )
         return float((beta * self.scale * self.radius * steepness + curvature).max())
 
 
@@ -196,7 +198,9 @@ def norm_form(term: Term, scale: float, floor: float, gram: Gram) -> NormJoint |
     moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
     if not len(moving):
         return None
-    radius = gram.steepest(moving) + gram.term_slack([Term(moving, True, None if term.mass is None else term.mass / scale)])
+    radius = gram.steepest(moving) + gram.term_slack(
+        [Term(moving, True, None if term.mass is None else term.mass / scale)]
+    )
     rank = numerical_rank(moving)
     across, along = (rank - 1, 1) if rank == len(moving) else (rank, 0)
     return NormJoint("joint supremum of gradient and curvature (norm)", radius * SLACK, scale, floor, across, along)

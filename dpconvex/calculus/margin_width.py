@@ -29,7 +29,7 @@ from dpconvex.errors import DPConvexError
 if TYPE_CHECKING:
     from dpconvex.calculus.analysis import Analysis
 
-__all__ = ["Slopes", "Tracer", "largest_margin_difference", "margin_width", "single_row", "slope_range"]
+__all__ = ["Slopes", "largest_margin_difference", "margin_width"]
 
 Array = NDArray[np.float64]
 Ends = tuple[float, float] | None
@@ -242,13 +242,8 @@ class Tracer:
             known[leaf] = leaf.shape, factor.tobytes(), low.tobytes(), high.tobytes(), ranges
         self.alike = outline(self.loss, known)
 
-    def between(self, start: float, end: float) -> Ends:
+    def between(self, start: float, end: float) -> tuple[float, float] | None:
         """Bound the derivative by the margin from one margin to another; None if none of them occurs."""
-        scalar = self.scalar(start, end)
-        return None if scalar is None else slope_range(scalar)
-
-    def scalar(self, start: float, end: float) -> Scalar | None:
-        """Return what the rules say of the loss from one margin to another; None if none of them occurs."""
         stretch, empty = Interval(start, end), False
 
         def reach(polynomial: Polynomial, rows: Array) -> list[Interval]:
@@ -263,17 +258,14 @@ class Tracer:
             return found
 
         (scalar,), _ = Walker(self.analysis.form.expander, self.rows, reach, constants=self.constants).walk(self.loss)
-        return None if empty else scalar
-
-
-def slope_range(scalar: Scalar) -> tuple[float, float]:
-    """Bound the derivative of a traced loss by its margin."""
-    low = high = room = 0.0
-    for term in scalar.terms:
-        size = float(np.linalg.norm(term.rows))
-        ends = (-size, size) if term.ball else (float(term.rows.min()), float(term.rows.max()))
-        low, high, room = low + ends[0], high + ends[1], room + ROUNDING * max(map(abs, ends))
-    return low - room, high + room
+        if empty:
+            return None
+        low = high = room = 0.0
+        for term in scalar.terms:
+            size = float(np.linalg.norm(term.rows))
+            ends = (-size, size) if term.ball else (float(term.rows.min()), float(term.rows.max()))
+            low, high, room = low + ends[0], high + ends[1], room + ROUNDING * max(map(abs, ends))
+        return low - room, high + room
 
 
 def outline(node: Expression, known: dict[Expression, Hashable]) -> Hashable:

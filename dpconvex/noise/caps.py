@@ -6,35 +6,18 @@ The gradient is short where the norm is mostly the constant, and there is all of
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaincc, gammainccinv
 
-__all__ = ["cap_delta", "stretches"]
+from dpconvex.calculus.norm_angles import stretches
 
-Array = NDArray[np.float64]
+__all__ = ["cap_delta"]
 
-# Stretches of the angle, and cells of the norm of the noise.
-ANGLES, CELLS = 600, 1200
+# Cells of the norm of the noise.
+CELLS = 1200
 # Where the tail is cut, as a fraction of the mass that is left; all of the rest is counted.
 TAIL = 1e-9
-
-
-@lru_cache(maxsize=1)
-def angles() -> tuple[Array, Array]:
-    """Return the largest sine and the largest cosine of each stretch of angles from 0 to a right angle."""
-    ends = np.linspace(0.0, math.pi / 2, ANGLES + 1)
-    sine = np.sin(ends[1:]) * (1 + 1e-15)
-    sine[-1] = 1.0
-    return sine, np.cos(ends[:-1]) * (1 + 1e-15)
-
-
-def stretches(ratio: float, across: float, along: float) -> tuple[Array, Array]:
-    """Return bounds of the gradient's length, at most 1, and of ``log det(I + H/mu)``, on each stretch of angles."""
-    sine, cosine = angles()
-    return sine, across * np.log1p(ratio * cosine) + along * np.log1p(ratio * cosine**3)
 
 
 def cap_delta(
