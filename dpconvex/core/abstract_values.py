@@ -130,8 +130,8 @@ class Scalar:
         If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
         bound on the multiple.
     floor : tuple or None
-        (scale, c) if this is ``scale * ||(c', m)||``, up to a constant, with m affine, and with a c' of norm c > 0 at least that does
-        not depend on the parameters.
+        (scale, c) if this is ``scale * ||(c', m)||``, up to a constant, with m affine, and with a c' of norm c > 0 at least that
+        does not depend on the parameters.
     behind : Scalar or None
         The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
     together : (Together, int) or None
