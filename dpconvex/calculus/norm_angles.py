@@ -17,7 +17,7 @@ __all__ = ["stretches"]
 Array = NDArray[np.float64]
 
 # Stretches of the angle.
-ANGLES = 600
+ANGLES = 400
 
 
 @lru_cache(maxsize=1)
