@@ -94,10 +94,14 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     return min(total * (1 + 1e-9), 1.0)
 
 
-def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0) -> float:
-    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters."""
+@lru_cache(maxsize=64)
+def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0, behind: float = 0.0) -> float:
+    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
+
+    With `behind`, it takes the place of a record whose gradient is a vector no longer than that.
+    """
     s, curve, bend = slopes(ratio, high)
-    slope = s * shift
+    slope = s * shift + behind
     base = slope**2 / 2 + curve
     if (slope * -LIMIT + base).max() > epsilon:
         return 1.0
