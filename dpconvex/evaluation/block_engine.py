@@ -375,7 +375,7 @@ class BlockEngine:
         start = 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
-                gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
+                gradient[:, share.rows[start:end]] = label.back @ part[:, start:end]
             start = end
         return gradient
 

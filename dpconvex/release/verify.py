@@ -136,11 +136,11 @@ def verify(
 
 
 class Proved(NamedTuple):
-    """A certificate, and what it is for."""
+    """A certificate, and what it is for; of records that are whitened first, what both stages are."""
 
     certificate: Certificate
     mechanism: Mechanism
-    whitening: PrivateWhitening | None
+    stages: Stages | None = None
 
 
 def proved(
@@ -172,7 +172,7 @@ def proved(
             )
         certificate = verify_statistics(template, privacy, int(size), chosen, cover)
         chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, first)
+        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen)
     try:
         analysis = analyse(template, chosen)
         if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
@@ -182,23 +182,25 @@ def proved(
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             certificate = verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
-            return Proved(certificate, chosen, first)
+            return Proved(certificate, chosen)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
+    stages = None
     try:
         with computable(privacy):
             if first is None:
                 certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
             else:
-                certificate = planned(first, cover, chosen, analysis, privacy, int(size)).whole()
+                stages = planned(first, cover, chosen, analysis, privacy, int(size))
+                certificate = stages.whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
     chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, first)
+    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, stages)
 
 
 def reasons(
