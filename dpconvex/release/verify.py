@@ -68,7 +68,7 @@ def replaced(template: Template) -> Analysis | None:
 def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
     unbounded = None if reason is None else DPConvexError(why)
-    form, obstacle = read(template, convex=unbounded is None)
+    form, obstacle = read(template) if unbounded is None else read(template, False)  # remembered by its arguments
     found = Analysis(form, unbounded=unbounded)
     found.obstacle = obstacle
     return found
