@@ -24,6 +24,7 @@ from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtr
 
 __all__ = [
     "chi_delta",
+    "delta_of_shift",
     "gaussian_delta",
     "gaussian_sigma",
     "logistic_delta",

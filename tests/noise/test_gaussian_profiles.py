@@ -11,6 +11,7 @@ from scipy import integrate, stats
 
 from dpconvex.noise.gaussian_profiles import (
     chi_delta,
+    delta_of_shift,
     gaussian_delta,
     gaussian_sigma,
     logistic_delta,
@@ -35,6 +36,14 @@ def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon: float, a: float
     exact = hockey_stick(epsilon, a)
     found = float(gaussian_delta(epsilon, a))
     assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-7) + 1e-18
+
+
+def test_the_profile_of_one_shift_is_the_same() -> None:
+    shifts = (*np.geomspace(1e-6, 1e3, 40), 0.0, -1.0)
+    for epsilon in (-3.0, -0.1, 0.0, 1e-9, 0.3, 1.0, 30.0, 700.0):
+        expected = [float(gaussian_delta(epsilon, shift)) for shift in shifts]
+        found = [delta_of_shift(epsilon, float(shift)) for shift in shifts]
+        assert found == pytest.approx(expected, rel=1e-14, abs=0)
 
 
 def test_extreme_numbers_do_no_harm() -> None:
