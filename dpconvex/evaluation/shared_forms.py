@@ -77,7 +77,7 @@ class Label:
 
     @cached_property
     def back(self) -> Any:
-        """From slopes by the leaves to slopes by the forms, shape (forms, entries); turned once, which takes longer than to use it."""
+        """From slopes by the leaves to slopes by the forms, shape (forms, entries); to turn it takes longer than to use it."""
         return sp.csr_array(self.combine.T) if sp.issparse(self.combine) else self.combine.T
 
     @cached_property
