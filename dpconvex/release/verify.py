@@ -25,7 +25,7 @@ from dpconvex.mechanisms.recipe import Whitened, prepared, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
+__all__ = ["Proved", "analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
