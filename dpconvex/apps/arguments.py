@@ -92,7 +92,7 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
 
 def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
     """Add the arguments that declare a table."""
-    sub.add_argument("data", help="CSV file with a header line, or Parquet file")
+    sub.add_argument("data", help="CSV file with a header line, Parquet file, or folder of Parquet files")
     sub.add_argument("--config", metavar="FILE", help=f"TOML file with any of: {', '.join(allowed)}")
     table = sub.add_argument_group("what is publicly known about the table (never read off the data)")
     table.add_argument("--schema", metavar="FILE", help="TOML file that declares columns of every kind")

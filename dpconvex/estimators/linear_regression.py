@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged
@@ -96,7 +96,7 @@ class LinearRegression(PrivateRegressor):
         """Standard error of `intercept_`; 0 where none is fitted."""
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 
         Parameters

@@ -126,18 +126,14 @@ class PartitionEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        own = None if chosen is None else [(part,) for part in self._split(chosen)]
+        own = None if chosen is None else [(part,) for part in self.batch.split(chosen)]
         found = self._total("clipped_gradient", theta, clip, own=own)
         return np.zeros(self.dim) if found is None else np.asarray(found)
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
         values = np.empty(self.batch.size)
-        places = self._split(np.arange(self.batch.size))
+        places = self.batch.split(np.arange(self.batch.size))
         for number, found in self.batch.each(summed, self._program, "record_values", (theta,)):
             values[places[number]] = found
         return values
-
-    def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Cut what has an entry for each record as the records are cut."""
-        return np.split(values, np.cumsum(self.batch.sizes)[:-1])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import TemplateError
+from dpconvex.language.columns import chosen
 
 __all__ = ["Batch", "PartitionedBatch", "Place"]
 
@@ -52,6 +53,11 @@ class Batch:
         """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
 
+    def chosen(self, rows: NDArray[np.bool_]) -> Batch:
+        """Return some of the records; `rows` has an entry for each, shape (n,)."""
+        index = np.flatnonzero(rows)
+        return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
+
 
 def shared(column: Any) -> Any:
     """Return a column of the same records as an object of its own."""
@@ -61,6 +67,11 @@ def shared(column: Any) -> Any:
         parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
         return sp.csr_array(parts, shape=column.shape)
     return copy(column)  # its gate and its source are the same
+
+
+def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
+    """Return the chosen records of a partition."""
+    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
 
 
 class Place(Protocol):
@@ -76,8 +87,15 @@ class Place(Protocol):
         """Call ``function(batch, shared, *own)`` with each of some partitions; in any order."""
         ...
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
-        """Return partitions whose records a function makes of those of others."""
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
+        """Return partitions with so many records, which a function makes of those of others."""
         ...
 
 
@@ -150,8 +168,23 @@ class PartitionedBatch(Batch):
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         """Return partitions with records that a function of a batch and a value makes of these, one of each."""
-        parts = self.place.mapped(function, self.place.share(value), self.parts)
-        return PartitionedBatch.of(parts, self.sizes, self.place)
+        return self._mapped(function, value, [()] * len(self.parts), self.sizes)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
+        """Return the chosen records, where they are."""
+        own = self.split(rows)
+        sizes = [int(part.sum()) for part in own]
+        return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], sizes)
+
+    def _mapped(
+        self, function: Callable[..., Batch], value: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
+    ) -> PartitionedBatch:
+        parts = self.place.mapped(function, self.place.share(value), self.parts, own, sizes)
+        return PartitionedBatch.of(parts, sizes, self.place)
+
+    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Cut what has an entry for each record as the records are cut."""
+        return np.split(values, np.cumsum(self.sizes)[:-1])
 
     @classmethod
     def of(cls, parts: Sequence[Any], sizes: Sequence[int], place: Place) -> PartitionedBatch:

@@ -17,7 +17,7 @@ from dpconvex.core.packing import packed, unpacked
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
 from dpconvex.language.dask_sources import Lazy
-from dpconvex.language.places import Check, count, unchanged, unreadable, within
+from dpconvex.language.places import Check, unchanged, unreadable, within
 
 __all__ = ["Workers", "workers"]
 
@@ -79,9 +79,9 @@ def sendable(error: Exception) -> Exception:
     return error
 
 
-def counted(source: Any, number: int) -> int:
-    """Return the number of records of a partition."""
-    return int(within(number, count, source))
+def answered(source: Any, function: Callable[[Any], int], number: int) -> int:
+    """Ask a partition for a number."""
+    return int(within(number, function, source))
 
 
 def checked(source: Any, check: Shared, number: int) -> Batch:
@@ -106,12 +106,10 @@ class Workers:
     def __init__(self, client: Any) -> None:
         self.client = client
 
-    def counts(self, sources: Sequence[Any]) -> list[int]:
-        """See `Place`."""
-        return [
-            int(found)
-            for _, found in self._results([self._task(counted, source, k) for k, source in enumerate(sources)])
-        ]
+    def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
+        """Return a number for each partition, which a function reads."""
+        tasks = [self._task(answered, source, function, k) for k, source in enumerate(sources)]
+        return [int(found) for _, found in self._results(tasks)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""
@@ -134,14 +132,24 @@ class Workers:
         tasks = [self._task(applied, parts[k][0], function, shared, *parts[k][1:], own[k]) for k in numbers]
         yield from self._results(tasks, numbers)
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
         """See `Place`."""
-        made = [self._delayed(applied, part, function, shared, *rest, ()) for part, *rest in parts]
+        made = [
+            self._delayed(applied, part, function, shared, *rest, given)
+            for (part, *rest), given in zip(parts, own, strict=True)
+        ]
         futures = [
             self._sent(self.client.compute, new, retries=RETRIES) if is_future(old[0]) else new
             for new, old in zip(made, parts, strict=True)
         ]
-        return [(new, *old[1:]) for new, old in zip(futures, parts, strict=True)]
+        return [(new, old[1], size) for new, old, size in zip(futures, parts, sizes, strict=True)]
 
     def _delayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return a task that is not started yet."""

@@ -320,7 +320,7 @@ def check_place(data: Any, solver: Any) -> None:
     from dpconvex.solvers.first_order import FirstOrder, Warm
 
     if type(solver) not in (FirstOrder, Warm):
-        in_one_place(f"the backend {type(solver).__name__}", data)
+        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

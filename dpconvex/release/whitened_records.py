@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import Stored
+from dpconvex.language.columns import Stored, Turned
 from dpconvex.language.record import Checked, Record
 from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
@@ -49,32 +48,8 @@ def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
     """Return the records of a partition, whitened: block by block, whenever they are read, if they are not in memory."""
     record, whitening = made
     column, domain = batch.fields[whitening.field], record.continuous[whitening.field]
-    turned: Any = Stored(Turned(column, whitening), Gate(whitening.field, domain, False))
+    turned: Any = Stored(Turned(column, whitening, tuple(column.shape)), Gate(whitening.field, domain, False))
     if isinstance(column, np.ndarray) or sp.issparse(column):
         with one_blas_thread():
             turned = check_column(whitening.field, domain, whitening(column), False)
     return Batch({**batch.fields, whitening.field: turned}, batch.group)
-
-
-@dataclass(frozen=True, eq=False)
-class Turned:
-    """A column of whitened records that are made of those that are read."""
-
-    column: Any
-    whitening: Whitening
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the whitened records."""
-        return np.dtype(float)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape (n, d)."""
-        return tuple(self.column.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> NDArray[np.float64]:
-        return self.whitening(self.column[rows])
