@@ -133,13 +133,13 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
 
 
 def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
-    """Return the option for a word or a truth value; mixtures take none."""
+    """Return the option for a word or a truth value; mixtures take none of their own."""
     found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
     if found is None and word is not None:
         raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
-    if found is None or (share and found in (False, "auto")):
+    if found is None or (share and found == "auto"):
         return {}
-    if share:
+    if share and found is not False:
         raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
     return {"whitening": found}
 

@@ -235,7 +235,7 @@ _APART: ContextVar[bool] = ContextVar("apart", default=False)
 # at once, no record is one of few that are left over.
 LANES = 64
 # So many records are multiplied at a time where their scalars lie side by side, and fewer forms one by one.
-TURNED, FEW_FORMS = 256, 4
+TURNED, FEW_FORMS = 1024, 4
 
 
 def apart() -> bool:

@@ -71,10 +71,8 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         clustering = self._clustering()
         if clustering is None:
             return super().certificate(features, size)
-        self._whitening()
-        return verify_mixture(
-            self.template(features), self.privacy(), size, self.mechanism, clustering=clustering, share=self.share
-        )
+        options: dict[str, Any] = {"clustering": clustering, "share": self.share, "whitening": self._whitening()}
+        return verify_mixture(self.template(features), self.privacy(), size, self.mechanism, **options)
 
     def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
         """Fit privately.
@@ -98,7 +96,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             raise TemplateError(
                 f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
-        self._whitening()
+        whitening = self._whitening()
         data = self._data(X, y)
         if clustering is None:
             in_one_place(
@@ -106,7 +104,7 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             )
             self._keep(self._fitted(solve, {**data, "m": m}))
             return self
-        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share)
+        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share, whitening=whitening)
         self._keep(mixture.release)
         self.components_ = mixture.components
         return self

@@ -69,6 +69,7 @@ class BlockEngine:
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self.work, self.steady = 0.0, steady
+        self._turned = form.map.T
         self._moments: Array | None = None  # the second moments of the monomials, once somebody has asked for them
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
@@ -112,7 +113,7 @@ class BlockEngine:
             if affine is not None:
                 found.append(Share(kind, None, (len(group),), self.step, affine))
                 continue
-            if kind.scale is not None and len(self.kinds) == 1:
+            if kind.together and len(self.kinds) == 1:
                 found.append(Share(kind, None, (len(group),), self.step))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
@@ -145,7 +146,7 @@ class BlockEngine:
         for value, part in self._each(function, alone=fetching):
             total += value
             slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
+        return total, np.asarray(self._turned @ slope.value.ravel())
 
     def _each(self, function: Callable[[int, Block, Indices, list[Share]], T], alone: bool = False) -> Iterator[T]:
         """Yield a function of blocks, in their order; by one thread alone or as many as there are."""
@@ -321,9 +322,12 @@ class BlockEngine:
         if share.affine is not None:
             return np.stack(self._affine(share.affine, kind, forms, block, offset))
         if share.rows is None:
-            assert kind.scale is not None
             assert kind.shift is not None
-            leaves = forms * self._table(kind, kind.scale, group)
+            if kind.scale is not None:
+                leaves = forms * self._table(kind, kind.scale, group)
+            else:
+                assert kind.spread is not None
+                leaves = kind.spread.leaves(forms, kind.place[group])
             if offset and kind.shift.any():
                 leaves += self._table(kind, kind.shift, group)
             return leaves
@@ -370,12 +374,15 @@ class BlockEngine:
         if share.affine is not None:
             return np.asarray(sum(a.scale * row for a, row in zip(share.affine, part, strict=True)))[None]
         if share.rows is None:
-            assert share.kind.scale is not None
-            return part * self._table(share.kind, share.kind.scale, group)
+            kind = share.kind
+            if kind.scale is not None:
+                return part * self._table(kind, kind.scale, group)
+            assert kind.spread is not None
+            return kind.spread.slopes(part, kind.place[group])
         start = 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
-                gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
+                gradient[:, share.rows[start:end]] = label.back @ part[:, start:end]
             start = end
         return gradient
 

@@ -28,10 +28,10 @@ from dpconvex.language.record import Batch, Checked, Record, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -39,7 +39,7 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import check_place, public_size, resolved, solve
 from dpconvex.release.verify import check_solvable, verify
 
-__all__ = ["Mixture", "solve_mixture", "verify_mixture"]
+__all__ = ["Mixture", "fit_of_mixture", "solve_mixture", "verify_mixture"]
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -81,6 +81,7 @@ def verify_mixture(
     features: str = "x",
     group: str | None = "y",
     component: str = "m",
+    whitening: Whitened = None,
 ) -> Certificate:
     """Prove private what `solve_mixture` does, without data; parameters as there.
 
@@ -95,7 +96,7 @@ def verify_mixture(
         As for `verify`.
     """
     labelling = Labelling(clustering, share, features, group, component)
-    return Plan(template, privacy, labelling).certify(size, mechanism, cover)
+    return Plan(template, privacy, labelling).certify(size, mechanism, cover, whitening)
 
 
 def solve_mixture(
@@ -116,6 +117,7 @@ def solve_mixture(
     label: str = "solve_mixture",
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: Whitened = None,
 ) -> Mixture:
     """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one promise.
 
@@ -138,6 +140,8 @@ def solve_mixture(
         The fields that are clustered, that hold the class (None for none) and that get the component.
     seed : int, optional
         For tests; the outcome is then not private.
+    whitening : PrivateWhitening, bool or "auto", optional
+        Of the fit, as for `solve`; components are learnt from original records.
 
     Returns
     -------
@@ -163,10 +167,9 @@ def solve_mixture(
     """
     data = partitions_of(data) or data  # type: ignore[assignment]
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
-    mechanism = mechanism or Automatic()
     public = public_size(template, data, privacy, size)
-    certificate = plan.certify(public, mechanism, cover)  # raises before anything is paid
-    check_solvable(template)
+    certificate = plan.certify(public, mechanism, cover, whitening)  # raises before anything is paid
+    check_solvable(template, mechanism)
     check_clip(clip)
     solver = resolved(backend)
     check_place(data, solver)
@@ -189,10 +192,16 @@ def solve_mixture(
         clip=clip,
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
+        whitening=whitening,
     )
     assert isinstance(fit.certificate, Certificate)
     release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
     return Mixture(components, release, release.spent)
+
+
+def fit_of_mixture(template: Template, privacy: Privacy, share: float) -> Privacy:
+    """Return what the fit of a mixture may promise, if its clustering and fields are the default ones."""
+    return Plan(template, privacy, Labelling(None, share, "x", "y", "m")).rest
 
 
 @dataclass(frozen=True)
@@ -247,9 +256,9 @@ class Plan:
             self.rest = privacy.minus(self.part)
             self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
 
-    def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
+    def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None, whitening: Whitened) -> Certificate:
         """Return the certificate of the whole, without data."""
-        return self.whole(verify(self.template, self.rest, size, mechanism or Automatic(), cover))
+        return self.whole(verify(self.template, self.rest, size, mechanism, cover, whitening=whitening))
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the whole, from that of the fit."""

@@ -33,10 +33,10 @@ from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.calibration import Shared, cheapest, shared
+from dpconvex.release.calibration import Shared, plan_of, shared
 from dpconvex.release.release import Release
-from dpconvex.release.solve import check_place, public_size, resolved, run_certified, solve
-from dpconvex.release.verify import check_solvable, verify
+from dpconvex.release.solve import check_place, public_size, resolved, run_certified, run_whitened, solve
+from dpconvex.release.verify import Proved, check_solvable, proved, verify
 
 __all__ = ["Tuning", "tune"]
 
@@ -96,6 +96,7 @@ def tune(
     privacy : Privacy
         The promise of the whole.
     mechanism : Mechanism, optional
+        By default as for `solve`; with ``split=False`` as for `calibrate`.
     backend : str or object, optional
     selection : {"permute-and-flip", "exponential"}
     split : bool
@@ -113,7 +114,7 @@ def tune(
     seed : int, optional
         For tests; the outcome is then not private.
     whitening : PrivateWhitening, bool or "auto", optional
-        As for `solve`: each fit whitens by its own part of the data.  Not for ``split=False``.
+        As for `solve`: each fit whitens by a noisy second moment of its own, of its part of the data.
     workers : int or executor, optional
         As for `sweep`: so many candidates are fitted at a time.
 
@@ -146,12 +147,8 @@ def tune(
     check_partitions("tune", named, data, solver, workers)
     source = NoiseSource(seed)
     if not split:
-        if whitening not in (None, False):
-            raise TemplateError(
-                "tune: fits on all of the data are not whitened; leave split at True, or whitening out."
-            )
         public = public_size(next(iter(named.values())), data, privacy, size)
-        plan = composed(named, privacy, public, mechanism)
+        plan = composed(named, privacy, public, mechanism, whitening)
         return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget, workers)
     rng = source.rng
     columns: Any = data if in_partitions(data) else {name: whole(name, column) for name, column in data.items()}
@@ -192,6 +189,7 @@ class Composed:
     privacy: Privacy
     choice: Privacy
     shares: Shared
+    fits: tuple[Proved, ...]
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -222,19 +220,25 @@ class Composed:
 
 
 def composed(
-    named: Mapping[str, Template], privacy: Privacy, size: int, mechanism: Mechanism | None, share: float = CHOICE
+    named: Mapping[str, Template],
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None,
+    whitening: Whitened = None,
+    share: float = CHOICE,
 ) -> Composed:
     """Share a promise between fits on all of the data and a pure choice, without any data."""
     choice = Privacy(share * privacy.epsilon, 0.0, privacy.adjacency)
 
     def planned(chosen: Mechanism | None) -> Shared:
         def certify(each: Privacy) -> list[Certificate]:
-            return [verify(template, each, size, chosen) for template in named.values()]
+            return [verify(template, each, size, chosen, whitening=whitening) for template in named.values()]
 
         return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
 
-    shares = planned(mechanism) if mechanism is not None else cheapest(planned, privacy, len(named))
-    return Composed(privacy, choice, shares)
+    shares = plan_of(planned, list(named.values()), privacy, size, len(named), mechanism, whitening)
+    fits = (proved(template, shares.each, size, shares.mechanism, None, whitening) for template in named.values())
+    return Composed(privacy, choice, shares, tuple(fits))
 
 
 def on_all(
@@ -250,20 +254,21 @@ def on_all(
     workers: Any = None,
 ) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
-    for template in named.values():
-        check_solvable(template)
+    for template, way in zip(named.values(), plan.fits, strict=True):
+        check_solvable(template, way.mechanism)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     checked_for = reading(named, data, clip)
-    fitter = plan.shares.mechanism
-    assert fitter is not None
 
-    def fit(template: Template, certificate: Certificate, own: NoiseSource, given: Any) -> tuple[Release, int]:
+    def fit(template: Template, way: Proved, own: NoiseSource, given: Any) -> tuple[Release, int]:
         checked = checked_for(template.record)
-        release = run_certified(template, checked, certificate, fitter, given, own, clip=clip)
+        if way.stages is None:
+            release = run_certified(template, checked, way.certificate, way.mechanism, given, own, clip=clip)
+        else:
+            release = run_whitened(template, checked, way.certificate, way.stages, way.mechanism, given, own, clip=clip)
         return release, count_mistakes(release, template.record, checked, *fields, plan.privacy.adjacency)
 
-    pairs = zip(named.values(), plan.shares.certificates, strict=True)
-    tasks = (partial(fit, template, certificate, source.next()) for template, certificate in pairs)
+    pairs = zip(named.values(), plan.fits, strict=True)
+    tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
     releases, wrong = zip(*fitted(tasks, workers, solver), strict=True)
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
     certificate = plan.certificates[chosen]

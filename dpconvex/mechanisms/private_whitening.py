@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Concentrated
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_real
-from dpconvex.core.bisection import bisect
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotPrivate, TemplateError
@@ -130,13 +130,16 @@ class PrivateWhitening:
             spent = cover.split(replace(privacy, epsilon=epsilon))[1]
             return level(*self._left(privacy, spent.epsilon, spent.delta))
 
-        def excess(epsilon: float) -> bool:
+        def excess(epsilon: float) -> float:
             rest = cover.split(replace(privacy, epsilon=epsilon))[0]
-            return level(rest.epsilon, rest.delta) ** 2 <= (1 - self.share) * whole(epsilon) ** 2
+            return level(rest.epsilon, rest.delta) ** 2 - (1 - self.share) * whole(epsilon) ** 2
 
-        most, _ = bisect(excess, 0.0, privacy.epsilon, 60)
-        if most <= 0:
+        # What the second stage may take; how exactly matters to the share alone, for the first one gets what is left.
+        least, most = 1e-9 * privacy.epsilon, privacy.epsilon
+        if not excess(least) < 0:
             return None
+        if excess(most) > 0:
+            most = float(brentq(excess, least, most, xtol=1e-12 * privacy.epsilon, rtol=1e-12))
         fit = second(replace(privacy, epsilon=most))
         own = gaussian_level(fit)
         if own is None or fit.cover is None:

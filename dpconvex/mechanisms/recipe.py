@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball
+from dpconvex.core.remembered import once
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
@@ -170,6 +171,7 @@ def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     return plenty(form, privacy, size) < ENOUGH
 
 
+@once
 def turns_freely(form: LossForm) -> bool:
     """Say whether parameters are free, and regularized by their length alone: other wishes are about original features."""
     found = quadratic(form.template.regularizer, form.space)

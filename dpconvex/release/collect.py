@@ -17,7 +17,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.solve import public_size
 from dpconvex.release.statistics import Statistics, release_statistics
-from dpconvex.release.verify import form_of, planned, proved
+from dpconvex.release.verify import form_of, proved
 from dpconvex.release.whitened_statistics import release_whitened_statistics
 
 __all__ = ["statistics"]
@@ -85,7 +85,7 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    certificate, _, first = proved(template, privacy, public, chosen, cover, whitening)
+    certificate, _, stages = proved(template, privacy, public, chosen, cover, whitening)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
@@ -96,7 +96,6 @@ def statistics(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
-    if first is None:
+    if stages is None:
         return release_statistics(form_of(template), batch, certificate, source)
-    stages = planned(first, cover, chosen, template, privacy, public)
     return release_whitened_statistics(form_of(template), batch, stages, certificate, source)

@@ -40,7 +40,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
-from dpconvex.release.verify import analyse, check_solvable, form_of, planned, proved
+from dpconvex.release.verify import analyse, check_solvable, form_of, proved
 from dpconvex.release.whitened_records import batch_moment, whitened_records
 from dpconvex.release.whitened_statistics import release_whitened_statistics
 from dpconvex.release.whitening import Whitening
@@ -117,7 +117,7 @@ def solve(
     """
     data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
-    certificate, chosen, first = proved(template, privacy, public, mechanism, cover, whitening)
+    certificate, chosen, stages = proved(template, privacy, public, mechanism, cover, whitening)
     check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
@@ -125,8 +125,7 @@ def solve(
     solver = resolved(backend)
     check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
-    if first is not None:  # planned again, as it was for the certificate
-        stages = planned(first, cover, chosen, template, privacy, public)
+    if stages is not None:
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
