@@ -128,7 +128,9 @@ class LinearRegression(PrivateRegressor):
 
     def _whitening(self) -> Whitened:
         if not self.fit_intercept:
-            return none_of(self, "standard errors need the weight of all records, which is released with an intercept alone")
+            return none_of(
+                self, "standard errors need the weight of all records, which is released with an intercept alone"
+            )
         return "auto" if self.whitening is None and self.mechanism is None else self.whitening
 
     def _constant(self) -> float:

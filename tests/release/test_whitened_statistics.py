@@ -55,7 +55,11 @@ def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
     data = table(spread=0.0)
     w, b = cp.Variable(4, name="w"), cp.Variable(name="b")
     picky = dp.Template(
-        linear().record, lambda x, y: cp.square(x @ w + b - y) / 2, 0.0, [w <= 0.5, cp.norm(w) <= 2], predict=lambda p, x: x
+        linear().record,
+        lambda x, y: cp.square(x @ w + b - y) / 2,
+        0.0,
+        [w <= 0.5, cp.norm(w) <= 2],
+        predict=lambda p, x: x,
     )
     found = dp.statistics(picky, data, WEAK, whitening=True)
     weights = np.minimum(1.0, found.whitening.weights(data["x"]))  # type: ignore[union-attr]
