@@ -136,17 +136,23 @@ class BatchedLoss:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
 
-    def gram(self, theta: Array) -> Gram | None:
+    def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
         """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
 
-        Every part of it is a sum over the records, or a mean.
+        Every part of it is a sum over the records, or a mean; of those with the same label, if that is asked for.
         """
-        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float))
+        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float), by_label)
 
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
         return np.inf if self._modelled is None else self._modelled.gram_passes
+
+    @property
+    def coefficients(self) -> int:
+        """How many coefficients the forms of the losses have, each multiplied once for a record in an evaluation; 0 without forms."""
+        form = None if self._modelled is None else self._modelled.form
+        return 0 if form is None else form.forms * len(form.monomials)
 
     @cached_property
     def _modelled(self) -> BlockEngine | PartitionEngine | None:

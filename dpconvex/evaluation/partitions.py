@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Tree
-from dpconvex.evaluation.gram import Gram, passes_of
+from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.threads import one_blas_thread
@@ -59,7 +59,7 @@ class Program:
         with one_blas_thread():
             found = getattr(self.loss(self.template, self.space, batch, steady=True), name)(*arguments)
         if isinstance(found, Gram):
-            return np.append(found.moments, batch.size * found.bend)
+            return found.sums()
         return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
@@ -110,14 +110,14 @@ class PartitionEngine:
         self._bent = found is not None
         return found
 
-    def gram(self, theta: Array) -> Gram | None:
+    def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
         """See `Gram`; None if a partition has none."""
-        found = self._total("gram", theta) if self.form is not None else None
+        found = self._total("gram", theta, by_label) if self.form is not None else None
         if found is None or self.form is None:
             return None
-        moments, bend = np.split(found, [len(self.form.monomials) ** 2])
-        shape, forms = (len(self.form.monomials),) * 2, self.form.forms
-        return Gram(bend.reshape(forms, forms) / self.batch.size, moments.reshape(shape), self.form.map, forms == 1)
+        form = self.form
+        groups = groups_of(len(form.labels), len(form.monomials), form.forms, by_label)
+        return Gram.of(found, groups, form.forms, form.map)
 
     @property
     def gram_passes(self) -> float:
