@@ -150,7 +150,7 @@ class BatchedLoss:
 
     @property
     def coefficients(self) -> int:
-        """How many coefficients the forms of the losses have, each multiplied once for a record in an evaluation; 0 without forms."""
+        """How many coefficients the forms of the losses have, each multiplied with every record in an evaluation; 0 without."""
         form = None if self._modelled is None else self._modelled.form
         return 0 if form is None else form.forms * len(form.monomials)
 

@@ -66,12 +66,12 @@ class Gram:
         return np.concatenate([(self.bend * self.counts[:, None, None]).ravel(), self.moments.ravel(), self.counts])
 
     @classmethod
-    def of(cls, sums: Array, groups: int, forms: int, map: sp.csr_array) -> Gram:
+    def of(cls, sums: Array, groups: int, forms: int, place: sp.csr_array) -> Gram:
         """Return the model with such sums."""
         bend, moments, counts = np.split(sums, [groups * forms**2, len(sums) - groups])
         bend = bend.reshape(groups, forms, forms) / np.maximum(counts, 1.0)[:, None, None]
-        size = map.shape[0] // forms
-        return cls(bend, moments.reshape(groups, size, size), counts, map, exact=forms == 1)
+        size = place.shape[0] // forms
+        return cls(bend, moments.reshape(groups, size, size), counts, place, exact=forms == 1)
 
     def matrix(self) -> Array:
         """Return the Hessian, shape (dim, dim)."""
@@ -89,7 +89,7 @@ class Gram:
         return np.tensordot(weights, self.bend, 1), self.moments.sum(axis=0)
 
     def grid(self) -> tuple[NDArray[np.int64], Array] | None:
-        """Return where each coordinate lies in a table with a row for each monomial, and the mean bend by columns; None if nowhere.
+        """Return where each coordinate lies in a table with a row for each monomial, and the mean bend by columns, or None.
 
         The coefficients of a monomial are combinations of coordinates that no other monomial has, the same ones for all: the
         weights of a class, one for each feature.  The Hessian is then a product of one matrix for rows and one for columns.

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.summation import Tree
 from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
@@ -23,21 +22,9 @@ from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
 
-__all__ = ["PartitionEngine", "Program", "added_up"]
+__all__ = ["PartitionEngine", "Program"]
 
 Array = NDArray[np.float64]
-
-
-def added_up(
-    batch: PartitionedBatch, function: Callable[..., Any], shared: Any, *arguments: Any, own: Any = None
-) -> Any:
-    """Add up what a function returns for each partition; None without records, or if it returns None for one."""
-    result, missing = Tree(batch.sizes), False
-    for number, part in batch.each(function, shared, *arguments, own=own):
-        missing = missing or part is None
-        if not missing:
-            result.add(number, part)
-    return None if missing else result.value
 
 
 class Program:
@@ -92,7 +79,7 @@ class PartitionEngine:
         self._bent = True
 
     def _total(self, name: str, *arguments: Any, own: Sequence[Any] | None = None) -> Any:
-        return added_up(self.batch, summed, self._program, name, arguments, own=own)
+        return self.batch.added_up(summed, self._program, name, arguments, own=own)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
