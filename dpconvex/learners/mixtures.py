@@ -164,7 +164,7 @@ def solve_mixture(
     certificate = plan.certify(public, mechanism, cover)  # raises before anything is paid
     check_solvable(template)
     check_clip(clip)
-    solver = resolved(backend)
+    solver = resolved(backend, template)
     source = NoiseSource(seed)
     if component in data:
         raise DomainError(

@@ -142,7 +142,7 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     check_workers(workers)
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
     source = NoiseSource(seed)
     if not split:
         if whitening not in (None, False):

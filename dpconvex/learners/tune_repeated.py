@@ -158,7 +158,7 @@ def tune_repeated(
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
     with computable(privacy):
         plans = {
             name: planned(template, privacy, chosen, public_size(template, data, privacy, size), mechanism, whitening)

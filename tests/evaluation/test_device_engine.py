@@ -161,3 +161,16 @@ def test_a_compensated_sum_of_what_overflows_is_infinite() -> None:
     for term in (1e308, 1e308, 1.0):
         total.add(term)
     assert total.value == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("memory", "block", "reason"),
+    [(10**5, 2**17, "two of them do not fit"), (10**5, 2**10, "two of them do not fit"), (2**60, 2**20, "and cpu has")],
+)
+def test_a_wrong_memory_limit_costs_nothing(memory: int, block: int, reason: str) -> None:
+    pytest.importorskip("jax")
+    budget, learner = dp.Budget(dp.Privacy(10.0)), dp.load("logistic_regression", features=60)
+    data = {"x": [[0.5] + [0.0] * 59] * 20, "y": [1, -1] * 10}
+    with dp.devices(memory=memory, block=block), pytest.raises(TemplateError, match=reason):
+        dp.solve(learner, data, dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
