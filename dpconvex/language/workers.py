@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from sys import getsizeof
@@ -21,7 +23,7 @@ from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
 from dpconvex.language.dask_sources import Lazy
 from dpconvex.language.places import Check, count, unchanged, unreadable, within
-from dpconvex.language.worker_groups import Kept, groups_of, neighbours
+from dpconvex.language.worker_groups import Group, Kept, groups_of, neighbours
 
 __all__ = ["Workers", "workers"]
 
@@ -113,18 +115,25 @@ def added_up(
     shared: Shared,
     asked: Sequence[tuple[int, int, Any]],
     pairs: dict[int, tuple[int, int]],
+    threads: int,
 ) -> dict[int, Any]:
     """Call a function with several partitions, and add up what can be; of what is None for any, return that alone."""
-    total = Tree.of(pairs)
-    for part, (number, size, own) in zip(parts, asked, strict=True):
+
+    def one(part: Outcome, question: tuple[int, int, Any]) -> Any:
+        number, size, own = question
         try:
-            found = applied(part, function, shared, number, size, own)
+            return applied(part, function, shared, number, size, own)
         except Exception as error:
             error.partition = number  # type: ignore[attr-defined]
             raise
-        if found is None:
-            return {number: None}
-        total.add(number, found)
+
+    total = Tree.of(pairs)
+    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+        found = pool.map(one, parts, asked) if pool else map(one, parts, asked)
+        for (number, _, _), part in zip(asked, found, strict=True):
+            if part is None:
+                return {number: None}
+            total.add(number, part)
     return total.waiting
 
 
@@ -133,7 +142,7 @@ class Workers:
 
     def __init__(self, client: Any) -> None:
         self.client = client
-        self._groups: tuple[list[Any], list[tuple[str, list[Kept]]]] = [], []
+        self._groups: tuple[list[Any], list[Group]] = [], []
 
     def counts(self, sources: Sequence[Any]) -> list[int]:
         """See `Place`."""
@@ -181,20 +190,21 @@ class Workers:
         own: Mapping[int, tuple[Any, ...]],
         tree: Tree,
     ) -> Iterator[tuple[int, Any]]:
-        """See `Place`: a task for each group of partitions that lie on one worker."""
+        """See `Place`: a task for each group of partitions that lie together."""
         if not all(is_future(part.future) for part in parts.values()):  # each is read for its own task
             yield from self.each(function, shared, parts, own)
             return
         tasks, first = [], []
-        for address, group in self._grouped(list(parts.values())):
-            asked = [(part.number, part.size, own[part.number]) for part in group]
-            futures, pairs = [part.future for part in group], tree.below([part.number for part in group])
-            tasks.append(self._started(added_up, futures, function, shared, asked, pairs, address=address))
-            first.append(group[0].number)
+        for group in self._grouped(list(parts.values())):
+            asked = [(part.number, part.size, own[part.number]) for part in group.parts]
+            futures, pairs = [part.future for part in group.parts], tree.below([part.number for part in group.parts])
+            given = futures, function, shared, asked, pairs, group.threads
+            tasks.append(self._started(added_up, *given, address=group.address))
+            first.append(group.parts[0].number)
         for _, found in self._results(tasks, first):
             yield from found.items()
 
-    def _grouped(self, parts: list[Kept]) -> list[tuple[str, list[Kept]]]:
+    def _grouped(self, parts: list[Kept]) -> list[Group]:
         """Return the groups of some partitions; once found they stay, because Dask brings a lost worker's together elsewhere."""
         futures = [part.future for part in parts]
         if self._groups[0] != futures:
