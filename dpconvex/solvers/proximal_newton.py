@@ -142,9 +142,14 @@ def by_models(composite: Composite, best: Iterate, tolerance: float, max_steps: 
 def stepped(composite: Composite, now: Iterate, hessian: Hessian, tolerance: float) -> Iterate | None:
     """Go towards the minimiser of a model as far as F decreases enough; None if it does not."""
     model = Model(composite, now.theta, now.value, now.gradient, hessian)
-    start = step(model, now.theta, now.value, now.gradient, model.curvature_ahead(now.theta, now.gradient))
+    if not np.isfinite(hessian.product(now.gradient)).all():
+        return None
     within = max(FRACTION * now.distance_bound, ENOUGH * tolerance)
-    move = quasi_newton(model, start, within, STEPS).theta - now.theta
+    try:
+        start = step(model, now.theta, now.value, now.gradient, model.curvature_ahead(now.theta, now.gradient))
+        move = quasi_newton(model, start, within, STEPS).theta - now.theta
+    except np.linalg.LinAlgError:  # far from all that is of any use
+        return None
     height = now.value + composite.separable(now.theta)
     slope = float(now.gradient @ move) + composite.separable(now.theta + move) - composite.separable(now.theta)
     length = 1.0
