@@ -28,6 +28,8 @@ Product = Callable[[Array], Array]
 # A pass over the records multiplies the forms' coefficients of each with its monomials.  From so many products on, some tens of
 # steps on a model take less time than a pass.
 WORK = 2**25
+# A model that takes as long as more evaluations is not made.
+LONGEST = 20.0
 # Pairs that correct a model, and steps after which second moments are weighted anew.
 PAIRS = 40
 RENEWED = (0, 3, 8)
@@ -45,7 +47,7 @@ def pays(composite: Composite) -> bool:
     """Say whether passes take so much longer than steps on a model that fewer of them are worth many of these."""
     problem = composite.problem
     coefficients = problem.loss.coefficients
-    return coefficients * problem.batch.size >= WORK and np.isfinite(problem.loss.gram_passes)
+    return coefficients * problem.batch.size >= WORK and problem.loss.gram_passes <= LONGEST
 
 
 class Hessian:

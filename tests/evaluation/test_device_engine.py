@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -174,3 +175,14 @@ def test_a_wrong_memory_limit_costs_nothing(memory: int, block: int, reason: str
     with dp.devices(memory=memory, block=block), pytest.raises(TemplateError, match=reason):
         dp.solve(learner, data, dp.Privacy(1.0), budget=budget)
     assert not budget.entries
+
+
+def test_the_model_of_the_hessian_is_that_of_blocks() -> None:
+    pytest.importorskip("jax")
+    learner = dp.load("softmax_regression", features=3, classes=3, regularization=0.1)
+    space, batch = Space(learner.variables), learner.record.sample(200, np.random.default_rng(0))
+    theta = np.random.default_rng(1).normal(size=space.dim)
+    device, blocks = (BatchedLoss(learner, space, batch, engine).gram(theta, True) for engine in ("device", "blocks"))
+    assert device is not None
+    assert blocks is not None
+    assert (device.sums() == blocks.sums()).all()
