@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import public_data
-from benchmarks.utility import r_tables
 from benchmarks.levels import ADULT_LEVELS
+from benchmarks.utility import r_tables
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DomainError
 

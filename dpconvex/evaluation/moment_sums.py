@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.polynomial import numbered_rows
-from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
@@ -28,7 +27,7 @@ WEIGHTS, WEIGHT = " weights", -2
 def moment_sums(moments: Moments, batch: Batch) -> Array:
     """Return the sums over all records, shape (moments,)."""
     if isinstance(batch, PartitionedBatch):
-        found = added_up(batch, moments_of, batch.place.share(moments))
+        found = batch.added_up(moments_of, batch.place.share(moments))
         return np.zeros(moments.count) if found is None else np.asarray(found)
     adders = [Adder(kind) for kind in moments.kinds]
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.read_only import frozen
+from dpconvex.core.summation import Tree
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import chosen
 
@@ -44,6 +46,10 @@ class Batch:
         """Return a batch of its own of the same records: what nobody can write to is shared."""
         return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
 
+    def __sizeof__(self) -> int:
+        """Bytes in memory, which decide where Dask moves what."""
+        return self.group.nbytes + sum(map(bytes_of, self.fields.values()))
+
     @property
     def size(self) -> int:
         """Number of records."""
@@ -74,6 +80,13 @@ def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
     return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
 
 
+def bytes_of(column: Any) -> int:
+    """Return how many bytes of a column are in memory."""
+    if sp.issparse(column):
+        return int(column.data.nbytes + column.indices.nbytes + column.indptr.nbytes)
+    return column.nbytes if isinstance(column, np.ndarray) else getsizeof(column)
+
+
 class Place(Protocol):
     """Where partitions lie."""
 
@@ -85,6 +98,20 @@ class Place(Protocol):
         self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         """Call ``function(batch, shared, *own)`` with each of some partitions; in any order."""
+        ...
+
+    def sums(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        parts: Mapping[int, Any],
+        own: Mapping[int, tuple[Any, ...]],
+        tree: Tree,
+    ) -> Iterator[tuple[int, Any]]:
+        """Do what `each` does, and add up results that lie together as the tree does; yields its nodes, and their sums.
+
+        What is None for any partition is None.
+        """
         ...
 
     def mapped(
@@ -143,6 +170,10 @@ class PartitionedBatch(Batch):
     sizes: tuple[int, ...]
     place: Place
 
+    def __sizeof__(self) -> int:
+        """Bytes of what stands for the records here."""
+        return getsizeof(self.parts)
+
     def __repr__(self) -> str:
         return f"<{len(self.parts)} partitions of {self.size} records>"
 
@@ -162,9 +193,25 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
+        return self.place.each(function, shared, *self._asked(arguments, own))
+
+    def added_up(
+        self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
+    ) -> Any:
+        """Add up what a function returns for each partition; None without records, or if it returns None for one."""
+        tree, missing = Tree(self.sizes), False
+        for node, part in self.place.sums(function, shared, *self._asked(arguments, own), tree):
+            missing = missing or part is None
+            if not missing:
+                tree.add(node, part)
+        return None if missing else tree.value
+
+    def _asked(
+        self, arguments: tuple[Any, ...], own: Sequence[Any] | None
+    ) -> tuple[dict[int, Any], dict[int, tuple[Any, ...]]]:
+        """Return the partitions with records, and the arguments of each."""
         parts = {k: part for k, part in enumerate(self.parts) if self.sizes[k]}
-        given = {k: arguments if own is None else (*arguments, own[k]) for k in parts}
-        return self.place.each(function, shared, parts, given)
+        return parts, {k: arguments if own is None else (*arguments, own[k]) for k in parts}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         """Return partitions with records that a function of a batch and a value makes of these, one of each."""

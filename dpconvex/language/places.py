@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself, records_of
@@ -100,6 +101,17 @@ class Here:
         """See `Place`."""
         for number, part in parts.items():
             yield number, here(number, function, part(), shared, *own[number])
+
+    def sums(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        parts: Mapping[int, Any],
+        own: Mapping[int, tuple[Any, ...]],
+        tree: Tree,
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Place`."""
+        return self.each(function, shared, parts, own)
 
     def mapped(
         self,

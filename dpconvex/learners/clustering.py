@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
@@ -180,7 +179,7 @@ class Grouping:
         shared = batch.place.share((self, step))
 
         def statistics(centers: Array) -> tuple[Array, Array]:
-            found = added_up(batch, cells_of, shared, centers)
+            found = batch.added_up(cells_of, shared, centers)
             cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
             return cells[..., :-1], cells[..., -1]
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense
@@ -57,7 +56,7 @@ class Errors:
         if not isinstance(batch, PartitionedBatch):
             return sum(int(found.sum()) for found in self.each(batch))
         sent = replace(self, release=replace(self.release, certificate=None, schema=None))
-        return int(added_up(batch, total_of, batch.place.share(sent)) or 0)
+        return int(batch.added_up(total_of, batch.place.share(sent)) or 0)
 
     def each(self, batch: Batch) -> Iterator[NDArray[np.int64]]:
         """Yield the errors of blocks of records, each between 0 and the largest one."""

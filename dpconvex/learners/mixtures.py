@@ -171,7 +171,7 @@ def solve_mixture(
     certificate = plan.certify(public, mechanism, cover, whitening)  # raises before anything is paid
     check_solvable(template, mechanism)
     check_clip(clip)
-    solver = resolved(backend)
+    solver = resolved(backend, template)
     check_place(data, solver)
     source = NoiseSource(seed)
     if component in (data.keys() or ()):

@@ -143,7 +143,7 @@ def tune(
     check(named, features, label)
     check_clip(clip)
     check_workers(workers)
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
     check_partitions("tune", named, data, solver, workers)
     source = NoiseSource(seed)
     if not split:

@@ -159,7 +159,7 @@ def tune_repeated(
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
     check_partitions("tune_repeated", named, data, solver, workers)
     with computable(privacy):
         plans = {

@@ -122,7 +122,7 @@ def solve(
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
-    solver = resolved(backend)
+    solver = resolved(backend, template)
     check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
     if stages is not None:
@@ -308,13 +308,16 @@ class DataEngine:
         return self.feasible.project(theta)
 
 
-def resolved(backend: Any) -> Any:
+def resolved(backend: Any, *templates: Template) -> Any:
     """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
     from dpconvex.evaluation.devices import current
     from dpconvex.solvers import backend as backends
 
-    if current().asked:
-        current().found()
+    widths = [
+        sum(int(np.prod(domain.shape, dtype=np.int64)) for domain in template.record.continuous.values())
+        for template in templates
+    ]
+    current().check(max(widths, default=0))
     return backends.resolve_backend(backend)
 
 

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.evaluation.moment_sums import WEIGHTS
-from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Pieces, Stored, Turned
@@ -26,7 +25,7 @@ def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
     """Return the sum of ``x x'`` over the records, in squared levels: whole numbers, so that no order of adding them matters."""
     if not isinstance(batch, PartitionedBatch):
         return second_moment(batch.fields[noise.field], noise.features, noise.radius)
-    found = added_up(batch, moment_of, batch.place.share(noise))
+    found = batch.added_up(moment_of, batch.place.share(noise))
     return np.zeros((noise.features, noise.features), dtype=np.int64) if found is None else np.asarray(found)
 
 
