@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
+from benchmarks.one_fit import one_fit
 from benchmarks.passes import all_passes
 from benchmarks.projections import closed_forms, solvers
 from benchmarks.timing import Row, compare, seconds
@@ -354,6 +355,7 @@ CASES: dict[str, Case] = {
     "dense": dense_logistic,
     "sparse": sparse_logistic,
     "letters": letters,
+    "one-fit": one_fit,
     "passes": all_passes,
     "mapped": memory_mapped,
     "sweep": demo_sweep,

@@ -2,10 +2,11 @@
 
 A pass over the records takes
 
-    start  +  records' bytes / (workers * pace)  +  task * partitions  +  hops * latency
-           +  2 * partitions * (8 p + message) / bandwidth,
+    start  +  records' bytes / (threads * pace)  +  task * workers  +  part * partitions  +  hops * latency
+           +  2 * workers * (8 p + message) / bandwidth,
 
-the records' part at once on all workers, the others at the driver (docs/scale.md).  The constants are measured here; with
+the records' part at once by all threads of all workers, the others at the driver (docs/scale.md).  The constants
+are measured here; with
 `--check` passes are timed on a cluster behind a slow network (`benchmarks.slow_network`) and held against the formula.
 """
 
@@ -32,9 +33,11 @@ __all__ = ["Constants", "measured", "pass_time"]
 # One-way trips in a pass, one after the other: the parameters, the worker's word that it is done, the driver's demand for the
 # sum, and the sum.
 HOPS = 4
+# So many partitions more show what one costs.
+PARTS = 64
 # Fits that the table predicts.
 RECORDS, FEATURES, PASSES = 10**9, 100, 50
-WORKERS = (10, 100, 1000)
+THREADS = ((10, 1), (100, 1), (1000, 1), (1008, 16))  # of all workers, and of one
 
 
 @dataclass(frozen=True)
@@ -44,31 +47,42 @@ class Constants:
     Attributes
     ----------
     pace : float
-        Bytes of records that one worker goes through in a second, as they lie in memory.
+        Bytes of records that one thread goes through in a second, as they lie in memory.
     single : float
         Records that are stored in single precision: their bytes a second.
     task : float
-        Seconds that a driver and its scheduler spend on one partition in one pass.
+        Seconds that a driver and its scheduler spend on one task, which is what a worker does in one pass.
+    part : float
+        Seconds that they spend on one partition more in a task.
     start : float
         Seconds of a pass, however little there is to do: what driver, scheduler and workers wait for each other.
     message : float
-        Bytes that a partition's task adds to the parameters, and its answer to the sum.
+        Bytes that a task adds to the parameters, and its answer to the sum.
     """
 
     pace: float
     single: float
     task: float
+    part: float
     start: float
     message: float = 3000.0
 
 
 def pass_time(
-    constants: Constants, link: Link, workers: int, partitions: int, size: float, parameters: int, single: bool = False
+    constants: Constants,
+    link: Link,
+    threads: int,
+    workers: int,
+    partitions: int,
+    size: float,
+    parameters: int,
+    single: bool = False,
 ) -> float:
     """Predict the seconds of one value and gradient of records of so many bytes (in double precision)."""
     pace = 2 * constants.single if single else constants.pace
-    wire = 2 * partitions * (8 * parameters + constants.message) / link.bandwidth
-    return constants.start + size / (workers * pace) + constants.task * partitions + HOPS * link.latency + wire
+    wire = 2 * workers * (8 * parameters + constants.message) / link.bandwidth
+    driver = constants.start + constants.task * workers + constants.part * partitions
+    return driver + size / (threads * pace) + HOPS * link.latency + wire
 
 
 def tree_pays(constants: Constants, link: Link) -> float:
@@ -92,12 +106,12 @@ def records(size: int, features: int, kind: Any = float) -> dict[str, Any]:
     return {"x": x.astype(kind), "y": rng.choice([-1, 1], size=size)}
 
 
-def passes(template: dp.Template, data: Any) -> Callable[[], Any]:
-    """Return a function that goes through data once, which were checked."""
+def passes(template: dp.Template, data: Any, apart: bool = False) -> Callable[[], Any]:
+    """Return a function that goes through data once, which were checked; with a task for each partition if asked for."""
     space = Space(template.variables)
     loss = BatchedLoss(template, space, template.record.validate(data))
     theta = np.random.default_rng(1).normal(size=space.dim)
-    return lambda: loss.value_and_gradient(theta)
+    return lambda: loss.record_values(theta) if apart else loss.value_and_gradient(theta)
 
 
 def timed(function: Callable[[], Any], repetitions: int, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -123,10 +137,11 @@ def over_network(
     features: int,
     repetitions: int,
     clock: Callable[[], float] = time.perf_counter,
+    apart: bool = False,
 ) -> float:
     """Time a pass over partitions on workers behind a link; the processors' clock counts driver and scheduler only."""
     with cluster(workers, link):
-        return timed(passes(learner(features), partitioned(size, features, partitions)), repetitions, clock)
+        return timed(passes(learner(features), partitioned(size, features, partitions), apart), repetitions, clock)
 
 
 def measured(repetitions: int) -> Constants:
@@ -137,10 +152,15 @@ def measured(repetitions: int) -> Constants:
         data = records(count, features, kind)
         return data["x"].nbytes / timed(passes(learner(features), data), repetitions, time.process_time)
 
-    few, many = (over_network(2, Link(), k, 64 * k, 2, repetitions, time.process_time) for k in (4, 36))
-    task = (many - few) / 32
-    start = over_network(2, Link(), 4, 64 * 4, 2, repetitions) - 4 * task
-    return Constants(pace(np.float64), pace(np.float32), task, start)
+    def each(apart: bool) -> float:
+        few, many = (
+            over_network(2, Link(), k, 64 * k, 2, repetitions, time.process_time, apart) for k in (4, 4 + PARTS)
+        )
+        return max(many - few, 0.0) / PARTS
+
+    task, part = each(True), each(False)
+    start = over_network(2, Link(), 4, 64 * 4, 2, repetitions) - 2 * task - 4 * part
+    return Constants(pace(np.float64), pace(np.float32), task, part, start)
 
 
 def check(constants: Constants, workers: list[int], repetitions: int) -> None:
@@ -154,7 +174,7 @@ def check(constants: Constants, workers: list[int], repetitions: int) -> None:
                 size = 200 * count
                 found = over_network(count, link, count, size, features, repetitions)
                 busy = min(count, cores)
-                guess = pass_time(constants, link, busy, count, 8.0 * size * features, features)
+                guess = pass_time(constants, link, busy, count, count, 8.0 * size * features, features)
                 wide = f"{link.bandwidth / 1e6:g}" if np.isfinite(link.bandwidth) else "all"
                 cells = (f"{count}", f"{features:,}", f"{1e3 * link.latency:g}", wide)
                 print(f"| {' | '.join(cells)} | {found:.3f} | {guess:.3f} | {found / guess:.2f} |", flush=True)
@@ -165,16 +185,18 @@ def prediction(constants: Constants, link: Link) -> None:
     size = 8.0 * RECORDS * FEATURES
     print(f"\n{RECORDS:,} x {FEATURES}, {PASSES} passes, {1e6 * link.latency:g} us, {link.bandwidth / 1e9:g} GB/s:\n")
     print(
-        "| workers | partitions | records [s] | tasks [s] | network and waiting [s] | fit [s] | records in single precision [s] |"
+        "| workers, threads of one, partitions | records [s] | tasks [s] | network and waiting [s] | fit [s] "
+        "| in single precision [s] |"
     )
-    print("|---" * 7 + "|")
-    for workers in WORKERS:
-        whole = PASSES * pass_time(constants, link, workers, workers, size, FEATURES)
-        single = PASSES * pass_time(constants, link, workers, workers, size, FEATURES, single=True)
-        reading = PASSES * size / (workers * constants.pace)
-        tasks = PASSES * constants.task * workers
+    print("|---" * 6 + "|")
+    for threads, own in THREADS:
+        workers = threads // own
+        given = constants, link, threads, workers, threads, size, FEATURES
+        whole, single = (PASSES * pass_time(*given, single=which) for which in (False, True))
+        reading = PASSES * size / (threads * constants.pace)
+        tasks = PASSES * (constants.task * workers + constants.part * threads)
         cells = (reading, tasks, whole - reading - tasks, whole, single)  # waiting counts as the network's
-        print(f"| {workers:,} | {workers:,} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
+        print(f"| {workers:,}, {own}, {threads:,} | {' | '.join(f'{cell:.3g}' for cell in cells)} |")
     print(f"\nSums of pairs of workers pay from {tree_pays(constants, link):,.0f} parameters on.")
 
 
@@ -188,7 +210,8 @@ def main() -> None:
     constants = measured(options.repetitions)
     print(
         f"one worker goes through {constants.pace / 1e9:.2f} GB/s ({constants.single / 1e9:.2f} in single precision); "
-        f"a partition costs {1e3 * constants.task:.2f} ms a pass, and a pass {1e3 * constants.start:.0f} ms besides"
+        f"a task costs {1e3 * constants.task:.2f} ms, a partition more in it {1e3 * constants.part:.2f}, and a pass "
+        f"{1e3 * constants.start:.0f} ms besides"
     )
     prediction(constants, Link(1e-4, 1.25e9))
     if options.check:

@@ -142,11 +142,11 @@ def killed(options: argparse.Namespace) -> dict[str, Any]:
     template, data, privacy = learner(options.features, options.classes), dp.Partitions(pieces), dp.Privacy(*PRIVACY)
     rounds, victims, waited = [0], dict[int, int](), Workers._gathered
 
-    def gathered(self: Workers, tasks: list[Any]) -> Any:
+    def gathered(self: Workers, *arguments: Any) -> Any:
         rounds[0] += 1
         if rounds[0] in victims:
             os.kill(victims.pop(rounds[0]), signal.SIGKILL)  # its tasks were sent, and some are done
-        return waited(self, tasks)
+        return waited(self, *arguments)
 
     Workers._gathered = gathered  # type: ignore[method-assign]
     same = spends = kills = fit = last = 0

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from benchmarks import public_data
 from benchmarks.levels import ADULT_LEVELS
+from benchmarks.utility import r_tables
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DomainError
 
-__all__ = ["CLASSES", "HELD_OUT", "REGRESSION", "Split", "find"]
+__all__ = ["CLASSES", "HELD_OUT", "HELD_OUT_REGRESSION", "REGRESSION", "Split", "find"]
 
 Array = NDArray[np.float64]
 
@@ -218,14 +219,20 @@ CLASSES: dict[str, tuple[Loader, float, int]] = {
     "occupation": (lambda: level_of("occupation"), 0.667, 14),
     "attacks": (attacks, 0.8, 4),
 }
+CLASSES |= {
+    name: (source.classes, 0.67, classes)
+    for (name, source), classes in zip(r_tables.CLASSES.items(), (2, 2, 4, 5, 5, 5, 12, 12, 7, 4, 2, 2), strict=True)
+}
 # No choice and no number of the toolkit was ever made by these.
-HELD_OUT = ("parity", "sex", "occupation", "attacks")
+HELD_OUT = ("parity", "sex", "occupation", "attacks", *r_tables.CLASSES)
+HELD_OUT_REGRESSION = tuple(r_tables.TARGETS)
 REGRESSION: dict[str, tuple[Loader, float, int]] = {
     "diabetes": (diabetes, 0.8, 0),
     "infrared": (infrared, 0.8, 0),
     "hours": (hours, 0.667, 0),
     "heavy tails": (heavy_tails, 0.8, 0),
 }
+REGRESSION |= {name: (source.targets, 0.67, 0) for name, source in r_tables.TARGETS.items()}
 
 
 def find(name: str, seed: int = 0, most: int | None = None) -> Split | None:
@@ -233,7 +240,7 @@ def find(name: str, seed: int = 0, most: int | None = None) -> Split | None:
     load, share, classes = {**CLASSES, **REGRESSION}[name]
     try:
         x, y = load()
-    except DomainError:
+    except (DomainError, ModuleNotFoundError):
         return None
     order = np.random.default_rng(seed).permutation(len(y))
     cut = round(share * len(y))

@@ -48,9 +48,10 @@ def kind_of(values: Any) -> Kind:
     if type(values["dimension"]) is not int or values["dimension"] < 0:
         raise TemplateError("a dimension must be an integer, 0 or above")
     names = [item.name for item in fields(Hull)]
-    if any(set(hull) != set(names) for hull in listed(values["hulls"])):
+    # What was written before there were these costs no less without them.
+    if any(set(hull) | {"behind", "cap"} != set(names) for hull in listed(values["hulls"])):
         raise TemplateError(f"a hull has the fields {', '.join(names)}, and no others")
-    hulls = [[frozen(hull[name]) for name in names] for hull in values["hulls"]]
+    hulls = [[frozen(hull.get(name)) for name in names] for hull in values["hulls"]]
     return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
 
 

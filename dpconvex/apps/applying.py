@@ -14,7 +14,7 @@ import numpy as np
 
 import dpconvex as dp
 from dpconvex.apps.arguments import Commands, add_ledger, say
-from dpconvex.apps.settings import assignments, coded, declare, ledger, named, privacy
+from dpconvex.apps.settings import assignments, declare, ledger, named, privacy, table
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.language.schema import Schema
@@ -39,16 +39,16 @@ def add_commands(commands: Commands) -> None:
     sub.add_argument("--probabilities", action="store_true", help="also write a probability for each label")
 
     sub = commands.add("evaluate", evaluate, "measure the error of a saved release on a table, privately", EVALUATE)
-    add_model(sub)
+    add_model(sub, "Parquet file, or folder of Parquet files")
     sub.add_argument("--epsilon", type=float, required=True, metavar="E", help="what the measurement may cost")
     sub.add_argument("--adjacency", choices=ADJACENCIES, help="by default, that of the release")
     add_ledger(sub)
 
 
-def add_model(sub: argparse.ArgumentParser) -> None:
+def add_model(sub: argparse.ArgumentParser, tables: str = "or Parquet file") -> None:
     """Add the arguments of a saved model and a table."""
     sub.add_argument("model", help="file that fit has saved")
-    sub.add_argument("data", help="CSV file with a header line, or Parquet file")
+    sub.add_argument("data", help=f"CSV file with a header line, {tables}")
     sub.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
     sub.add_argument("--problem", metavar="FILE.py", help="problem file of your own that the model was fitted with")
     sub.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="its options, as in fit")
@@ -116,11 +116,11 @@ def evaluate(chosen: argparse.Namespace) -> None:
     kept = release.spent.adjacency if release.spent is not None else None
     promise = privacy(chosen.epsilon, None, chosen.adjacency or kept)
     say(chosen, f"reading {chosen.data}")
-    X, y = schema.encode(chosen.data, clip=chosen.clip, empty=promise.adjacency == "add-remove")
+    data = table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove", clip=chosen.clip)
     found = dp.evaluate(
         learner,
         release,
-        {"x": X, "y": coded(schema, codes, y)},
+        data,
         promise,
         budget=ledger(chosen, promise),
         name=f"evaluate {chosen.model}",

@@ -92,7 +92,7 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
 
 def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
     """Add the arguments that declare a table."""
-    sub.add_argument("data", help="CSV file with a header line, or Parquet file")
+    sub.add_argument("data", help="CSV file with a header line, Parquet file, or folder of Parquet files")
     sub.add_argument("--config", metavar="FILE", help=f"TOML file with any of: {', '.join(allowed)}")
     table = sub.add_argument_group("what is publicly known about the table (never read off the data)")
     table.add_argument("--schema", metavar="FILE", help="TOML file that declares columns of every kind")
@@ -133,13 +133,13 @@ def mechanism_of(text: str | None, learner: Template) -> Any:
 
 
 def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
-    """Return the option for a word or a truth value; mixtures take none."""
+    """Return the option for a word or a truth value; mixtures take none of their own."""
     found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
     if found is None and word is not None:
         raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
-    if found is None or (share and found in (False, "auto")):
+    if found is None or (share and found == "auto"):
         return {}
-    if share:
+    if share and found is not False:
         raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
     return {"whitening": found}
 

@@ -20,7 +20,7 @@ from dpconvex.apps.arguments import (
     say,
     whitening_of,
 )
-from dpconvex.apps.settings import assignments, coded, declare, labelling, ledger, literal, privacy, schema_of, words
+from dpconvex.apps.settings import assignments, declare, labelling, ledger, literal, privacy, schema_of, table, words
 from dpconvex.errors import TemplateError
 from dpconvex.language.schema import Schema, read_settings
 from dpconvex.learners.problem_files import locate
@@ -99,14 +99,13 @@ def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def read(chosen: argparse.Namespace, schema: Schema, codes: list[Any], promise: dp.Privacy) -> dict[str, Any]:
+def read(chosen: argparse.Namespace, schema: Schema, codes: list[Any], promise: dp.Privacy) -> Any:
     """Read the table before anything is paid.
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
     """
     say(chosen, f"reading {chosen.data}")
-    X, y = schema.encode(chosen.data, empty=promise.adjacency == "add-remove")
-    return {"x": X, "y": coded(schema, codes, y)}
+    return table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
 
 
 def places(chosen: argparse.Namespace) -> dict[str, str | None]:

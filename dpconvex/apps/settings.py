@@ -7,6 +7,7 @@ import csv
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
+from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import options as options_of
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "named",
     "privacy",
     "schema_of",
+    "table",
     "words",
 ]
 
@@ -138,6 +141,24 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
 def coded(schema: Schema, codes: list[Any], y: Any) -> Any:
     """Return the values of a problem's field y for a table's labels; the target of a regression is one already."""
     return y if schema.labels is None else [codes[list(schema.labels).index(text)] for text in y.tolist()]
+
+
+def table(path: str, schema: Schema, codes: list[Any], *, empty: bool, clip: bool | None = None) -> Any:
+    """Read and check a table, or a folder of Parquet files, before anything is paid; return it as a problem takes it."""
+    schema = schema if clip is None else replace(schema, clip=clip)
+    if not Path(path).is_dir():
+        X, y = schema.encode(path, empty=empty)
+        return {"x": X, "y": coded(schema, codes, y)}
+    parts = dp.Partitions(path, schema)
+    # Larger ones are read again for every pass.
+    small = 8 * len(schema.feature_names) * sum(parts.sizes) <= LARGEST_COPY
+    schema.record.validate(parts, empty=empty)  # type: ignore[arg-type]
+    return dp.Partitions(path, schema, keep=small).turned(partial(columns_for, schema, codes), ("x", "y"))
+
+
+def columns_for(schema: Schema, codes: list[Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a partition as a problem takes them."""
+    return {**found, "y": coded(schema, codes, found["y"])}
 
 
 def labelling(learner: Template, share: float | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.weighted_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.verify import form_of
 
@@ -32,7 +32,7 @@ def attack_statistics(
     template: Template, certificate: Certificate, draws: int, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack the exact statistics by the largest difference that is found, then the noise as drawn and the cover."""
-    mechanism, cover = SufficientStatistics.of(certificate), certificate.cover
+    mechanism, cover = mechanism_of(certificate, form_of(template)), certificate.cover
     assert cover is not None
     moments = mechanism.moments(form_of(template), certificate.privacy.adjacency)
     pair, distance = farthest(template, moments, certificate.privacy.adjacency == "replace-one", rng)

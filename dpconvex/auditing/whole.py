@@ -18,13 +18,12 @@ from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_outpu
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
-from dpconvex.learners.mixtures import verify_mixture
+from dpconvex.learners.mixtures import fit_of_mixture, verify_mixture
 from dpconvex.learners.tune_repeated import planned
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS
-from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import Repetitions
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
@@ -118,7 +117,7 @@ def audit(
     check_options(effort, runs, selection, repetitions)
     if whitening not in (None, False) and (runs or repetitions is not None or share is not None):
         raise TemplateError("audit: with whitening, leave out runs, repetitions and share.")
-    if runs or repetitions is not None or share is not None:  # what has no such attack is not what is chosen
+    if runs or repetitions is not None:  # what has no such attack is not what is chosen
         mechanism = mechanism or Automatic()
     rng = np.random.default_rng(seed)
     work = Effort.of(float(effort))
@@ -134,8 +133,12 @@ def audit(
     attacks: list[Attack] = []
     certificate = None
     for k, candidate in enumerate(candidates):
-        chosen, first = meant(whitening, candidate, mechanism, privacy, each)
-        certificate = certified(candidate, privacy, each, chosen, cover, share, first)
+        rest = privacy if share is None else fit_of_mixture(candidate, privacy, share)
+        chosen, first = meant(whitening, candidate, mechanism, rest, each)
+        if share is None:
+            certificate = verify(candidate, privacy, each, chosen, cover, whitening=first)
+        else:
+            certificate = verify_mixture(candidate, privacy, each, mechanism, cover, share=share, whitening=whitening)
         found = attack_certificate(candidate, certificate, chosen, work, rng)
         if runs:
             found.append(attack_runs(candidate, certificate, chosen, found[0], backend, int(runs)))
@@ -175,8 +178,9 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
+    first = [] if certificate.whitening is None else attack_whitening(certificate)
     if certificate.perturbed == "statistics":
-        return attack_statistics(template, certificate, DRAWS, rng)
+        return [*attack_statistics(template, certificate, DRAWS, rng), *first]
     analysis = analyse(template, mechanism)
     attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
     found = [attack[certificate.perturbed](analysis, certificate, work, rng)]
@@ -184,26 +188,10 @@ def attack_certificate(
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:
         found.append(attack_cover(certificate.cover))
-    if certificate.whitening is not None:
-        found.extend(attack_whitening(certificate))
+    found.extend(first)
     if certificate.clustering is not None:
         found.append(attack_clustering(certificate.clustering, certificate.privacy.adjacency))
     return found
-
-
-def certified(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism,
-    cover: Cover | None,
-    share: float | None,
-    whitening: PrivateWhitening | None,
-) -> Certificate:
-    """Return the certificate that is to be attacked."""
-    if share is None:
-        return verify(template, privacy, size, mechanism, cover, whitening=whitening)
-    return verify_mixture(template, privacy, size, mechanism, cover, share=share)
 
 
 def list_of(templates: Sequence[Template] | Mapping[str, Template]) -> list[Template]:

@@ -17,13 +17,18 @@ from scipy.optimize import minimize_scalar
 from dpconvex.calculus.curvature import mixed_piece, trace_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed
+from dpconvex.calculus.norm_angles import stretches
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
+from dpconvex.core.ranks import numerical_rank
 
-__all__ = ["Joint", "joint_form"]
+__all__ = ["Joint", "NormJoint", "joint_form"]
 
 Array = NDArray[np.float64]
+
+# Relative slack for rounding, as for every constant of an analysis.
+SLACK = 1 + 1e-11
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,10 +142,46 @@ class HingeJoint(Joint):
         return self.mixed.loss(beta * self.lead, mu)
 
 
+@dataclass(frozen=True, eq=False)
+class NormJoint(Joint):
+    """``scale`` times the norm of affine entries m, of `entries` independent directions, and of others that do not move.
+
+    With the angle a of ``(m, c')`` to the entries that do not move, of norm c or more, the gradient has norm ``scale R sin a`` at
+    most, and the Hessian the eigenvalues ``scale R^2 / c`` times ``cos a`` and, along the gradient, ``cos^3 a``.
+
+    Attributes
+    ----------
+    radius : float
+        Largest singular value R of the rows.
+    scale, floor : float
+    across, along : int
+        How many eigenvalues there are of the first kind, and of the second.
+    """
+
+    radius: float
+    scale: float
+    floor: float
+    across: int
+    along: int
+
+    def signature(self, symmetry: Symmetry) -> Hashable:
+        """All that counts, but for rounding."""
+        return f"{self.radius:.12e}", self.scale, self.floor, self.across, self.along
+
+    def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
+        """Take the larger gradient and the larger curvature of each stretch of angles."""
+        steepness, curvature = stretches(
+            self.scale * self.radius / mu * self.radius / self.floor, self.across, self.along
+        )
+        return float((beta * self.scale * self.radius * steepness + curvature).max())
+
+
 def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
     """Recognise a loss whose gradient and curvature can be bounded together."""
     if scalar.kink is not None:
         return None
+    if scalar.floor is not None and len(scalar.terms) == 1:
+        return norm_form(scalar.terms[0], *scalar.floor, gram)
     if scalar.logit is not None:
         row, scale, low, high = scalar.logit
         radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)))
@@ -150,6 +191,19 @@ def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
         if mixed is not None:
             return HingeJoint("joint supremum of gradient and curvature (hinge of a softmax)", scalar.lead, mixed)
     return softmax_form(scalar, gram)
+
+
+def norm_form(term: Term, scale: float, floor: float, gram: Gram) -> NormJoint | None:
+    """Recognise the norm of affine entries and of entries that do not move.  A factor of the record counts at its largest."""
+    moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
+    if not len(moving):
+        return None
+    radius = gram.steepest(moving) + gram.term_slack(
+        [Term(moving, True, None if term.mass is None else term.mass / scale)]
+    )
+    rank = numerical_rank(moving)
+    across, along = (rank - 1, 1) if rank == len(moving) else (rank, 0)
+    return NormJoint("joint supremum of gradient and curvature (norm)", radius * SLACK, scale, floor, across, along)
 
 
 def softmax_form(scalar: Scalar, gram: Gram) -> SoftmaxJoint | None:

@@ -29,7 +29,7 @@ from dpconvex.core.parameter_space import Space
 __all__ = ["Exchange", "exchange_of"]
 
 # So few labels are examined one by one.
-FEW = 32
+FEW = 12
 
 ENTRYWISE = (*OF_ENTRIES, ADD, NEGATE, DIVIDE)
 Axes = frozenset[int | None]

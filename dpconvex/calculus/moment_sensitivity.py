@@ -11,7 +11,8 @@ K(z, z) + K(z', z') - 2 K(z, z') is a polynomial in few numbers for each field (
 - a field with several scalars: its squared norms count in the first two terms alone, where they are best largest, so what is left
   is the inner product c of both values, anywhere in its range;
 - a field with one scalar: both values.  If it occurs to no higher power than one, the distance is convex in each, and its
-  bounds are enough.
+  bounds are enough;
+- the weights of both records, from 0 to 1, likewise.
 
 The largest value is enclosed by halving boxes; whenever that ends, the enclosure is a bound.
 """
@@ -53,6 +54,9 @@ def difference_bound(moments: Moments, bases: Bases) -> float:
     fields = [Range.of(b, moments, bases) for b in sorted({b for kind in moments.kinds for b in kind.bases})]
     powers = np.array([[kind.bases.count(field.base) for field in fields] for kind in moments.kinds], dtype=np.int64)
     weights = np.array([scaled(kind, bases) for kind in moments.kinds])
+    if any(kind.weights for kind in moments.kinds):
+        fields.append(Range(-1, [((0.0, 1.0), (0.0, 1.0))]))
+        powers = np.column_stack([powers, [kind.weights for kind in moments.kinds]])
     largest = 0.0
     for own, other, cross in {tuple(map(tuple, case)) for case in pattern_pairs(moments)}:
         parts = [weights * np.array(part) for part in (own, other, cross)]

@@ -57,12 +57,15 @@ class Kind:
         A record counts in moment (monomial, k) with the k-th number of its combination; rows are not longer than 1.
     scale : float
         By which moments are multiplied: 1 over the largest norm of all of the kind together, times a weight.
+    weights : int
+        How often the weight of a record, from 0 to 1, is a factor; 0 where records have none.
     """
 
     bases: tuple[int, ...]
     monomials: Index
     patterns: Array
     scale: float
+    weights: int = 0
 
     @property
     def count(self) -> int:

@@ -18,7 +18,7 @@ from dpconvex.calculus.analysis import Analysis, LossBounds
 from dpconvex.calculus.curvature import piece_bounds
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.joint_supremum import LogisticJoint, SoftmaxJoint
+from dpconvex.calculus.joint_supremum import LogisticJoint, NormJoint, SoftmaxJoint
 from dpconvex.calculus.margin_width import single_row
 from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
 from dpconvex.calculus.symmetry import Symmetry
@@ -33,6 +33,8 @@ Array = NDArray[np.float64]
 SLACK = 1 + 1e-11
 # Lengths of vertices are rounded up to this relative grid, so that equal ones are counted together.
 GRID = 1e-7
+# Vertices of a record behind that are gone through one by one.
+MOST_BEHIND = 64
 
 _KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKeyDictionary()
 _DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
@@ -76,7 +78,12 @@ class Hull:
     ray : Ray or None
         The first record's own gradients, if they are to be treated apart: they are not among the `lengths` then.
     margin : OneMargin or None
-        The same of a record that appears and has one margin; another way to bound all differences.
+        The same of a first record of one margin; another way to bound all differences.
+    behind : ndarray or None
+        Lengths of the vertices of the second record's gradients, if there is one and they are not too many.
+    cap : tuple of float, or None
+        For a first record whose loss is a norm: largest gradient, least norm, largest singular value of the rows, eigenvalues
+        across and along the gradient, and the second record's largest gradient.
     """
 
     length: float
@@ -85,6 +92,8 @@ class Hull:
     opposed: Opposed | None
     ray: Ray | None = None
     margin: OneMargin | None = None
+    behind: Array | None = None
+    cap: tuple[float, float, float, float, float, float] | None = None
 
     @property
     def signature(self) -> tuple[Hashable, ...]:
@@ -93,7 +102,8 @@ class Hull:
         if self.lengths is not None and self.counts is not None:
             vertices = (self.lengths.tobytes(), self.counts.tobytes())
         opposed = None if self.opposed is None else self.opposed.signature
-        return f"{self.length:.9e}", vertices, opposed, self.ray, self.margin
+        behind = None if self.behind is None else self.behind.tobytes()
+        return f"{self.length:.9e}", vertices, opposed, self.ray, self.margin, behind, self.cap
 
     def merged(self, other: Hull) -> Hull:
         """Return what holds for this and for another of the same signature."""
@@ -150,15 +160,27 @@ class Facts:
         In a larger hull for logistic losses: of 0 and the steepest gradient.
     narrow : bool
         Whether that one really is larger.
+    cap : NormJoint or None
+        If it is a norm.
+    margin : OneMargin or None
+        If it has one margin.
     """
 
-    def __init__(self, number: int, loss: LossBounds, gram: Gram, symmetry: Symmetry | None = None) -> None:
-        self.number = number
+    def __init__(
+        self,
+        number: int,
+        loss: LossBounds,
+        gram: Gram,
+        symmetry: Symmetry | None = None,
+        margin: OneMargin | None = None,
+    ) -> None:
+        self.number, self.margin = number, margin
         self.dimension = dimension_of(loss.scalar.terms, symmetry)
         self.gradients = self.outward = loss.gradients
         self.opposed = self.opposed_outward = spread_of(loss, gram, symmetry)
         self.ray: Ray | None = None
         self.narrow = False
+        self.cap = loss.joint if isinstance(loss.joint, NormJoint) else None
         segment = segment_of(loss)
         if segment is not None and loss.scalar.logit is not None:
             self.opposed, self.narrow = segment, segment.low > 0
@@ -174,12 +196,13 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     known = _KNOWN.setdefault(analysis, {})
     if adjacency not in known:
         gram, p = analysis.gram, analysis.form.noise_dimension
-        facts = [Facts(number, loss, gram, analysis.symmetry) for number, loss in enumerate(analysis.losses)]
+        symmetry = analysis.symmetry
+        facts = [Facts(k, loss, gram, symmetry, margin_of(analysis, k)) for k, loss in enumerate(analysis.losses)]
         found: dict[Hashable, Difference] = {}
         if adjacency == "add-remove":
-            items = [alone(fact, p, margin_of(analysis, fact.number)) for fact in facts]
+            items = [alone(fact, p) for fact in facts]
         else:
-            tallies = Tallies(analysis.symmetry)
+            tallies = Tallies(symmetry)
             items = [pair(first, second, p, tallies) for first in facts for second in facts]
         for item in items:
             key = item.signature
@@ -207,7 +230,7 @@ def margin_of(analysis: Analysis, number: int) -> OneMargin | None:
     return OneMargin(*(float(f"{radius * end:.12g}") for end in (low, high)))
 
 
-def alone(fact: Facts, p: int, margin: OneMargin | None) -> Difference:
+def alone(fact: Facts, p: int) -> Difference:
     """One record appears.  In the other order, where it disappears, its curvature helps, and lengths are the same."""
     hulls = []
     if fact.ray is not None:
@@ -215,8 +238,8 @@ def alone(fact: Facts, p: int, margin: OneMargin | None) -> Difference:
     if fact.ray is None or fact.narrow:
         squares = fact.gradients.squares
         lengths, counts = (None, None) if squares is None else tally(squares)
-        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed))
-    hulls[0] = replace(hulls[0], margin=margin)
+        hulls.append(Hull(fact.gradients.bound * SLACK, lengths, counts, fact.opposed, cap=cap_of(fact, 0.0)))
+    hulls[0] = replace(hulls[0], margin=fact.margin)
     return Difference(min(fact.dimension, p), tuple(hulls), (fact.number,))
 
 
@@ -231,14 +254,37 @@ def pair(first: Facts, second: Facts, p: int, tallies: Tallies) -> Difference:
         found = tallies(first, second, outward=True, apart=apart)
         longest = first.outward.bound + second.outward.bound
         if found is not None:
-            hulls.append(Hull(min(longest, found[0]) * SLACK, found[1], found[2], first.opposed_outward, ray))
+            behind = lengths_of(second.outward) if apart else None
+            hulls.append(Hull(min(longest, found[0]) * SLACK, *found[1:], first.opposed_outward, ray, behind=behind))
     if narrow or not hulls:
         found = tallies(first, second)
         longest = first.gradients.bound + second.gradients.bound
         longest = min(longest, first.gradients.difference_bound(second.gradients) if found is None else found[0])
         lengths, counts = (None, None) if found is None else found[1:]
-        hulls.append(Hull(longest * SLACK, lengths, counts, first.opposed))
+        behind = None if found is None or first.margin is None else lengths_of(second.gradients)
+        margin = None if behind is None else first.margin
+        hulls.append(Hull(longest * SLACK, lengths, counts, first.opposed, margin=margin, behind=behind))
+        hulls[-1] = replace(hulls[-1], cap=cap_of(first, second.gradients.bound * SLACK))
     return Difference(min(first.dimension + second.dimension, p), tuple(hulls), (first.number,))
+
+
+def cap_of(fact: Facts, behind: float) -> tuple[float, float, float, float, float, float] | None:
+    """Return what is known of a norm, beside another record's gradient; with the digits that do not depend on rounding."""
+    cap = fact.cap
+    if cap is None:
+        return None
+    steepest, radius, behind = (float(f"{size * SLACK:.12g}") for size in (cap.scale * cap.radius, cap.radius, behind))
+    return steepest, cap.floor, radius, float(cap.across), float(cap.along), behind
+
+
+def lengths_of(gradients: Gradients) -> Array | None:
+    """Return the lengths of the vertices of one record's gradients, rounded up; None if they are too many."""
+    squares = gradients.squares
+    if squares is None or len(squares) > MOST_BEHIND:
+        return None
+    lengths, counts = tally(squares)
+    still = np.zeros(int((squares <= 0).sum()))
+    return np.concatenate([still, np.repeat(lengths, counts.astype(int))])
 
 
 Vertices = tuple[float, Array, Array]

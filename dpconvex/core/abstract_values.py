@@ -129,6 +129,9 @@ class Scalar:
     lead : float or None
         If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
         bound on the multiple.
+    floor : tuple or None
+        (scale, c) if this is ``scale * ||(c', m)||``, up to a constant, with m affine, and with a c' of norm c > 0 at least that
+        does not depend on the parameters.
     behind : Scalar or None
         The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
     together : (Together, int) or None
@@ -142,6 +145,7 @@ class Scalar:
     kink: Kink | None = field(default=None)
     logit: tuple[Array, float, float, float] | None = None
     lead: float | None = None
+    floor: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         # A hull of constants has no generators to speak of.
@@ -167,6 +171,7 @@ class Scalar:
             self.kink or other.kink,
             self.logit if not other.terms else other.logit if not self.terms else None,
             self.lead if not other.terms else other.lead if not self.terms else None,
+            self.floor if not other.terms else other.floor if not self.terms else None,
         )
 
     def scaled(self, factor: Interval) -> Scalar:
@@ -186,6 +191,7 @@ class Scalar:
             self.kink if size else None,
             None if self.logit is None or factor.low < 0 else (self.logit[0], size * self.logit[1], *self.logit[2:]),
             None if self.lead is None else size * self.lead,
+            None if self.floor is None or factor.low < 0 else (size * self.floor[0], self.floor[1]),
         )
 
     def through(
@@ -212,7 +218,7 @@ class Scalar:
 
     def with_value(self, value: Interval) -> Scalar:
         """Return the same with a sharper range."""
-        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit, self.lead)
+        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit, self.lead, self.floor)
 
 
 def covariance_of_gradient(scalar: Scalar) -> Piece | None:

@@ -22,6 +22,7 @@ from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.describing import described, sections
 from dpconvex.estimators.encoder import schema_before
 from dpconvex.estimators.input_errors import explained
+from dpconvex.estimators.partitioned import partitioned, prepared
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -93,7 +94,7 @@ class Private(BaseEstimator):
     feature_names_in_ : ndarray of str
         Where the table had names; other tables must have the same, in the same order.
     schema_ : Schema or None
-        That of the `SchemaEncoder`, where the estimator was fitted in a pipeline behind one and nothing else.
+        That of the `SchemaEncoder`, where the estimator was fitted in a pipeline behind one and nothing else, or of partitions.
     """
 
     problem: ClassVar[str] = ""
@@ -167,13 +168,14 @@ class Private(BaseEstimator):
 
     # Data
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 
         Parameters
         ----------
         X : array_like, data frame or SciPy sparse matrix, shape (n, features)
-            Every row within the public radius (or ``clip=True``).
+            Every row within the public radius (or ``clip=True``).  Or an array or a frame of Dask, with `y` in the same
+            partitions; or `dpconvex.Partitions` of the fields x and y, without `y`.  Partitions stay where they are.
         y : array_like, shape (n,)
             Declared labels, or targets between declared bounds.
 
@@ -185,16 +187,20 @@ class Private(BaseEstimator):
         self._keep(self._fitted(solve, data))
         return self
 
-    def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+    def _data(self, X: Any, y: Any) -> Any:
         """Return the data as a template takes them, and remember what is public about them."""
         warn_of_pipelines(self)
         warn_of_clones(self)
+        parts = partitioned(self, X, y)
+        if parts is not None:
+            self.schema_ = parts.schema
+            return prepared(parts, self, self.n_features_in_)
         self.schema_ = schema_before(self)
         with explained("fit", X):
             rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
         return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
 
-    def _target(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _target(self, y: Any) -> Any:
         return y
 
     def _constant(self) -> float:
@@ -212,10 +218,10 @@ class Private(BaseEstimator):
         """Map features as the problem file does when it predicts."""
         return X
 
-    def _fitted(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+    def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         return self._released_by(fit, data, backend=self.backend, **options)
 
-    def _released_by(self, fit: Callable[..., Any], data: dict[str, Any], **options: Any) -> Any:
+    def _released_by(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
         options["label"] = f"fit {type(self).__name__}"
@@ -236,7 +242,8 @@ class Private(BaseEstimator):
         path : str or path
             Such as ``model.npz``.
         schema : Schema, optional
-            What the features were encoded by; by default that of the `SchemaEncoder` in the pipeline of the fit.
+            What the features were encoded by; by default that of the `SchemaEncoder` in the pipeline of the fit, or that of
+            its partitions.
 
         Raises
         ------

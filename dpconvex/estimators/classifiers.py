@@ -14,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private, linear, none_of, probabilistic, same_labels, scores_of_two
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.language.validation import check_labels
@@ -59,9 +60,12 @@ class PrivateClassifier(ClassifierMixin, Private):
         labels = declared_classes(self.classes)
         return {"classes": len(labels), "labels": labels}
 
-    def _data(self, X: ArrayLike, y: ArrayLike) -> dict[str, Any]:
+    def _data(self, X: Any, y: Any) -> Any:
         labels = declared_classes(self.classes)
         data = super()._data(X, y)
+        if isinstance(data, Partitions):  # whoever reads one looks at its labels
+            self.classes_ = np.array(list(labels))
+            return data
         check_classification_targets(data["y"])
         if self.two_classes and len(labels) == 2 and type_of_target(data["y"]) == "multiclass":
             raise DomainError(

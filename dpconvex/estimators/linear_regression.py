@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged
-from dpconvex.estimators.base import declared_pair
+from dpconvex.estimators.base import declared_pair, none_of
 from dpconvex.estimators.regressors import PrivateRegressor
 from dpconvex.language.template import Template
 from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.learners.problem_files import load
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.collect import statistics
 from dpconvex.release.statistics import Statistics
@@ -96,7 +97,7 @@ class LinearRegression(PrivateRegressor):
         """Standard error of `intercept_`; 0 where none is fitted."""
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 
         Parameters
@@ -110,7 +111,7 @@ class LinearRegression(PrivateRegressor):
         -------
         self
         """
-        self.statistics_: Statistics = self._released_by(statistics, self._data(X, y))
+        self.statistics_: Statistics = self._released_by(statistics, self._data(X, y), whitening=self._whitening())
         release, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:
@@ -124,6 +125,13 @@ class LinearRegression(PrivateRegressor):
     def _mechanism(self) -> Any:
         usual = replace(SufficientStatistics.usual(self.privacy()), residuals=True)
         return usual if self.mechanism is None else self.mechanism
+
+    def _whitening(self) -> Whitened:
+        if not self.fit_intercept:
+            return none_of(
+                self, "standard errors need the weight of all records, which is released with an intercept alone"
+            )
+        return "auto" if self.whitening is None and self.mechanism is None else self.whitening
 
     def _constant(self) -> float:
         return 0.0

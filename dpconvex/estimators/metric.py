@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private
 from dpconvex.estimators.warnings import warn_of_clones
+from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.release.solve import solve
@@ -81,7 +82,7 @@ class MetricLearner(ClassifierMixin, Private):
             raise TemplateError("MetricLearner has a threshold of its own; leave fit_intercept at False.")
         return super().template(features)
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
+    def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
 
         Parameters
@@ -96,6 +97,7 @@ class MetricLearner(ClassifierMixin, Private):
         self
         """
         warn_of_clones(self)
+        in_one_place("MetricLearner", X)
         differences = differences_of(X)
         self.n_features_in_ = differences.shape[1]
         self.classes_ = self._classes()

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.errors import TemplateError
 from dpconvex.estimators.base import none_of
 from dpconvex.estimators.classifiers import LargeMarginGaussian, precision_and_mean
+from dpconvex.language.record import in_one_place
 from dpconvex.learners.components import Components
 from dpconvex.learners.mixtures import solve_mixture, verify_mixture
 from dpconvex.mechanisms.certificate import Certificate
@@ -70,12 +71,10 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
         clustering = self._clustering()
         if clustering is None:
             return super().certificate(features, size)
-        self._whitening()
-        return verify_mixture(
-            self.template(features), self.privacy(), size, self.mechanism, clustering=clustering, share=self.share
-        )
+        options: dict[str, Any] = {"clustering": clustering, "share": self.share, "whitening": self._whitening()}
+        return verify_mixture(self.template(features), self.privacy(), size, self.mechanism, **options)
 
-    def fit(self, X: ArrayLike, y: ArrayLike, m: ArrayLike | None = None) -> Any:
+    def fit(self, X: Any, y: Any = None, m: ArrayLike | None = None) -> Any:
         """Fit privately.
 
         Parameters
@@ -97,12 +96,15 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             raise TemplateError(
                 f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
-        self._whitening()
+        whitening = self._whitening()
         data = self._data(X, y)
         if clustering is None:
+            in_one_place(
+                "fit(X, y, m)", data, "pass arrays, or solve(model.template(features), partitions of x, y and m)"
+            )
             self._keep(self._fitted(solve, {**data, "m": m}))
             return self
-        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share)
+        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share, whitening=whitening)
         self._keep(mixture.release)
         self.components_ = mixture.components
         return self

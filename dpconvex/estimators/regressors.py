@@ -41,7 +41,7 @@ class PrivateRegressor(RegressorMixin, Private):
             self, "whitened records are all of one length, so predictions would not be linear in the features"
         )
 
-    def _target(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _target(self, y: Any) -> NDArray[Any]:
         low, high = declared_pair("bounds", self.bounds)
         try:
             targets = np.asarray(y, dtype=float)

@@ -44,6 +44,8 @@ Array = NDArray[np.float64]
 PAYS, LARGE = 1e6, 2**17
 # Matrices of second derivatives of so many coefficients of forms are made at once.
 LARGEST_HESSIAN = 2000
+# An accelerator evaluates so many times while a processor does once, which makes second moments.
+HOST = 20.0
 # Second moments of so many monomials are made.
 LARGEST_GRAM = 2000
 
@@ -68,7 +70,7 @@ class BatchedLoss:
     def __init__(
         self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
     ) -> None:
-        self._template, self.space = template, space
+        self._template, self.space, self._steady = template, space, steady
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
@@ -136,25 +138,40 @@ class BatchedLoss:
             return None
         return engine.hessian(np.asarray(theta, dtype=float))
 
-    def gram(self, theta: Array) -> Gram | None:
+    def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
         """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
 
-        Every part of it is a sum over the records, or a mean.
+        Every part of it is a sum over the records, or a mean; of those with the same label, if that is asked for.
         """
-        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float))
+        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float), by_label)
 
     @property
     def gram_passes(self) -> float:
         """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
-        return np.inf if self._modelled is None else self._modelled.gram_passes
+        if self._modelled is None:
+            return np.inf
+        slower = HOST if isinstance(self._engine, DeviceEngine) and has_accelerator() else 1.0
+        return slower * self._modelled.gram_passes
+
+    @property
+    def coefficients(self) -> int:
+        """How many coefficients the forms of the losses have, each multiplied with every record in an evaluation; 0 without."""
+        form = None if self._modelled is None else self._modelled.form
+        return 0 if form is None else form.forms * len(form.monomials)
 
     @cached_property
     def _modelled(self) -> BlockEngine | PartitionEngine | None:
         """The engine, if it knows the forms of the losses, and has not too many second moments."""
-        engine = self._engine
-        if not isinstance(engine, BlockEngine | PartitionEngine) or engine.form is None:
+        engine: Any = self._engine
+        form = leaf_form(self._template, self.space) if self.size else None
+        if (
+            form is None
+            or len(form.monomials) > LARGEST_GRAM
+            or not isinstance(engine, BlockEngine | PartitionEngine | DeviceEngine)
+        ):
             return None
-        return engine if len(engine.form.monomials) <= LARGEST_GRAM else None
+        # What devices sum up, a processor goes through for this once more.
+        return BlockEngine(form, self.batch, self._steady) if isinstance(engine, DeviceEngine) else engine
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpconvex.core.summation import Pairwise, SparseRows
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
-from dpconvex.evaluation.gram import Gram, passes_of
+from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
@@ -69,7 +69,8 @@ class BlockEngine:
         if isinstance(self.design, LinearDesign):
             self.design.stream = batch.size > self.step
         self.work, self.steady = 0.0, steady
-        self._moments: Array | None = None  # the second moments of the monomials, once somebody has asked for them
+        self._turned = form.map.T
+        self._moments: dict[int, Array] = {}  # the second moments of the monomials of so many groups, once asked for
         # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
         self._sparse = {
             name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
@@ -112,7 +113,7 @@ class BlockEngine:
             if affine is not None:
                 found.append(Share(kind, None, (len(group),), self.step, affine))
                 continue
-            if kind.scale is not None and len(self.kinds) == 1:
+            if kind.together and len(self.kinds) == 1:
                 found.append(Share(kind, None, (len(group),), self.step))
                 continue
             chosen = [np.flatnonzero(group == member) for member in kind.members]
@@ -145,7 +146,7 @@ class BlockEngine:
         for value, part in self._each(function, alone=fetching):
             total += value
             slope.add(part)
-        return total, np.asarray(self.form.map.T @ slope.value.ravel())
+        return total, np.asarray(self._turned @ slope.value.ravel())
 
     def _each(self, function: Callable[[int, Block, Indices, list[Share]], T], alone: bool = False) -> Iterator[T]:
         """Yield a function of blocks, in their order; by one thread alone or as many as there are."""
@@ -243,14 +244,18 @@ class BlockEngine:
         whole = total.reshape(forms * monomials, -1)
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
-    def gram(self, theta: Array) -> Gram:
+    def gram(self, theta: Array, by_label: bool = False) -> Gram:
         """See `Gram`."""
-        coefficients, forms = self._coefficients(theta), self.form.forms
-        if forms > 1:
-            if self._moments is None:
-                self._moments = self._weighted(None)
-            return Gram(self._mean_bend(coefficients), self._moments, self.form.map, exact=False)
-        return Gram(np.ones((1, 1)), self._weighted(coefficients), self.form.map, exact=True)
+        coefficients, form = self._coefficients(theta), self.form
+        groups = groups_of(len(form.labels), len(form.monomials), form.forms, by_label)
+        counts = np.bincount(self.batch.group if groups > 1 else np.zeros(self.batch.size, int), minlength=groups)
+        if form.forms == 1:
+            moments, bend = self._weighted(coefficients, 1), np.ones((1, 1, 1))
+        else:
+            if groups not in self._moments:
+                self._moments[groups] = self._weighted(None, groups)
+            moments, bend = self._moments[groups], self._mean_bend(coefficients, groups)
+        return Gram(bend, moments, counts.astype(float), form.map, exact=form.forms == 1)
 
     @property
     def gram_passes(self) -> float:
@@ -262,8 +267,11 @@ class BlockEngine:
         read = self._size() + sum(c.nnz for c in columns if sp.issparse(c))  # sparse ones take twice as long
         return passes_of(monomials**2 * self.batch.size / read, self.form.forms)
 
-    def _weighted(self, coefficients: Array | None) -> Array:
-        """Sum of the second moments of the monomials; with coefficients of one form, weighted with the curvature by it."""
+    def _weighted(self, coefficients: Array | None, groups: int) -> Array:
+        """Sum of the second moments of the monomials, shape (groups, monomials, monomials).
+
+        With coefficients of one form, weighted with the curvature by it.
+        """
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
             roots = None
@@ -271,32 +279,40 @@ class BlockEngine:
                 values = self.design.forward(block, coefficients, len(group))
                 bent = self._bent(block, group, shares, (values, np.ones_like(values)), False)
                 roots = np.sqrt(np.maximum(bent, 0.0)).T
-            total = np.zeros((self.design.count, self.design.count))
+            total = np.zeros((groups, self.design.count, self.design.count))
             step = max(TABLE // self.design.count, 1)
             for some in (slice(start, start + step) for start in range(0, len(group), step)):
                 table = self.design.table({name: column[some] for name, column in block.items()}, len(group[some]))
                 if roots is not None:
                     table *= roots[some]
-                total += table.T @ table
+                for which, rows in members(group[some], groups):
+                    part = table if rows is None else table[rows]
+                    total[which] += part.T @ part
             return total
 
         return np.asarray(sum(self._each(one)))
 
-    def _mean_bend(self, coefficients: Array) -> Array:
-        """Mean over some records of the Hessians of their losses by the forms."""
+    def _mean_bend(self, coefficients: Array, groups: int) -> Array:
+        """Mean over some records of each group of the Hessians of their losses by the forms, shape (groups, forms, forms)."""
         forms = len(coefficients)
         every = max(self.batch.size * forms // SAMPLE, 1)
 
-        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[Array, int]:
-            rows = np.arange(0, len(group), every)
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[Array, Array]:
+            total, counts = np.zeros((groups, forms, forms)), np.zeros(groups)
+            parts = [np.arange(len(group)) if rows is None else rows for _, rows in members(group, groups)]
+            rows = np.sort(np.concatenate([part[::every] for part in parts]))
             some, labels = {name: column[rows] for name, column in block.items()}, group[rows]
             values, share = self.design.forward(some, coefficients, len(rows)), self._shares(labels)
             units = np.eye(forms)[:, :, None] * np.ones(len(rows))
-            return np.stack([self._bent(some, labels, share, (values, u), False).sum(axis=1) for u in units]), len(rows)
+            bent = np.stack([self._bent(some, labels, share, (values, u), False) for u in units])
+            for which, chosen in members(labels, groups):
+                part = bent if chosen is None else bent[:, :, chosen]
+                total[which], counts[which] = part.sum(axis=2), part.shape[2]
+            return total, counts
 
-        parts = list(self._each(one))
-        total = np.asarray(sum(part for part, _ in parts)) / sum(count for _, count in parts)
-        return (total + total.T) / 2
+        sums, counts = (np.asarray(sum(part)) for part in zip(*self._each(one), strict=True))
+        mean = sums / np.maximum(counts, 1.0)[:, None, None]
+        return np.asarray(mean + mean.swapaxes(1, 2)) / 2
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
@@ -321,9 +337,12 @@ class BlockEngine:
         if share.affine is not None:
             return np.stack(self._affine(share.affine, kind, forms, block, offset))
         if share.rows is None:
-            assert kind.scale is not None
             assert kind.shift is not None
-            leaves = forms * self._table(kind, kind.scale, group)
+            if kind.scale is not None:
+                leaves = forms * self._table(kind, kind.scale, group)
+            else:
+                assert kind.spread is not None
+                leaves = kind.spread.leaves(forms, kind.place[group])
             if offset and kind.shift.any():
                 leaves += self._table(kind, kind.shift, group)
             return leaves
@@ -370,12 +389,15 @@ class BlockEngine:
         if share.affine is not None:
             return np.asarray(sum(a.scale * row for a, row in zip(share.affine, part, strict=True)))[None]
         if share.rows is None:
-            assert share.kind.scale is not None
-            return part * self._table(share.kind, share.kind.scale, group)
+            kind = share.kind
+            if kind.scale is not None:
+                return part * self._table(kind, kind.scale, group)
+            assert kind.spread is not None
+            return kind.spread.slopes(part, kind.place[group])
         start = 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
-                gradient[:, share.rows[start:end]] = label.combine.T @ part[:, start:end]
+                gradient[:, share.rows[start:end]] = label.back @ part[:, start:end]
             start = end
         return gradient
 
@@ -384,3 +406,12 @@ class BlockEngine:
         """Fields for the outer function of a share, records first."""
         found = [dense(block[name]) for name in share.kind.fields]
         return found if share.rows is None else [values[share.rows] for values in found]
+
+
+def members(group: Indices, groups: int) -> Iterator[tuple[int, Indices | None]]:
+    """Yield the numbers of groups, and which records are theirs: those with one label, or, of a single group, all (None)."""
+    if groups == 1:
+        yield 0, None
+        return
+    for label in np.unique(group).tolist():
+        yield label, np.flatnonzero(group == label)

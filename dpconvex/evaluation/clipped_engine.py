@@ -22,6 +22,7 @@ from dpconvex.evaluation.block_engine import BlockEngine
 from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Share
+from dpconvex.language.columns import itself
 from dpconvex.language.record import Batch
 
 __all__ = ["ClippedEngine"]
@@ -41,7 +42,7 @@ class ClippedEngine(BlockEngine):
         super().__init__(replace(form, labels=labels), batch)
         self.norms = norms
         self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
-        self._last: Block | None = None
+        self._last: tuple[Block, Indices] | None = None
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None) -> Array:
         """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
@@ -93,14 +94,16 @@ class ClippedEngine(BlockEngine):
         """See `BlockEngine`, with the last records repeated."""
         for read, group, shares in super()._blocks():
             if len(group) % LANES:
-                rows = filled(np.arange(len(group)))
-                yield partial(self._whole, read, rows), group[rows], shares
+                block, labels = self._whole(read, group)
+                yield partial(itself, block), labels, shares
             else:
                 yield read, group, shares
 
-    def _whole(self, read: Callable[[], Block], rows: Indices) -> Block:
-        """Return the last block, with its last record repeated; it is made once."""
+    def _whole(self, read: Callable[[], Block], group: Indices) -> tuple[Block, Indices]:
+        """Return the last block, with its last record repeated, and its labels; it is made once."""
         if self._last is None:
+            rows = filled(np.arange(len(group)))
             parts = {name: column[rows] for name, column in read().items()}
-            self._last = {name: SparseRows(part) if sp.issparse(part) else part for name, part in parts.items()}
+            block = {name: SparseRows(part) if sp.issparse(part) else part for name, part in parts.items()}
+            self._last = block, group[rows]
         return self._last

@@ -21,7 +21,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.evaluation.block_engine import padded_size
 from dpconvex.evaluation.compiled import Compiled, compiled, double_precision
 from dpconvex.evaluation.compiled_summation import records_at_once
-from dpconvex.evaluation.devices import Placement, current
+from dpconvex.evaluation.devices import AHEAD, Placement, current
 from dpconvex.evaluation.lowered_template import LoweredTemplate
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.columns import Pieces, dense
@@ -31,9 +31,6 @@ __all__ = ["DeviceEngine"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-
-# Blocks on their way for each device: one that is computed, and the next.
-AHEAD = 2
 
 
 @dataclass(eq=False)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.summation import PIECE
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.compiled import double_precision, installed
 
-__all__ = ["Placement", "current", "devices", "has_accelerator"]
+__all__ = ["AHEAD", "Placement", "current", "devices", "has_accelerator"]
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26
+# Blocks on their way for each device: one that is computed, and the next.
+AHEAD = 2
+# A block has at least so many records.
+FEWEST = PIECE
 # Records take at most this share of a device's memory, unless a limit is given: what is made of a block lies there too.
 SHARE = 0.5
 # Platforms whose arithmetic in double precision is IEEE's, which bounds on rounding rest on.
@@ -45,14 +53,39 @@ class Placement:
                 f"devices: {there[0].device_kind} has no double precision of IEEE 754, which bounds on rounding rest on; "
                 "use a GPU or processors (JAX_PLATFORMS=cpu)."
             )
+        for device in there[: self.count]:
+            if self.memory is not None and self.memory > (most := memory_of(device)):
+                raise TemplateError(
+                    f"devices: memory is {self.memory} bytes, and {device.device_kind} has {most:.0f}; leave room for what the "
+                    "functions make of a block."
+                )
         return there[: self.count]
+
+    def check(self, scalars: int) -> None:
+        """Refuse what no fit on records of so many scalars could go by, whatever they are; before anything is paid."""
+        if not self.asked:
+            return
+        self.found()
+        block = max(self.block, 8 * FEWEST * (scalars + 1))
+        if self.memory is not None and self.memory < AHEAD * block:
+            raise TemplateError(
+                f"devices: a block of up to {block} bytes is sent while the last one is used, and two of them do not fit into "
+                f"the memory limit of {self.memory} bytes; raise `memory`, or lower `block`."
+            )
 
     def limit(self, device: Any) -> float:
         """Return how many bytes of records may lie on a device."""
         if self.memory is not None:
             return self.memory
-        known = device.memory_stats() if device.platform != "cpu" else None
-        return SHARE * known["bytes_limit"] if known and "bytes_limit" in known else float("inf")
+        return SHARE * memory_of(device) if device.platform != "cpu" else float("inf")
+
+
+def memory_of(device: Any) -> float:
+    """Return how many bytes a device has; infinity where nobody says so."""
+    if device.platform != "cpu":
+        return float((device.memory_stats() or {}).get("bytes_limit", np.inf))
+    known = hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= os.sysconf_names.keys()
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if known else np.inf
 
 
 _CURRENT: ContextVar[Placement | None] = ContextVar("devices", default=None)
@@ -70,14 +103,14 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     Without it, this happens where JAX's default device is a GPU, the columns are dense and the data are not small, on all GPUs;
     with it, wherever columns are dense.  Records are dealt to the devices in blocks.  Blocks that fit into the memory limit are
     sent once and stay; the others are sent in every pass, while those before them are computed.  Blocks' sums are added on the
-    processor in the order of the records.
+    processor in the order of the records.  All of this holds in this process: workers of a cluster choose for themselves.
 
     Parameters
     ----------
     count : int, optional
         How many of ``jax.devices()``, from the first; by default all.
     memory : int, optional
-        Bytes of records that may lie on each device at a time; at least those of two blocks, where not all fit.  What the
+        Bytes of records that may lie on each device at a time; at least those of two blocks.  What the
         functions make of a block needs memory besides.  By default half of a device's memory; unlimited on processors.
     block : int
         Bytes of records in a block.  Only this decides in which order records are summed: for one number, all
@@ -86,8 +119,8 @@ def devices(*, count: int | None = None, memory: int | None = None, block: int =
     Raises
     ------
     TemplateError
-        If an option makes no sense; from a fit, if JAX is not installed, finds fewer devices or none with double precision, or
-        two blocks are larger than the memory limit.
+        If an option makes no sense; from a fit, before anything is paid, if JAX is not installed, finds fewer devices or none
+        with double precision, or if the memory limit is less than two blocks or more than a device has.
 
     Examples
     --------

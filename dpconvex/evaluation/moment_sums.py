@@ -9,24 +9,25 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.polynomial import numbered_rows
-from dpconvex.evaluation.partitions import added_up
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
 
-__all__ = ["moment_sums", "record_moments"]
+__all__ = ["WEIGHTS", "moment_sums", "record_moments"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 # Records that are added up at once, which `dpconvex.mechanisms.sufficient_statistics.summation_error` counts on.
 BLOCK = 4096
+# The column of a batch that holds the records' weights, and where it is among their scalars.
+WEIGHTS, WEIGHT = " weights", -2
 
 
 def moment_sums(moments: Moments, batch: Batch) -> Array:
     """Return the sums over all records, shape (moments,)."""
     if isinstance(batch, PartitionedBatch):
-        found = added_up(batch, moments_of, batch.place.share(moments))
+        found = batch.added_up(moments_of, batch.place.share(moments))
         return np.zeros(moments.count) if found is None else np.asarray(found)
     adders = [Adder(kind) for kind in moments.kinds]
     totals = [np.zeros((len(kind.monomials), kind.patterns.shape[1])) for kind in moments.kinds]
@@ -48,7 +49,7 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
     parts = []
     for scalars, group in scalar_blocks(batch):
         tables = [
-            (products(scalars, kind.monomials) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
+            (products(scalars, with_weights(kind)) * kind.factors)[:, :, None] * kind.patterns[group][:, None, :]
             for kind in moments.kinds
         ]
         parts.append(np.concatenate([table.reshape(len(group), -1) for table in tables], axis=1))
@@ -56,22 +57,31 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
 
 
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
-    """Yield the scalars of some records, with a last column of ones, and their combinations."""
-    columns = [blocks(column, BLOCK) for column in batch.fields.values()]
+    """Yield the scalars of some records, with their weights and ones as last columns, and their combinations."""
+    columns = [blocks(column, BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
+    weights = blocks(batch.fields[WEIGHTS], BLOCK) if WEIGHTS in batch.fields else None
     for start in range(0, batch.size, BLOCK):
         group = batch.group[start : start + BLOCK]
         parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in columns]
-        yield np.concatenate([*parts, np.ones((len(group), 1))], axis=1), group
+        ones = np.ones((len(group), 1))
+        weight = ones if weights is None else np.asarray(next(weights)).reshape(-1, 1)
+        yield np.concatenate([*parts, weight, ones], axis=1), group
+
+
+def with_weights(kind: Kind) -> Index:
+    """Return the monomials of a kind, with the weights that they take."""
+    return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
 
 
 class Adder:
     """Adds up the moments of a kind: each monomial as the product of one from a first and one from a second table."""
 
     def __init__(self, kind: Kind) -> None:
-        half = kind.monomials.shape[1] // 2
+        monomials = with_weights(kind)
+        half = monomials.shape[1] // 2
         self.patterns = kind.patterns
-        self.first, self.row = numbered_rows(kind.monomials[:, :half])
-        self.second, self.column = numbered_rows(kind.monomials[:, half:])
+        self.first, self.row = numbered_rows(monomials[:, :half])
+        self.second, self.column = numbered_rows(monomials[:, half:])
 
     def sums(self, scalars: Array, group: Index) -> Array:
         """Return the sums over a block, shape (monomials, patterns)."""

@@ -15,29 +15,16 @@ from numpy.typing import NDArray
 
 from dpconvex.core.packing import packed, unpacked
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.summation import Tree
-from dpconvex.evaluation.gram import Gram, passes_of
+from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
 
-__all__ = ["PartitionEngine", "Program", "added_up"]
+__all__ = ["PartitionEngine", "Program"]
 
 Array = NDArray[np.float64]
-
-
-def added_up(
-    batch: PartitionedBatch, function: Callable[..., Any], shared: Any, *arguments: Any, own: Any = None
-) -> Any:
-    """Add up what a function returns for each partition; None without records, or if it returns None for one."""
-    result, missing = Tree(batch.sizes), False
-    for number, part in batch.each(function, shared, *arguments, own=own):
-        missing = missing or part is None
-        if not missing:
-            result.add(number, part)
-    return None if missing else result.value
 
 
 class Program:
@@ -59,7 +46,7 @@ class Program:
         with one_blas_thread():
             found = getattr(self.loss(self.template, self.space, batch, steady=True), name)(*arguments)
         if isinstance(found, Gram):
-            return np.append(found.moments, batch.size * found.bend)
+            return found.sums()
         return np.append(found[1], found[0]) if isinstance(found, tuple) else found
 
 
@@ -92,7 +79,7 @@ class PartitionEngine:
         self._bent = True
 
     def _total(self, name: str, *arguments: Any, own: Sequence[Any] | None = None) -> Any:
-        return added_up(self.batch, summed, self._program, name, arguments, own=own)
+        return self.batch.added_up(summed, self._program, name, arguments, own=own)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
@@ -110,14 +97,14 @@ class PartitionEngine:
         self._bent = found is not None
         return found
 
-    def gram(self, theta: Array) -> Gram | None:
+    def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
         """See `Gram`; None if a partition has none."""
-        found = self._total("gram", theta) if self.form is not None else None
+        found = self._total("gram", theta, by_label) if self.form is not None else None
         if found is None or self.form is None:
             return None
-        moments, bend = np.split(found, [len(self.form.monomials) ** 2])
-        shape, forms = (len(self.form.monomials),) * 2, self.form.forms
-        return Gram(bend.reshape(forms, forms) / self.batch.size, moments.reshape(shape), self.form.map, forms == 1)
+        form = self.form
+        groups = groups_of(len(form.labels), len(form.monomials), form.forms, by_label)
+        return Gram.of(found, groups, form.forms, form.map)
 
     @property
     def gram_passes(self) -> float:
@@ -126,18 +113,14 @@ class PartitionEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        own = None if chosen is None else [(part,) for part in self._split(chosen)]
+        own = None if chosen is None else [(part,) for part in self.batch.split(chosen)]
         found = self._total("clipped_gradient", theta, clip, own=own)
         return np.zeros(self.dim) if found is None else np.asarray(found)
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
         values = np.empty(self.batch.size)
-        places = self._split(np.arange(self.batch.size))
+        places = self.batch.split(np.arange(self.batch.size))
         for number, found in self.batch.each(summed, self._program, "record_values", (theta,)):
             values[places[number]] = found
         return values
-
-    def _split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
-        """Cut what has an entry for each record as the records are cut."""
-        return np.split(values, np.cumsum(self.batch.sizes)[:-1])

@@ -76,6 +76,11 @@ class Label:
     offset: sp.csr_array
 
     @cached_property
+    def back(self) -> Any:
+        """From slopes by the leaves to slopes by the forms, shape (forms, entries); to turn it takes longer than to use it."""
+        return sp.csr_array(self.combine.T) if sp.issparse(self.combine) else self.combine.T
+
+    @cached_property
     def constant(self) -> Array | None:
         """The offset, shape (entries,), if it is the same for all records; the constant monomial is the last one."""
         last = self.offset.shape[1] - 1

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.evaluation.outer_functions import OuterFunction
@@ -16,6 +17,70 @@ __all__ = ["Affine", "Kind", "Share", "kinds_of"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
+
+# Labels whose tables have more numbers than this are not compared; nor are more than so many forms of a label's own worth it.
+LARGEST_SPREAD, MOST_TERMS = 2**22, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Leaves of a label as some that all labels share, plus a multiple of one direction: ``combine = common + direction own'``.
+
+    So are the scores of all classes, less that of one's own.  Then records need not be sorted by their labels.
+
+    Attributes
+    ----------
+    common : csr_array, shape (entries, forms)
+    back : csr_array, shape (forms, entries)
+        Its transpose.
+    direction : ndarray, shape (entries,)
+    places, weights : ndarray, shape (terms, labels)
+        Each label's own: forms, and by what they are multiplied.
+    """
+
+    common: sp.csr_array
+    back: sp.csr_array
+    direction: Array
+    places: Indices
+    weights: Array
+
+    def leaves(self, forms: Array, labels: Indices) -> Array:
+        """Leaves from the forms of records with these labels, shape (entries, records)."""
+        records, own = np.arange(len(labels)), np.zeros(len(labels))
+        for place, weight in zip(self.places, self.weights, strict=True):
+            own += weight[labels] * forms[place[labels], records]
+        found = self.common @ forms
+        found += self.direction[:, None] * own
+        return np.asarray(found)
+
+    def slopes(self, part: Array, labels: Indices) -> Array:
+        """Slopes by the forms from those by the leaves, shape (forms, records)."""
+        records, found = np.arange(len(labels)), self.back @ part
+        along = np.einsum("e,en->n", self.direction, part)
+        for place, weight in zip(self.places, self.weights, strict=True):
+            found[place[labels], records] += weight[labels] * along
+        return np.asarray(found)
+
+
+def spread_of(labels: list[Label]) -> Spread | None:
+    """Write the leaves of labels in this way; None if they are not of this kind."""
+    first = labels[0].combine
+    if len(labels) < 2 or len(labels) * np.prod(first.shape) > LARGEST_SPREAD:
+        return None
+    tables = np.stack([t.toarray() if sp.issparse(t) else t for t in (label.combine for label in labels)])
+    apart = tables - tables[0]
+    label, entry, form = (int(k) for k in np.unravel_index(np.argmax(np.abs(apart)), apart.shape))
+    if apart[label, entry, form] == 0:
+        return None
+    direction = apart[label, :, form] / apart[label, entry, form]
+    own = apart[:, entry]
+    terms = int((own != 0).sum(axis=1).max())
+    if terms > MOST_TERMS or (apart != direction[:, None] * own[:, None]).any():
+        return None
+    places = np.argsort(own == 0, axis=1, kind="stable")[:, :terms]
+    weights = np.take_along_axis(own, places, axis=1)
+    common = sp.csr_array(tables[0])
+    return Spread(common, sp.csr_array(common.T), direction, places.T.copy(), weights.T.copy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,12 +93,20 @@ class Kind:
         Numbers of the labels.
     scale, shift : ndarray of shape (entries, labels) or None
         If each entry of the leaves is a multiple of the form of the same number, plus a constant, for all these labels.
+        Only the constants, if there is a `spread`.
+    spread : Spread or None
     """
 
     members: Indices
     labels: tuple[Label, ...]
     scale: Array | None
     shift: Array | None
+    spread: Spread | None = None
+
+    @property
+    def together(self) -> bool:
+        """Whether the leaves of records with different labels are found by the same operations."""
+        return self.scale is not None or self.spread is not None
 
     @cached_property
     def outer(self) -> OuterFunction:
@@ -85,11 +158,12 @@ def kind_of(labels: list[Label], members: Indices) -> Kind:
     shifts = [label.constant for label in labels]
     entries, forms = labels[0].combine.shape
     diagonal = entries == forms and all(is_diagonal(label.combine) for label in labels)
-    scale = shift = None
-    if diagonal and all(s is not None for s in shifts):
-        scale = np.stack([label.combine.diagonal() for label in labels], axis=1)
+    scale = shift = spread = None
+    if all(s is not None for s in shifts):
+        scale = np.stack([label.combine.diagonal() for label in labels], axis=1) if diagonal else None
         shift = np.stack([s for s in shifts if s is not None], axis=1)
-    return Kind(members, tuple(labels), scale, shift)
+        spread = None if diagonal else spread_of(labels)
+    return Kind(members, tuple(labels), scale, shift, spread)
 
 
 def is_diagonal(table: Any) -> bool:

@@ -86,6 +86,8 @@ class Root:
         low, high = 0.0, first
         for _ in range(DOUBLINGS):
             if self.excess(high) <= 0:
+                if not self.excess(low) > 0:  # rounding decides what it is: no multiplier is known
+                    break
                 return float(brentq(self.excess, low, high, xtol=1e-300, rtol=4 * UNIT, maxiter=300, disp=False))
             low, high = high, 2.0 * high
         raise NotConverged(f"no point was found that satisfies {self.text} at once.")

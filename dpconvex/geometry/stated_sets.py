@@ -136,6 +136,8 @@ def second_order(matrix: sp.csr_array, offset: Array, row: sp.csr_array, level: 
             for sign in (1.0, -1.0)
             for piece in linear(sp.csr_array(sign * matrix - row), np.array([-np.inf]), level - sign * offset, text)
         ]
+    if not row.count_nonzero():
+        return euclidean_ball(matrix, offset, level, text)
     found = isometry(matrix, offset)
     if found is None or found[3] > 0 or not len(found[0]) or np.isin(row.indices, found[0]).any():
         return None

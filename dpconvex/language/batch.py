@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -12,7 +13,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.read_only import frozen
+from dpconvex.core.summation import Tree
 from dpconvex.errors import TemplateError
+from dpconvex.language.columns import chosen
 
 __all__ = ["Batch", "PartitionedBatch", "Place"]
 
@@ -43,6 +46,10 @@ class Batch:
         """Return a batch of its own of the same records: what nobody can write to is shared."""
         return Batch({name: shared(column) for name, column in self.fields.items()}, frozen(self.group))
 
+    def __sizeof__(self) -> int:
+        """Bytes in memory, which decide where Dask moves what."""
+        return self.group.nbytes + sum(map(bytes_of, self.fields.values()))
+
     @property
     def size(self) -> int:
         """Number of records."""
@@ -51,6 +58,11 @@ class Batch:
     def rows(self, group: int) -> NDArray[np.int64]:
         """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> Batch:
+        """Return some of the records; `rows` has an entry for each, shape (n,)."""
+        index = np.flatnonzero(rows)
+        return Batch({name: chosen(column, index) for name, column in self.fields.items()}, frozen(self.group[index]))
 
 
 def shared(column: Any) -> Any:
@@ -61,6 +73,18 @@ def shared(column: Any) -> Any:
         parts = (frozen(column.data), frozen(column.indices), frozen(column.indptr))
         return sp.csr_array(parts, shape=column.shape)
     return copy(column)  # its gate and its source are the same
+
+
+def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
+    """Return the chosen records of a partition."""
+    return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
+
+
+def bytes_of(column: Any) -> int:
+    """Return how many bytes of a column are in memory."""
+    if sp.issparse(column):
+        return int(column.data.nbytes + column.indices.nbytes + column.indptr.nbytes)
+    return column.nbytes if isinstance(column, np.ndarray) else getsizeof(column)
 
 
 class Place(Protocol):
@@ -76,8 +100,29 @@ class Place(Protocol):
         """Call ``function(batch, shared, *own)`` with each of some partitions; in any order."""
         ...
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
-        """Return partitions whose records a function makes of those of others."""
+    def sums(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        parts: Mapping[int, Any],
+        own: Mapping[int, tuple[Any, ...]],
+        tree: Tree,
+    ) -> Iterator[tuple[int, Any]]:
+        """Do what `each` does, and add up results that lie together as the tree does; yields its nodes, and their sums.
+
+        What is None for any partition is None.
+        """
+        ...
+
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
+        """Return partitions with so many records, which a function makes of those of others."""
         ...
 
 
@@ -125,6 +170,10 @@ class PartitionedBatch(Batch):
     sizes: tuple[int, ...]
     place: Place
 
+    def __sizeof__(self) -> int:
+        """Bytes of what stands for the records here."""
+        return getsizeof(self.parts)
+
     def __repr__(self) -> str:
         return f"<{len(self.parts)} partitions of {self.size} records>"
 
@@ -144,14 +193,45 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
+        return self.place.each(function, shared, *self._asked(arguments, own))
+
+    def added_up(
+        self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
+    ) -> Any:
+        """Add up what a function returns for each partition; None without records, or if it returns None for one."""
+        tree, missing = Tree(self.sizes), False
+        for node, part in self.place.sums(function, shared, *self._asked(arguments, own), tree):
+            missing = missing or part is None
+            if not missing:
+                tree.add(node, part)
+        return None if missing else tree.value
+
+    def _asked(
+        self, arguments: tuple[Any, ...], own: Sequence[Any] | None
+    ) -> tuple[dict[int, Any], dict[int, tuple[Any, ...]]]:
+        """Return the partitions with records, and the arguments of each."""
         parts = {k: part for k, part in enumerate(self.parts) if self.sizes[k]}
-        given = {k: arguments if own is None else (*arguments, own[k]) for k in parts}
-        return self.place.each(function, shared, parts, given)
+        return parts, {k: arguments if own is None else (*arguments, own[k]) for k in parts}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
         """Return partitions with records that a function of a batch and a value makes of these, one of each."""
-        parts = self.place.mapped(function, self.place.share(value), self.parts)
-        return PartitionedBatch.of(parts, self.sizes, self.place)
+        return self._mapped(function, value, [()] * len(self.parts), self.sizes)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
+        """Return the chosen records, where they are."""
+        own = self.split(rows)
+        sizes = [int(part.sum()) for part in own]
+        return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], sizes)
+
+    def _mapped(
+        self, function: Callable[..., Batch], value: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
+    ) -> PartitionedBatch:
+        parts = self.place.mapped(function, self.place.share(value), self.parts, own, sizes)
+        return PartitionedBatch.of(parts, sizes, self.place)
+
+    def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """Cut what has an entry for each record as the records are cut."""
+        return np.split(values, np.cumsum(self.sizes)[:-1])
 
     @classmethod
     def of(cls, parts: Sequence[Any], sizes: Sequence[int], place: Place) -> PartitionedBatch:

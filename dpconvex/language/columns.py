@@ -8,6 +8,7 @@ nothing here ever holds more than a block: that is copied and checked whenever i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError
 from dpconvex.language.file_rows import FileRows
 
@@ -23,7 +25,9 @@ __all__ = [
     "Gate",
     "Pieces",
     "Stored",
+    "Turned",
     "blocks",
+    "chosen",
     "dense",
     "flattened",
     "itself",
@@ -115,6 +119,45 @@ class Stored:
         return self.gate(self.array[rows])
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of an array, or of what reads like one, that are not read yet."""
+
+    array: Any
+    index: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape ``(n, *shape)``."""
+        return (len(self), *self.array.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.array[self.index[rows]]
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """Records of a shape ``(n, *shape)`` that a function makes of those of a column, each by itself, whenever they are read."""
+
+    column: Any
+    function: Callable[[Any], Any]
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the records that are made."""
+        return np.dtype(float)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.function(self.column[rows])
+
+
 class Pieces:
     """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is."""
 
@@ -196,6 +239,14 @@ def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
         return
     for start in range(0, size, step):
         yield partial(part, column, start, min(start + step, size))
+
+
+def chosen(column: Any, index: NDArray[np.int64]) -> Any:
+    """Return some records of a validated column; those that stay where they are, stay there."""
+    if isinstance(column, Stored):
+        return Stored(Rows(column.array, index), column.gate)
+    rows = column[index]
+    return frozen(rows) if isinstance(rows, np.ndarray) else rows
 
 
 def itself(block: Any) -> Any:

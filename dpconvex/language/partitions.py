@@ -7,8 +7,9 @@ the workers of a Dask cluster (`workers`).  Whoever sums up over the records ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import cached_property, partial
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
@@ -29,7 +30,7 @@ from dpconvex.language.dask_sources import (
     tables_of_partitions,
 )
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.places import Check, Here, here
+from dpconvex.language.places import Check, Here, count, here, width
 from dpconvex.language.tables import PARQUET, parquet_size
 from dpconvex.language.workers import Workers, workers
 
@@ -73,6 +74,8 @@ class Partitions:
         if not (schema is None or hasattr(schema, "encode")):
             raise TemplateError(f"Partitions: schema must be a dpconvex.Schema, not a {type(schema).__name__}.")
         self.schema, self.keep = schema, keep
+        self.turns: tuple[Callable[[Any], Any], ...] = ()
+        self.fields: list[str] | None = None
         self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
@@ -134,8 +137,19 @@ class Partitions:
         """Whether partitions can be read elsewhere: nothing of them is in this process's memory."""
         return not any(map(in_memory, self.sources))
 
+    def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Partitions:
+        """Return the same partitions, of which a function makes columns, of these names, whenever they are read.
+
+        The function keeps the number of records, and treats every record by itself.
+        """
+        made = copy(self)
+        made.turns, made.fields = (*self.turns, function), None if fields is None else list(fields)
+        return made
+
     def keys(self) -> list[str] | None:
         """Names of the fields; None where only a partition itself can tell."""
+        if self.turns:
+            return self.fields
         if self.schema is not None:
             return list(self.schema.record.fields)
         first = self.sources[0]
@@ -147,12 +161,23 @@ class Partitions:
         known = [known_size(source) for source in self.sources]
         if None not in known:
             return tuple(size for size in known if size is not None)
-        return tuple(place_of(self).counts(self.sources))
+        return tuple(place_of(self).asked(count, self.sources))
+
+    def width(self, field: str) -> int:
+        """Return the number of features in a field; of partitions that have to be read for that, the first is."""
+        if self.schema is not None:
+            return len(self.schema.feature_names)
+        first = self.sources[0]
+        if isinstance(first, Mapping):
+            return int(here(0, partial(width, field), first))
+        return place_of(self).asked(partial(width, field), self.sources[:1])[0]
 
     def batch(self, record: Record, clip: bool) -> PartitionedBatch:
         """Read and check all partitions, wherever they lie."""
         place = place_of(self)
-        parts, sizes = place.read(self.sources, Check(record, clip, self.schema, self.keep is True), self.keep)
+        parts, sizes = place.read(
+            self.sources, Check(record, clip, self.schema, self.keep is True, self.turns), self.keep
+        )
         return PartitionedBatch.of(parts, sizes, place)
 
 

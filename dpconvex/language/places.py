@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself, records_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dpconvex.language.record import Record
     from dpconvex.language.schema import Schema
 
-__all__ = ["Check", "Here", "count", "here", "unchanged", "unreadable", "within"]
+__all__ = ["Check", "Here", "count", "here", "unchanged", "unreadable", "width", "within"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +33,7 @@ class Check:
     clip: bool
     schema: Schema | None
     load: bool = False
+    turns: tuple[Callable[[Any], Any], ...] = ()
 
     def __call__(self, source: Any) -> Batch:
         """Return the records of a partition, or raise `DomainError`."""
@@ -41,6 +43,8 @@ class Check:
             found = {"x": x, "y": y}
         if self.load:
             found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
+        for turn in self.turns:
+            found = turn(found)
         return self.record.validate(found, clip=self.clip, empty=True)
 
 
@@ -54,12 +58,26 @@ def count(source: Any) -> int:
     return records_of(found)
 
 
+def width(field: str, source: Any) -> int:
+    """Return the number of features in a field of a partition, by reading it."""
+    found = source() if callable(source) else source
+    shape = column_shape(found[field]) if isinstance(found, Mapping) and field in found else ()
+    if len(shape) != 2:
+        raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
+    return int(shape[1])
+
+
+def column_shape(column: Any) -> tuple[int, ...]:
+    """Return the shape of a column of whatever kind."""
+    return tuple(getattr(column, "shape", None) or np.shape(column))
+
+
 class Here:
     """Partitions in this process, one after the other."""
 
-    def counts(self, sources: Sequence[Any]) -> list[int]:
-        """See `Place`."""
-        return [here(number, counted, source) for number, source in enumerate(sources)]
+    def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
+        """Return a number for each partition, which a function reads."""
+        return [here(number, answered, source, function) for number, source in enumerate(sources)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""
@@ -84,19 +102,37 @@ class Here:
         for number, part in parts.items():
             yield number, here(number, function, part(), shared, *own[number])
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+    def sums(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        parts: Mapping[int, Any],
+        own: Mapping[int, tuple[Any, ...]],
+        tree: Tree,
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Place`."""
+        return self.each(function, shared, parts, own)
+
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Any],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Any]:
         """See `Place`."""
         return [
-            partial(itself, function(part(), shared))
+            partial(itself, function(part(), shared, *given))
             if part.func is itself
-            else partial(composed, function, part, shared)
-            for part in parts
+            else partial(composed, function, part, shared, *given)
+            for part, given in zip(parts, own, strict=True)
         ]
 
 
-def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any) -> Batch:
+def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any, *own: Any) -> Batch:
     """Make the records of a partition anew."""
-    return function(part(), shared)
+    return function(part(), shared, *own)
 
 
 def read(source: Any, check: Check, number: int, size: int | None) -> Batch:
@@ -104,9 +140,9 @@ def read(source: Any, check: Check, number: int, size: int | None) -> Batch:
     return unchanged(here(number, checked, source, check), number, size)
 
 
-def counted(source: Any) -> int:
-    """Return the number of records of a partition that Dask may have to compute."""
-    return count(resolved(source))
+def answered(source: Any, function: Callable[[Any], int]) -> int:
+    """Ask a partition that Dask may have to compute."""
+    return function(resolved(source))
 
 
 def checked(source: Any, check: Check) -> Batch:

@@ -201,10 +201,17 @@ class Record:
 
     def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
         """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
-        if partitions_of(data) is not None:
+        if in_partitions(data):
             return data  # type: ignore[return-value]
         names = list(table(data).keys())
         return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
+
+    def of_another(self, batch: Batch, record: Record, clip: bool) -> Checked:
+        """Return checked records of another declaration of the same, in which fields and labels may have another order."""
+        order = np.array([self.combinations.index(combination) for combination in record.combinations])
+        if (order != np.arange(len(order))).any():
+            batch = batch.mapped(recoded, order) if isinstance(batch, PartitionedBatch) else recoded(batch, order)
+        return Checked.made(self, batch, clip)
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
@@ -221,10 +228,20 @@ def record_of(fields: dict[str, Domain]) -> Record:
     return Record(**fields)
 
 
-def in_one_place(what: str, data: Any) -> None:
+def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
+    """Return records with groups of other numbers."""
+    return Batch(batch.fields, frozen(order[batch.group]))
+
+
+def in_partitions(data: Any) -> bool:
+    """Whether data are in partitions, checked or not."""
+    return partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
+
+
+def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
     """Refuse data in partitions: something needs all records at once."""
-    if partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch)):
-        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; pass arrays.")
+    if in_partitions(data):
+        raise TemplateError(f"{what} needs all records in one place, and these are in partitions; {remedy}.")
 
 
 def check_clip(clip: object) -> None:

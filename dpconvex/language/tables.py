@@ -62,6 +62,8 @@ def columns_of(data: Any, names: Sequence[str], known: Collection[str] | None, a
     """
     if isinstance(data, str | PathLike):
         path = Path(data)
+        if path.is_dir():
+            raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
         if path.suffix.lower() not in PARQUET:
             return from_csv(path, names, known, absent)
         return from_frame(parquet(path), str(path), names, known, absent)

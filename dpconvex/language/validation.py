@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import DomainError, shorten
-from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, blocks
+from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, Turned, blocks
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
 from dpconvex.language.file_rows import FileRows
 
@@ -48,7 +48,7 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
             survey.look(gate.opened(piece))
         survey.finish()
         return Pieces(column, (survey.count, *domain.shape), gate)
-    if isinstance(column, FileRows):
+    if isinstance(column, FileRows | Turned):
         gate.opened(column[:0])
         survey.look(column)
         survey.finish()
@@ -115,7 +115,7 @@ class Widened(Gate):
         return np.array(values, dtype=float, order="C")
 
 
-def rows_at_once(values: NDArray[Any] | FileRows) -> int:
+def rows_at_once(values: NDArray[Any] | FileRows | Turned) -> int:
     """Return the number of records that are checked together."""
     return max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
 
@@ -134,7 +134,7 @@ class Survey:
         """By how much a record may exceed its domain, relative to its size, and be put back instead of refused."""
         return np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
 
-    def look(self, values: NDArray[Any] | FileRows) -> None:
+    def look(self, values: NDArray[Any] | FileRows | Turned) -> None:
         """Take in more records, which stay as they are."""
         for block in blocks(values, rows_at_once(values)):
             with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
+from sys import getsizeof
 from typing import Any
 from uuid import uuid4
 
 from dpconvex.core.packing import packed, unpacked
+from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError, DPConvexError, WorkersLost
 from dpconvex.language.batch import Batch
 from dpconvex.language.dask_sources import Lazy
-from dpconvex.language.places import Check, count, unchanged, unreadable, within
+from dpconvex.language.places import Check, unchanged, unreadable, within
+from dpconvex.language.worker_groups import Group, Kept, groups_of, neighbours
 
 __all__ = ["Workers", "workers"]
 
@@ -50,6 +56,9 @@ class Outcome:
     def __init__(self, value: Any = None, error: Exception | None = None) -> None:
         self._value, self.error = value, error
 
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + getsizeof(self._value)
+
     @property
     def value(self) -> Any:
         """What it returned; raises its error."""
@@ -79,9 +88,9 @@ def sendable(error: Exception) -> Exception:
     return error
 
 
-def counted(source: Any, number: int) -> int:
-    """Return the number of records of a partition."""
-    return int(within(number, count, source))
+def answered(source: Any, function: Callable[[Any], int], number: int) -> int:
+    """Ask a partition for a number."""
+    return int(within(number, function, source))
 
 
 def checked(source: Any, check: Shared, number: int) -> Batch:
@@ -90,9 +99,9 @@ def checked(source: Any, check: Shared, number: int) -> Batch:
     return batch
 
 
-def size_of(part: Outcome) -> int:
-    """Return the number of records of a partition that was read."""
-    return int(part.value.size)
+def size_of(part: Outcome) -> tuple[int, int]:
+    """Return the number of records of a partition that was read, and of their bytes."""
+    return int(part.value.size), getsizeof(part.value)
 
 
 def applied(part: Outcome, function: Callable[..., Any], shared: Shared, number: int, size: int, own: Any) -> Any:
@@ -100,48 +109,124 @@ def applied(part: Outcome, function: Callable[..., Any], shared: Shared, number:
     return within(number, function, unchanged(part.value, number, size), shared.value, *own)
 
 
+def added_up(
+    parts: Sequence[Outcome],
+    function: Callable[..., Any],
+    shared: Shared,
+    asked: Sequence[tuple[int, int, Any]],
+    pairs: dict[int, tuple[int, int]],
+    threads: int,
+) -> dict[int, Any]:
+    """Call a function with several partitions, and add up what can be; of what is None for any, return that alone."""
+
+    def one(part: Outcome, question: tuple[int, int, Any]) -> Any:
+        number, size, own = question
+        try:
+            return applied(part, function, shared, number, size, own)
+        except Exception as error:
+            error.partition = number  # type: ignore[attr-defined]
+            raise
+
+    total = Tree.of(pairs)
+    with ThreadPoolExecutor(threads) if threads > 1 else nullcontext() as pool:
+        found = pool.map(one, parts, asked) if pool else map(one, parts, asked)
+        for (number, _, _), part in zip(asked, found, strict=True):
+            if part is None:
+                return {number: None}
+            total.add(number, part)
+    return total.waiting
+
+
 class Workers:
     """The workers of a cluster."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._groups: tuple[list[Any], list[Group]] = [], []
 
-    def counts(self, sources: Sequence[Any]) -> list[int]:
-        """See `Place`."""
-        return [
-            int(found)
-            for _, found in self._results([self._task(counted, source, k) for k, source in enumerate(sources)])
-        ]
+    def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
+        """Return a number for each partition, which a function reads."""
+        tasks = [self._task(answered, source, function, k) for k, source in enumerate(sources)]
+        return [int(found) for _, found in self._results(tasks)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
         """See `Place`."""
         shared = self.share(check)
         parts = [self._delayed(checked, source, shared, number) for number, source in enumerate(sources)]
         if keep is not False:
-            parts = self._sent(self.client.compute, parts, retries=RETRIES)
-        sizes = [int(size) for _, size in self._results([self._task(size_of, part) for part in parts])]
-        return [(part, number, size) for number, (part, size) in enumerate(zip(parts, sizes, strict=True))], sizes
+            where = self._sent(neighbours, self.client, len(parts))  # Dask knows better where it made something
+            parts = [
+                self._sent(
+                    self.client.compute, part, retries=RETRIES, **preferred("" if isinstance(source, Lazy) else address)
+                )
+                for part, source, address in zip(parts, sources, where, strict=True)
+            ]
+        found = [kept for _, kept in self._results([self._task(size_of, part) for part in parts])]
+        kept = [Kept(part, number, *size) for number, (part, size) in enumerate(zip(parts, found, strict=True))]
+        return kept, [size for size, _ in found]
 
     def share(self, value: Any) -> Any:
         """See `Place`."""
         return self._sent(self.client.submit, Shared, packed(value), key=name("shared"), pure=False)
 
     def each(
-        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
+        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Kept], own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         """See `Place`."""
         numbers = list(parts)
-        tasks = [self._task(applied, parts[k][0], function, shared, *parts[k][1:], own[k]) for k in numbers]
+        tasks = [
+            self._task(applied, part.future, function, shared, part.number, part.size, own[k])
+            for k, part in parts.items()
+        ]
         yield from self._results(tasks, numbers)
 
-    def mapped(self, function: Callable[..., Batch], shared: Any, parts: Sequence[Any]) -> list[Any]:
+    def sums(
+        self,
+        function: Callable[..., Any],
+        shared: Any,
+        parts: Mapping[int, Kept],
+        own: Mapping[int, tuple[Any, ...]],
+        tree: Tree,
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Place`: a task for each group of partitions that lie together."""
+        if not all(is_future(part.future) for part in parts.values()):  # each is read for its own task
+            yield from self.each(function, shared, parts, own)
+            return
+        tasks, first = [], []
+        for group in self._grouped(list(parts.values())):
+            asked = [(part.number, part.size, own[part.number]) for part in group.parts]
+            futures, pairs = [part.future for part in group.parts], tree.below([part.number for part in group.parts])
+            given = futures, function, shared, asked, pairs, group.threads
+            tasks.append(self._started(added_up, *given, address=group.address))
+            first.append(group.parts[0].number)
+        for _, found in self._results(tasks, first):
+            yield from found.items()
+
+    def _grouped(self, parts: list[Kept]) -> list[Group]:
+        """Return the groups of some partitions; once found they stay, because Dask brings a lost worker's together elsewhere."""
+        futures = [part.future for part in parts]
+        if self._groups[0] != futures:
+            self._groups = futures, self._sent(groups_of, self.client, parts)
+        return self._groups[1]
+
+    def mapped(
+        self,
+        function: Callable[..., Batch],
+        shared: Any,
+        parts: Sequence[Kept],
+        own: Sequence[Any],
+        sizes: Sequence[int],
+    ) -> list[Kept]:
         """See `Place`."""
-        made = [self._delayed(applied, part, function, shared, *rest, ()) for part, *rest in parts]
+        made = [
+            self._delayed(applied, part.future, function, shared, part.number, part.size, given)
+            for part, given in zip(parts, own, strict=True)
+        ]
         futures = [
-            self._sent(self.client.compute, new, retries=RETRIES) if is_future(old[0]) else new
+            self._sent(self.client.compute, new, retries=RETRIES) if is_future(old.future) else new
             for new, old in zip(made, parts, strict=True)
         ]
-        return [(new, *old[1:]) for new, old in zip(futures, parts, strict=True)]
+        return [replace(old, future=new, size=size) for new, old, size in zip(futures, parts, sizes, strict=True)]
 
     def _delayed(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return a task that is not started yet."""
@@ -154,10 +239,12 @@ class Workers:
         """Start a task."""
         if not is_future(first):
             return self._sent(self.client.compute, self._delayed(function, first, *arguments), retries=RETRIES)
-        key = name(function.__name__)
-        return self._sent(
-            self.client.submit, outcome, function, first, *arguments, key=key, pure=False, retries=RETRIES
-        )
+        return self._started(function, first, *arguments)
+
+    def _started(self, function: Callable[..., Any], *arguments: Any, address: str = "") -> Any:
+        """Start a task with what workers have, on one of them if it is still there."""
+        options = {"key": name(function.__name__), "pure": False, "retries": RETRIES, **preferred(address)}
+        return self._sent(self.client.submit, outcome, function, *arguments, **options)
 
     def _sent(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Start tasks, if there is still somebody to take them."""
@@ -179,7 +266,7 @@ class Workers:
                 except DPConvexError:
                     raise
                 except Exception as error:
-                    error.add_note(f"in partition {number}, on its worker")
+                    error.add_note(f"in partition {at_fault(error, number)}, on its worker")
                     raise
                 yield number, value
 
@@ -194,7 +281,7 @@ class Workers:
                     wait(tasks, timeout=PATIENCE)
                     for number, task in zip(numbers, tasks, strict=True):
                         if task.status == "error" and not of_cluster(error := task.exception(timeout=PATIENCE)):
-                            raise unreadable(number, error) from error
+                            raise unreadable(at_fault(error, number), error) from error
                     return list(self.client.gather(tasks))
                 except TimeoutError:
                     lonely = 0 if self.client.scheduler_info()["workers"] else lonely + 1
@@ -204,6 +291,16 @@ class Workers:
             raise
         except Exception as error:
             raise lost(error) from error
+
+
+def at_fault(error: BaseException, number: int) -> int:
+    """Return the number of the partition that an error is about: one of several that its task went through, or the only one."""
+    return int(getattr(error, "partition", number))
+
+
+def preferred(address: str) -> dict[str, Any]:
+    """Return options of a task that is to run on a worker if that can be."""
+    return {"workers": [address], "allow_other_workers": True} if address else {}
 
 
 def of_cluster(error: BaseException) -> bool:

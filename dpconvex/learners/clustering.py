@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import TemplateError
+from dpconvex.evaluation.threads import one_blas_thread
+from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
+from dpconvex.language.dask_sources import is_frame
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Batch, Record, in_one_place, table
+from dpconvex.language.record import Batch, Record, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
-from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, nearest
+from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, Statistics, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 
@@ -82,14 +87,13 @@ def cluster(
         If the ledger has not enough left.
     """
     check_privacy("cluster", privacy)
-    in_one_place("cluster", data)
     method = method_of(clustering)
     grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
     noise = grouping.calibrated(method, privacy, components)
     source = NoiseSource(seed)
     pay(budget, privacy, label)
     part = replace(grouping, record=Record(**grouping.fields))
-    columns = {name: data[name] for name in part.record.fields if name in table(data)}
+    columns = picked(list(part.record.fields), Partitions(data) if is_frame(data) else data)
     batch = part.record.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
     return part.released(method, noise, batch, privacy, source)
 
@@ -155,18 +159,46 @@ class Grouping:
         self, method: NoisyKMeans, noise: ClusteringNoise, batch: Batch, privacy: Privacy, source: NoiseSource
     ) -> Components:
         """Cluster, and say what it cost."""
-        records = Records(self, batch, noise.step)
-        centers = method.run(noise, records.statistics, source.rng)
+        middle, radius = self.extent
+        centers = method.run(noise, self.statistics(batch, noise.step), source.rng)
         return Components(
-            centers=centers * noise.step + records.middle,
+            centers=centers * noise.step + middle,
             classes=self.classes,
-            radius=records.radius,
-            middle=records.middle,
+            radius=radius,
+            middle=middle,
             step=noise.step,
             noise=noise,
             derivation=method.derive(noise, privacy.adjacency),
             **source.spending(privacy),
         )
+
+    def statistics(self, batch: Batch, step: float) -> Statistics:
+        """Return the function of centres that sums up the records in each cell; whole numbers, in any order the same."""
+        if not isinstance(batch, PartitionedBatch):
+            return Records(self, batch, step).statistics
+        shared = batch.place.share((self, step))
+
+        def statistics(centers: Array) -> tuple[Array, Array]:
+            found = batch.added_up(cells_of, shared, centers)
+            cells = np.zeros((*centers.shape[:2], centers.shape[2] + 1)) if found is None else np.asarray(found)
+            return cells[..., :-1], cells[..., -1]
+
+        return statistics
+
+
+def cells_of(batch: Batch, shared: tuple[Grouping, float], centers: Array) -> Array:
+    """Return the sums over the records of a partition, and behind them their number, shape (C, k, d + 1)."""
+    with one_blas_thread():
+        sums, counts = Records(shared[0], batch, shared[1]).statistics(centers)
+    return np.concatenate([sums, counts[..., None]], axis=-1)
+
+
+def picked(names: list[str], data: Any) -> Any:
+    """Return those fields of the data, of a partition of them, or of all partitions."""
+    if not isinstance(data, Partitions):
+        return {name: data[name] for name in names if name in table(data)}
+    known = data.keys()
+    return data.turned(partial(picked, names), [name for name in names if known is None or name in known])
 
 
 class Records:

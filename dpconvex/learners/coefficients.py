@@ -23,6 +23,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.template import Template
 from dpconvex.release.statistics import Statistics
+from dpconvex.release.verify import form_of
 
 __all__ = ["Coefficients", "coefficients"]
 
@@ -98,6 +99,7 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
 
     Estimates are least squares: regularizer and constraints of the template play no part.  Intervals are those of the linear
     model with residuals of one variance; they hold for many records, and where the noise is small next to what the features vary.
+    Of statistics of whitened records, they are those of weighted least squares, and hold more often than they say.
 
     Parameters
     ----------
@@ -135,6 +137,11 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     if not (is_real(confidence) and 0 < confidence < 1):
         raise TemplateError(f"coefficients: confidence must be a number between 0 and 1, not {confidence!r}.")
     noisy, space = statistics.quadratic(template), Space(statistics.matching(template).variables)
+    if statistics.whitening is not None and noisy.count is None:
+        raise TemplateError(
+            "coefficients: the records were whitened, and the statistics leave out what they weigh together, because the loss "
+            "has no constant; release statistics without whitening, or declare an offset."
+        )
     known = np.flatnonzero((noisy.loss.targets < 0).all(axis=1))
     if not len(known) or not noisy.loss.onto(noisy.moments)[known].count_nonzero():
         raise TemplateError(
@@ -162,12 +169,14 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     # Noise can make the sum of squares small or negative; it is never taken for smaller than that noise.
     least = 2 * noisy.deviation * float(np.linalg.norm(noisy.value_map(theta)))
     variance = max(squares, least) / freedom
-    of_noise = inverse @ covariance @ inverse
+    # Where records weigh u, their residuals have variance u^2 times that of others, u <= 1: this is at least what they add.
+    of_noise, of_residuals = inverse @ covariance @ inverse, variance * inverse
+    back = np.linalg.inv(statistics.turn(noisy, form_of(statistics.matching(template))).toarray())
     return Coefficients(
         names=tuple(names(space)),
-        estimates=theta - inverse @ bias,
-        standard_errors=np.sqrt(np.diag(of_noise + variance * inverse)),
-        noise_errors=np.sqrt(np.diag(of_noise)),
+        estimates=back @ (theta - inverse @ bias),
+        standard_errors=np.sqrt(np.diag(back @ (of_noise + of_residuals) @ back.T)),
+        noise_errors=np.sqrt(np.diag(back @ of_noise @ back.T)),
         confidence=float(confidence),
         residual_deviation=float(np.sqrt(variance)),
     )

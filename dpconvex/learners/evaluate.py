@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import dense
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, check_clip, in_one_place
+from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
+from dpconvex.learners.errors_of_releases import STEPS, Errors
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -28,9 +29,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size
 
 __all__ = ["Evaluation", "evaluate"]
-
-# Errors of a regression are added up in so many steps of the largest one.
-STEPS = 2**20
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def evaluate(
     release : Release
         With a prediction function that treats every record by itself.
     data : mapping of str to array_like
-        One entry per field of the record.
+        One entry per field of the record; or data in partitions, whose errors are counted where they lie.
     privacy : Privacy
         The promise to be kept; its delta is not needed.
     features, label : str
@@ -126,8 +124,8 @@ def evaluate(
         If the ledger has not enough left.
     """
     check_privacy("evaluate", privacy)
-    in_one_place("evaluate", data)
     check_clip(clip)
+    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
     largest = error_bound(template, features, label)
     if not isinstance(release, Release):
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
@@ -139,8 +137,8 @@ def evaluate(
     batch = template.record.validate(data, clip=clip, empty=protected)
     if not protected and batch.size != public:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
-    errors = errors_of(template, release, batch, features, label, alone=protected)
-    counts = [int(errors.sum()), batch.size] if protected else [int(errors.sum())]
+    total = Errors("evaluate", template.record, release, features, label, alone=protected).total(batch)
+    counts = [total, batch.size] if protected else [total]
     # Where the number of records is protected, half of the promise pays for it.
     each = privacy.epsilon / len(counts)
     noises = [laplace_count(each, largest), *([laplace_count(each)] if protected else [])]
@@ -191,29 +189,3 @@ def quantile(scale: float, probability: float) -> float:
     if ratio == 0:
         return 0.0
     return float(max(math.ceil(math.log(probability * (1 + ratio) / 2) / math.log(ratio)) - 1, 0))
-
-
-def errors_of(
-    template: Template,
-    release: Release,
-    batch: Batch,
-    features: str,
-    label: str,
-    alone: bool,
-) -> NDArray[np.int64]:
-    """Return the error of each record in whole steps, each between 0 and the largest one."""
-    if not batch.size:
-        return np.zeros(0, dtype=np.int64)
-    x = dense(batch.fields[features][:])
-    predicted = release.predict_each(x) if alone else release.predict(x)
-    domain = template.record.fields[label]
-    truth = template.record.values(batch, label) if isinstance(domain, Choice) else dense(batch.fields[label][:])
-    if predicted.shape != truth.shape:
-        raise TemplateError(
-            f"evaluate: predict must return shape {truth.shape}, one value for each record, not {predicted.shape}."
-        )
-    if isinstance(domain, Choice):
-        return np.asarray(predicted != truth, dtype=np.int64)
-    lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
-    shares = ((np.clip(predicted, lower, upper) - truth) / (upper - lower)) ** 2
-    return np.clip(np.rint(shares * STEPS), 0, STEPS).astype(np.int64)

@@ -17,25 +17,29 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.evaluation.threads import one_blas_thread
+from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, Record, check_clip, in_one_place
+from dpconvex.language.record import Batch, Checked, Record, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
-from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, solve
+from dpconvex.release.solve import check_place, public_size, resolved, solve
 from dpconvex.release.verify import check_solvable, verify
 
-__all__ = ["Mixture", "solve_mixture", "verify_mixture"]
+__all__ = ["Mixture", "fit_of_mixture", "solve_mixture", "verify_mixture"]
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -77,6 +81,7 @@ def verify_mixture(
     features: str = "x",
     group: str | None = "y",
     component: str = "m",
+    whitening: Whitened = None,
 ) -> Certificate:
     """Prove private what `solve_mixture` does, without data; parameters as there.
 
@@ -91,7 +96,7 @@ def verify_mixture(
         As for `verify`.
     """
     labelling = Labelling(clustering, share, features, group, component)
-    return Plan(template, privacy, labelling).certify(size, mechanism, cover)
+    return Plan(template, privacy, labelling).certify(size, mechanism, cover, whitening)
 
 
 def solve_mixture(
@@ -112,6 +117,7 @@ def solve_mixture(
     label: str = "solve_mixture",
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: Whitened = None,
 ) -> Mixture:
     """Cluster the records of every class privately, and fit a template on the labels; the whole keeps one promise.
 
@@ -134,6 +140,8 @@ def solve_mixture(
         The fields that are clustered, that hold the class (None for none) and that get the component.
     seed : int, optional
         For tests; the outcome is then not private.
+    whitening : PrivateWhitening, bool or "auto", optional
+        Of the fit, as for `solve`; components are learnt from original records.
 
     Returns
     -------
@@ -157,26 +165,26 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    in_one_place("solve_mixture", data)
+    data = partitions_of(data) or data  # type: ignore[assignment]
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
-    mechanism = mechanism or Automatic()
     public = public_size(template, data, privacy, size)
-    certificate = plan.certify(public, mechanism, cover)  # raises before anything is paid
-    check_solvable(template)
+    certificate = plan.certify(public, mechanism, cover, whitening)  # raises before anything is paid
+    check_solvable(template, mechanism)
     check_clip(clip)
-    solver = resolved(backend)
+    solver = resolved(backend, template)
+    check_place(data, solver)
     source = NoiseSource(seed)
-    if component in data:
+    if component in (data.keys() or ()):
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
+    plan.others.check_names(data)
     pay(budget, privacy, label, certificate.event)
-    columns = plan.others.held(data)
-    batch = plan.others.checked(columns, clip).batch
+    batch = plan.others.checked(data, clip).batch
     components = plan.components(batch, source)
     fit = solve(
         template,
-        {**columns, component: plan.values(components, batch)},
+        Checked.made(template.record, plan.labelled(components, batch), clip),
         plan.rest,
         mechanism,
         solver,
@@ -184,10 +192,16 @@ def solve_mixture(
         clip=clip,
         seed=None if seed is None else int(source.rng.integers(2**62)),
         cover=cover,
+        whitening=whitening,
     )
     assert isinstance(fit.certificate, Certificate)
     release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
     return Mixture(components, release, release.spent)
+
+
+def fit_of_mixture(template: Template, privacy: Privacy, share: float) -> Privacy:
+    """Return what the fit of a mixture may promise, if its clustering and fields are the default ones."""
+    return Plan(template, privacy, Labelling(None, share, "x", "y", "m")).rest
 
 
 @dataclass(frozen=True)
@@ -225,7 +239,7 @@ class Plan:
 
     def __init__(self, template: Template, privacy: Privacy, labelling: Labelling) -> None:
         check_privacy("solve_mixture", privacy)
-        self.names = labelling.names(template)
+        self.names, self.component = labelling.names(template), labelling.component
         self.template, self.privacy, self.part = template, privacy, labelling.part(privacy)
         fields = template.record.fields
         self.others = Record(**{name: domain for name, domain in fields.items() if name != labelling.component})
@@ -242,9 +256,9 @@ class Plan:
             self.rest = privacy.minus(self.part)
             self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
 
-    def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None) -> Certificate:
+    def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None, whitening: Whitened) -> Certificate:
         """Return the certificate of the whole, without data."""
-        return self.whole(verify(self.template, self.rest, size, mechanism or Automatic(), cover))
+        return self.whole(verify(self.template, self.rest, size, mechanism, cover, whitening=whitening))
 
     def whole(self, fit: Certificate) -> Certificate:
         """Return the certificate of the whole, from that of the fit."""
@@ -278,11 +292,23 @@ class Plan:
             return self.fixed
         return self.grouping.released(self.method, self.noise, batch, self.part, source)
 
-    def values(self, components: Components, batch: Batch) -> NDArray[Any]:
-        """Return the component of each record, as the template names it."""
-        column = np.empty(len(self.names), dtype=object)
-        column[:] = self.names
-        return np.asarray(column[Records(self.grouping, batch, components.step).assigned(components)])
+    def labelled(self, components: Components, batch: Batch) -> Batch:
+        """Return the records with their components, where they are."""
+        record = self.template.record
+        groups = [
+            [record.combinations.index({**others, self.component: name}) for name in self.names]
+            for others in self.others.combinations
+        ]
+        made = self.grouping, components, np.array(groups)
+        return batch.mapped(labelled, made) if isinstance(batch, PartitionedBatch) else labelled(batch, made)
+
+
+def labelled(batch: Batch, made: tuple[Grouping, Components, NDArray[np.int64]]) -> Batch:
+    """Return records whose group says their component, too."""
+    grouping, components, groups = made
+    with one_blas_thread():
+        found = Records(grouping, batch, components.step).assigned(components)
+    return Batch(batch.fields, frozen(groups[batch.group, found]))
 
 
 def fitting(components: Components, grouping: Grouping, count: int) -> Components:

@@ -114,9 +114,9 @@ def sweep(
     check_workers(workers)
     check_clip(clip)
     data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
-    check_place(data, resolved(backend))
+    check_place(data, resolved(backend, *templates))
     if workers is not None:
-        in_one_place("sweep with workers", data)
+        in_one_place("sweep with workers", data, "leave workers out: partitions are summed where they lie")
     if seed is not None:
         seeded_generator(seed)  # refuses what is no seed
     options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}

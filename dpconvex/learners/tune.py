@@ -6,7 +6,7 @@ Monteleoni & Sarwate 2011, algorithm 4).  Or all are trained on all of the data,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,13 +16,15 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.columns import Chunks, blocks, dense
+from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.columns import Chunks
+from dpconvex.language.partitions import Partitions, partitions_of
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, check_clip, in_one_place, table
+from dpconvex.language.record import Checked, Record, check_clip, in_one_place, in_partitions, table
 from dpconvex.language.template import Template
+from dpconvex.learners.errors_of_releases import Errors
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -31,17 +33,15 @@ from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.calibration import Shared, cheapest, shared
+from dpconvex.release.calibration import Shared, plan_of, shared
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, run_certified, solve
-from dpconvex.release.verify import check_solvable, verify
+from dpconvex.release.solve import check_place, public_size, resolved, run_certified, run_whitened, solve
+from dpconvex.release.verify import Proved, check_solvable, proved, verify
 
 __all__ = ["Tuning", "tune"]
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
-# Records whose predictions are compared at once.
-BLOCK = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,7 @@ def tune(
     privacy : Privacy
         The promise of the whole.
     mechanism : Mechanism, optional
+        By default as for `solve`; with ``split=False`` as for `calibrate`.
     backend : str or object, optional
     selection : {"permute-and-flip", "exponential"}
     split : bool
@@ -113,7 +114,7 @@ def tune(
     seed : int, optional
         For tests; the outcome is then not private.
     whitening : PrivateWhitening, bool or "auto", optional
-        As for `solve`: each fit whitens by its own part of the data.  Not for ``split=False``.
+        As for `solve`: each fit whitens by a noisy second moment of its own, of its part of the data.
     workers : int or executor, optional
         As for `sweep`: so many candidates are fitted at a time.
 
@@ -137,23 +138,20 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    in_one_place("tune", data)
+    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
     check_workers(workers)
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
+    check_partitions("tune", named, data, solver, workers)
     source = NoiseSource(seed)
     if not split:
-        if whitening not in (None, False):
-            raise TemplateError(
-                "tune: fits on all of the data are not whitened; leave split at True, or whitening out."
-            )
         public = public_size(next(iter(named.values())), data, privacy, size)
-        plan = composed(named, privacy, public, mechanism)
+        plan = composed(named, privacy, public, mechanism, whitening)
         return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget, workers)
     rng = source.rng
-    columns = {name: whole(name, column) for name, column in data.items()}
+    columns: Any = data if in_partitions(data) else {name: whole(name, column) for name, column in data.items()}
     count = public_size(next(iter(named.values())), columns, privacy, size)
     share = count // (len(named) + 1)
     if share < 1:
@@ -161,22 +159,25 @@ def tune(
     for template in named.values():
         verify(template, privacy, share, mechanism, whitening=whitening)
         check_solvable(template, mechanism)
+    record = next(iter(named.values())).record
     pay(budget, privacy, "tune")
     protected = privacy.adjacency == "add-remove"
-    held_out = next(iter(named.values())).record.validate(columns, clip=clip, empty=protected)
-    part = parts(held_out.size, len(named) + 1, privacy.adjacency, rng)
+    batch = record.validate(columns, clip=clip, empty=protected)
+    part = parts(batch.size, len(named) + 1, privacy.adjacency, rng)
 
     def fit(k: int, template: Template, given: Any) -> Release:
-        mine = {name: column[part == k] for name, column in columns.items()}
+        mine: Mapping[str, Any]
+        if isinstance(batch, PartitionedBatch):
+            mine = template.record.of_another(batch.chosen(part == k), record, clip)
+        else:
+            mine = {name: column[part == k] for name, column in columns.items()}
         stream, nominal = None if seed is None else seed + k, share if protected else None
         options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
         return solve(template, mine, privacy, mechanism, given, **options)
 
     releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers, solver))
-    rows = np.flatnonzero(part == len(named))
-    truth = np.array(columns[label], dtype=object)[rows]
-    x = frozen(dense(held_out.fields[features][rows]))  # candidates share it, and none may write to it
-    counts = [mistakes(release, x, truth, protected) if len(rows) else 0 for release in releases]
+    held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
+    counts = [count_mistakes(release, record, held_out, features, label, privacy.adjacency) for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
@@ -188,6 +189,7 @@ class Composed:
     privacy: Privacy
     choice: Privacy
     shares: Shared
+    fits: tuple[Proved, ...]
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -218,19 +220,25 @@ class Composed:
 
 
 def composed(
-    named: Mapping[str, Template], privacy: Privacy, size: int, mechanism: Mechanism | None, share: float = CHOICE
+    named: Mapping[str, Template],
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None,
+    whitening: Whitened = None,
+    share: float = CHOICE,
 ) -> Composed:
     """Share a promise between fits on all of the data and a pure choice, without any data."""
     choice = Privacy(share * privacy.epsilon, 0.0, privacy.adjacency)
 
     def planned(chosen: Mechanism | None) -> Shared:
         def certify(each: Privacy) -> list[Certificate]:
-            return [verify(template, each, size, chosen) for template in named.values()]
+            return [verify(template, each, size, chosen, whitening=whitening) for template in named.values()]
 
         return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
 
-    shares = planned(mechanism) if mechanism is not None else cheapest(planned, privacy, len(named))
-    return Composed(privacy, choice, shares)
+    shares = plan_of(planned, list(named.values()), privacy, size, len(named), mechanism, whitening)
+    fits = (proved(template, shares.each, size, shares.mechanism, None, whitening) for template in named.values())
+    return Composed(privacy, choice, shares, tuple(fits))
 
 
 def on_all(
@@ -246,25 +254,45 @@ def on_all(
     workers: Any = None,
 ) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
-    for template in named.values():
-        check_solvable(template)
+    for template, way in zip(named.values(), plan.fits, strict=True):
+        check_solvable(template, way.mechanism)
     pay(budget, plan.privacy, "tune", plan.shares.event)
-    columns = next(iter(named.values())).record.held(data)
-    fitter = plan.shares.mechanism
-    assert fitter is not None
+    checked_for = reading(named, data, clip)
 
-    def fit(template: Template, certificate: Certificate, own: NoiseSource, given: Any) -> tuple[Release, int]:
-        checked = template.record.checked(columns, clip)
-        release = run_certified(template, checked, certificate, fitter, given, own, clip=clip)
-        return release, count_mistakes(release, template, checked, *fields, plan.privacy.adjacency)
+    def fit(template: Template, way: Proved, own: NoiseSource, given: Any) -> tuple[Release, int]:
+        checked = checked_for(template.record)
+        if way.stages is None:
+            release = run_certified(template, checked, way.certificate, way.mechanism, given, own, clip=clip)
+        else:
+            release = run_whitened(template, checked, way.certificate, way.stages, way.mechanism, given, own, clip=clip)
+        return release, count_mistakes(release, template.record, checked, *fields, plan.privacy.adjacency)
 
-    pairs = zip(named.values(), plan.shares.certificates, strict=True)
-    tasks = (partial(fit, template, certificate, source.next()) for template, certificate in pairs)
+    pairs = zip(named.values(), plan.fits, strict=True)
+    tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
     releases, wrong = zip(*fitted(tasks, workers, solver), strict=True)
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
     return Tuning(list(named)[chosen], release, release.spent)
+
+
+def check_partitions(caller: str, named: Mapping[str, Template], data: Any, solver: Any, workers: Any) -> None:
+    """Refuse what cannot be done with records in partitions, and partitions of other fields, before anything is paid."""
+    if in_partitions(data):
+        check_place(data, solver)
+        if workers is not None:
+            in_one_place(f"{caller} with workers", data, "leave workers out: partitions are summed where they lie")
+        next(iter(named.values())).record.check_names(data)
+
+
+def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:
+    """Return the function that checks the data for the record of a candidate; partitions are read and checked once for all."""
+    record = next(iter(named.values())).record
+    columns = record.held(data)
+    if not in_partitions(data):
+        return lambda own: own.checked(columns, clip)
+    batch = record.validate(data, clip=clip, empty=True)
+    return lambda own: own.of_another(batch, record, clip)
 
 
 def named_templates(
@@ -278,12 +306,16 @@ def named_templates(
     return {name: declared(name, candidate, data, features) for name, candidate in named.items()}
 
 
-def declared(name: str, candidate: Any, data: Mapping[str, ArrayLike], features: str) -> Template:
+def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
     """Return a candidate's template, or say what it is instead."""
     if isinstance(candidate, Template):
         return candidate
     build = getattr(candidate, "template", None)
-    shape = tuple(getattr(data[features], "shape", np.shape(data[features]))) if features in data else ()
+    shape: tuple[int, ...] = ()
+    if isinstance(data, Partitions):
+        shape = (0, data.width(features)) if callable(build) else ()
+    elif features in data:
+        shape = tuple(getattr(data[features], "shape", np.shape(data[features])))
     if not callable(build) or len(shape) != 2:
         raise TemplateError(f"tune: candidate {name!r} is not a Template but {type(candidate).__name__}.")
     if getattr(candidate, "whitening", None) not in (None, False):
@@ -350,35 +382,18 @@ def whole(name: str, column: Any) -> Any:
     return array
 
 
-def mistakes(release: Release, x: ArrayLike, truth: NDArray[Any], alone: bool) -> int:
-    """Count wrong predictions; each record counts once, whatever shape a prediction has, and by itself if one may be missing."""
-    predicted = release.predict_each(x) if alone else release.predict(x)
-    if predicted.shape != truth.shape:
-        raise TemplateError(
-            f"tune: predict must return shape {truth.shape}, one label for each record, not {predicted.shape}."
-        )
-    return int(np.sum(predicted != truth))
-
-
 def count_mistakes(
-    release: Release, template: Template, checked: Checked, features: str, label: str, adjacency: str
+    release: Release, record: Record, checked: Checked, features: str, label: str, adjacency: str
 ) -> int:
-    """Count the records whose label is not predicted."""
-    record, batch = template.record, checked.batch
-    truth, start, wrong = record.values(batch, label), 0, 0
-    for block in blocks(batch.fields[features], BLOCK):
-        x = dense(block)
-        if not len(x):  # a learner's predict need not know what to do with nothing
-            continue
-        wrong += mistakes(release, x, truth[start : start + len(x)], adjacency == "add-remove")
-        start += len(x)
-    return wrong
+    """Count the records whose label is not predicted; each by itself if one may be missing."""
+    return Errors("tune", record, release, features, label, alone=adjacency == "add-remove").total(checked.batch)
 
 
-def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.int64]:
+def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:
     """Assign each record to a part, without looking at the records, shape (size,)."""
+    small = np.min_scalar_type(count)  # there may be many records
     if adjacency == "add-remove":
-        return np.asarray(rng.integers(0, count, size=size))
-    assigned = np.arange(size) % count
+        return np.asarray(rng.integers(0, count, size=size)).astype(small)
+    assigned = np.resize(np.arange(count, dtype=small), size)
     # Parts differ in size by at most one; a fit's own size is the number of records in its part, which is public here.
     return np.asarray(rng.permutation(assigned))

@@ -19,12 +19,13 @@ from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip, in_one_place
+from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.learners.sweep import bar
-from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates
+from dpconvex.learners.tune import Tuning, check, check_partitions, count_mistakes, named_templates, reading
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
@@ -35,7 +36,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
-from dpconvex.release.verify import analyse, check_solvable, meant, planned as stages_of, verify
+from dpconvex.release.verify import check_solvable, meant, planned as stages_of, verify
 
 __all__ = ["tune_repeated"]
 
@@ -150,7 +151,7 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    in_one_place("tune_repeated", data)
+    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)
@@ -158,7 +159,8 @@ def tune_repeated(
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    solver = resolved(backend)
+    solver = resolved(backend, *named.values())
+    check_partitions("tune_repeated", named, data, solver, workers)
     with computable(privacy):
         plans = {
             name: planned(template, privacy, chosen, public_size(template, data, privacy, size), mechanism, whitening)
@@ -170,14 +172,14 @@ def tune_repeated(
     rng = source.rng
     count = chosen.draw(rng)
     pay(budget, privacy, "tune_repeated", costliest(plans.values()))
-    columns = next(iter(named.values())).record.held(data)
-    checked = {name: template.record.checked(columns, clip) for name, template in named.items()}
+    checked_for = reading(named, data, clip)
+    checked = {name: checked_for(template.record) for name, template in named.items()}
     names = list(named)
     best: tuple[int, str, Release] | None = None
 
     def repetition(name: str, own: NoiseSource, given: Any) -> tuple[int, str, Release]:
         release = plans[name].fit(named[name], checked[name], given, own, clip)
-        wrong = count_mistakes(release, named[name], checked[name], features, label, privacy.adjacency)
+        wrong = count_mistakes(release, named[name].record, checked[name], features, label, privacy.adjacency)
         return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
@@ -245,7 +247,7 @@ def planned(
     )
     stages = None
     if first is not None:
-        stages = stages_of(first, None, fitter, analyse(template, fitter), bare.privacy, size)
+        stages = stages_of(first, None, fitter, template, bare.privacy, size)
     return Plan(bare, score, certificate, fitter, stages)
 
 

@@ -175,8 +175,8 @@ def lowest(price: Callable[[float], float], noise: Callable[[float], float], gri
 
 
 def logarithm(value: float) -> float:
-    """Return the logarithm of a risk; where there is no proof, one larger than that of any number."""
-    return math.log(value) if math.isfinite(value) else HOPELESS
+    """Return the logarithm of a risk, which may underflow; where there is no proof, one larger than that of any number."""
+    return math.log(max(value, math.ulp(0.0))) if math.isfinite(value) else HOPELESS
 
 
 def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:

@@ -215,6 +215,8 @@ class Certificate:
                 "sum of losses, from public numbers; a prediction",
             )
         for name, value in self.settings.items():
+            if name == "whitened_field":  # named below
+                continue
             why = (
                 "of both gradients together, which this noise is charged for"
                 if "sensitivity" in name

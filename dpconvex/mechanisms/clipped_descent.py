@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.remembered import once
 from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import weighted_sum
 from dpconvex.geometry.kinks import split_kinks
@@ -230,13 +232,7 @@ def regularizer_steepness(analysis: Analysis, size: float) -> tuple[float, float
     constant, (stiff, _, _) = largest_eigenvalue(analysis), parts(form)
     bend = bend_of(form, form.feasible.norm_bound)
     smooth = math.isfinite(bend.rest)
-    smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
-    steep = {
-        part: row
-        for part, row in linear_parts(form.template.regularizer).items()
-        if part not in smoothed and not part.is_affine and squares(part, row.toarray()[0]) is None
-    }
-    slope = public_start(analysis, size, 0.0)[1] + 2 * size * (slope_of(weighted_sum(steep), form) if steep else 0.0)
+    slope = public_start(analysis, size, 0.0)[1] + 2 * size * slope_of_rest(form, smooth)
     if math.isfinite(slope) or form.feasible.bounded:
         return size * (constant + (bend.rest if smooth else stiff)), slope
     raise NotPrivate(
@@ -245,6 +241,18 @@ def regularizer_steepness(analysis: Analysis, size: float) -> tuple[float, float
         form.template.regularizer,
         "smooth it, or bound the parameters",
     )
+
+
+@once
+def slope_of_rest(form: LossForm, smooth: bool) -> float:
+    """Bound the slope of what is not square in a regularizer; of its kinks alone, if the curvature of all else is bounded."""
+    smoothed = linear_parts(split_kinks(form.feasible, form.template.regularizer)[0]) if smooth else {}
+    steep = {
+        part: row
+        for part, row in linear_parts(form.template.regularizer).items()
+        if part not in smoothed and not part.is_affine and squares(part, row.toarray()[0]) is None
+    }
+    return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 
 def start_norm(analysis: Analysis) -> float:

@@ -291,4 +291,9 @@ def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHul
         low, high = hull.margin.low / sigma * SLACK, hull.margin.high / sigma * SLACK
         flattest = max(hull.margin.low, -hull.margin.high, 0.0) / sigma
         margin = (max(high, 0.0), max(-low, 0.0), flattest, curvature)
-    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray, margin)
+    behind = None if hull.behind is None else tuple((hull.behind / sigma).tolist())
+    cap = None
+    if hull.cap is not None:
+        steepest, floor, radius, across, along, other = hull.cap
+        cap = (steepest / sigma, steepest * radius / (floor * mu), across, along, other / sigma)
+    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray, margin, behind, cap)

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Concentrated
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_real
-from dpconvex.core.bisection import bisect
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import NotPrivate, TemplateError
@@ -33,6 +34,8 @@ from dpconvex.mechanisms.clipped_descent import for_directions
 from dpconvex.mechanisms.grid import gaussian_integers
 from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.weighted_statistics import on_whitened
 from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
 from dpconvex.noise.spherical import SPHERICAL
@@ -96,13 +99,24 @@ class PrivateWhitening:
         if self.field is not None and not isinstance(self.field, str):
             raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
 
-    def plan(self, cover: Cover, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Stages:
+    def plan(
+        self,
+        cover: Cover,
+        mechanism: Mechanism,
+        form: LossForm,
+        analysed: Callable[[], Analysis],
+        privacy: Privacy,
+        size: int,
+    ) -> Stages:
         """Prove both stages private, without data."""
         check_delta(privacy, "private whitening", "leave it out")
-        name, ball = field_of(analysis.form.template.record, self.field)
+        name, ball = field_of(form.template.record, self.field)
+        weighted = on_whitened(mechanism, form, name) if isinstance(mechanism, SufficientStatistics) else None
 
         def second(part: Privacy) -> Certificate:
-            return cover.certify(mechanism, analysis, part, size)
+            if weighted is not None:
+                return weighted.certify_covered(cover, form, part, size)
+            return cover.certify(mechanism, analysed(), part, size)
 
         found = self._together(cover, second, privacy, name, ball)
         return found if found is not None else self._apart(second, privacy, name, ball)
@@ -116,13 +130,16 @@ class PrivateWhitening:
             spent = cover.split(replace(privacy, epsilon=epsilon))[1]
             return level(*self._left(privacy, spent.epsilon, spent.delta))
 
-        def excess(epsilon: float) -> bool:
+        def excess(epsilon: float) -> float:
             rest = cover.split(replace(privacy, epsilon=epsilon))[0]
-            return level(rest.epsilon, rest.delta) ** 2 <= (1 - self.share) * whole(epsilon) ** 2
+            return level(rest.epsilon, rest.delta) ** 2 - (1 - self.share) * whole(epsilon) ** 2
 
-        most, _ = bisect(excess, 0.0, privacy.epsilon, 60)
-        if most <= 0:
+        # What the second stage may take; how exactly matters to the share alone, for the first one gets what is left.
+        least, most = 1e-9 * privacy.epsilon, privacy.epsilon
+        if not excess(least) < 0:
             return None
+        if excess(most) > 0:
+            most = float(brentq(excess, least, most, xtol=1e-12 * privacy.epsilon, rtol=1e-12))
         fit = second(replace(privacy, epsilon=most))
         own = gaussian_level(fit)
         if own is None or fit.cover is None:
@@ -219,6 +236,8 @@ def gaussian_level(certificate: Certificate) -> float | None:
     """Return the same for a certificate's noise; None if it is no Gaussian mechanism."""
     if certificate.noise != "gaussian" or "sampling" in certificate.settings:
         return None
+    if certificate.perturbed == "statistics":
+        return certificate.sensitivity / certificate.noise_scale
     if certificate.perturbed == "gradients":
         return certificate.sensitivity * math.sqrt(certificate.settings["steps"]) / certificate.noise_scale
     reach = certificate.settings.get("distance_of_answers")

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.record_domains import Ball
+from dpconvex.core.remembered import once
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
@@ -25,6 +26,7 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, level
+from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 __all__ = ["Whitened", "best_for_size", "clipped_steps", "plenty", "prepared", "why", "worth_whitening"]
@@ -37,6 +39,8 @@ ENOUGH = 300.0
 ENOUGH_UNWHITENED = 10.0
 # The clip, as a part of the gradient bound: gradients are long at the start, and at the end for few records only.
 PART = 0.25
+# Statistics are those of whitened records if the second moment has this part of its noise's size: n mu / d^1.5, d features.
+SEEN = 0.5
 # More statistics than this take longer to fit than they are worth.
 MOST_STATISTICS = 25_000
 # Promises beyond these are not chosen for: levels of some are beyond floating-point numbers.
@@ -57,6 +61,8 @@ def prepared(
     auto = isinstance(whitening, str) and whitening == "auto"
     if not auto and whitening is not None and not isinstance(whitening, bool):
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
+    if isinstance(mechanism, SufficientStatistics) and whitening:
+        return mechanism, PrivateWhitening() if whitening is True else whitened_first(form(), privacy, size)
     if whitening is True:
         return mechanism or clipped_steps(analysed()), PrivateWhitening()
     if mechanism is None:
@@ -75,7 +81,7 @@ def best_for_size(
     try:
         if few_statistics(form(), privacy):
             SufficientStatistics.usual(privacy).certified(form(), privacy, size)
-            return SufficientStatistics.usual(privacy), None
+            return SufficientStatistics.usual(privacy), whitened_first(form(), privacy, size)
         analysis = analysed()
         whiten = worth_whitening(analysis, privacy, size)
         if not whiten and not worth_clipping(analysis, privacy, size):
@@ -87,6 +93,16 @@ def best_for_size(
     return steps, PrivateWhitening() if whiten else None
 
 
+def whitened_first(form: LossForm, privacy: Privacy, size: int) -> PrivateWhitening | None:
+    """Return the first stage before statistics, where records can be whitened and their second moment stands out of the noise."""
+    first, statistics = PrivateWhitening(), SufficientStatistics.usual(privacy)
+    try:
+        found = first.plan(Cover(), statistics, form, lambda: Analysis(form), privacy, size).noise
+    except (DPConvexError, OverflowError):
+        return None
+    return first if size * level(privacy.epsilon, privacy.delta) >= SEEN * found.features**1.5 else None
+
+
 def is_ordinary(privacy: Privacy) -> bool:
     """Say whether a promise is one that something can be learnt with, and whose level can be computed."""
     return LEAST <= privacy.epsilon <= MOST and privacy.delta >= LEAST_DELTA
@@ -95,7 +111,11 @@ def is_ordinary(privacy: Privacy) -> bool:
 def why(mechanism: Mechanism, whitening: PrivateWhitening | None, form: LossForm, privacy: Privacy, size: int) -> str:
     """Say why the recipe's choice is what it is, and how to have another; empty where mechanisms were compared."""
     if isinstance(mechanism, SufficientStatistics):
-        return "Chosen because the loss is quadratic: what it takes from the data is released once. Name a mechanism for another."
+        first = "" if whitening is None else ", of whitened records (`SufficientStatistics()` by name leaves that out)"
+        return (
+            "Chosen because the loss is quadratic: what it takes from the data is released once"
+            f"{first}. Name a mechanism for another."
+        )
     if not isinstance(mechanism, NoisyGradientDescent):
         return ""
     bound, first = (ENOUGH, "after whitening, ") if whitening is not None else (ENOUGH_UNWHITENED, "")
@@ -151,6 +171,7 @@ def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     return plenty(form, privacy, size) < ENOUGH
 
 
+@once
 def turns_freely(form: LossForm) -> bool:
     """Say whether parameters are free, and regularized by their length alone: other wishes are about original features."""
     found = quadratic(form.template.regularizer, form.space)

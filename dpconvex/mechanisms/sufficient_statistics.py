@@ -105,11 +105,6 @@ class SufficientStatistics:
             raise TemplateError(f"SufficientStatistics: residuals must be True or False, not {self.residuals!r}.")
 
     @classmethod
-    def of(cls, certificate: Certificate) -> SufficientStatistics:
-        """Return the mechanism that a certificate is for."""
-        return cls(certificate.noise, certificate.settings[WEIGHT], RESIDUALS in certificate.settings)
-
-    @classmethod
     def usual(cls, privacy: Privacy) -> SufficientStatistics:
         """Return the mechanism for a promise, with and without delta."""
         return cls("gamma" if privacy.pure else "gaussian")
@@ -127,6 +122,10 @@ class SufficientStatistics:
     def moments(self, form: LossForm, adjacency: str) -> Moments:
         """Return what is released."""
         return quadratic_loss(form).moments(self.weight, self.residuals, adjacency == "replace-one")
+
+    def settings(self, form: LossForm) -> dict[str, float]:
+        """Return what a certificate says of the options."""
+        return {WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {})
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Bound the sensitivity of the statistics and calibrate the noise."""
@@ -171,7 +170,7 @@ class SufficientStatistics:
             perturbed="statistics",
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
-            settings={WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {}),
+            settings=self.settings(form),
             event=Gaussian(apart / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
@@ -249,6 +248,6 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
     moments are as long as the moments.
     """
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
-    degree = max((kind.monomials.shape[1] for kind in moments.kinds), default=0)
+    degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
     roundings = BLOCK + combinations + records / BLOCK + degree + 16
     return 2 * roundings * UNIT * max(records, 1.0) * length

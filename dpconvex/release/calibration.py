@@ -20,9 +20,9 @@ from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.release.verify import verify
+from dpconvex.release.verify import meant, verify
 
-__all__ = ["Shared", "calibrate", "cheapest", "shared"]
+__all__ = ["Shared", "calibrate", "plan_of", "shared"]
 
 # A total this close to the promise, from below, is close enough; and so many promises are tried.
 CLOSE, TRIES = 0.998, 10
@@ -43,7 +43,7 @@ class Shared:
     event : Event
         What they are together, for the ledger of a `Budget`.
     mechanism : Mechanism or None
-        The mechanism that all of this is about, which `solve` takes too; None where `whitening` chose it.
+        The mechanism that all of this is about, which `solve` takes too; None where the size chooses for each release.
     """
 
     each: Privacy
@@ -87,12 +87,14 @@ def calibrate(
     releases : int
         How often each template is fitted.
     mechanism : Mechanism, optional
-        By default the one with the smallest predicted excess risk of those that end near a minimiser: noise that is best for a
-        single release need not be for many.
+        By default what `verify` chooses for the promise of each release, by the size (docs/choosing.md).  Where that leaves it to
+        mechanisms that end near a minimiser, for all templates, the one with the smallest predicted excess risk of all releases
+        together: noise that is best for a single release need not be for many.
     cover : Cover, optional
         As for `verify`.
     whitening : PrivateWhitening, bool or "auto", optional
-        As for `verify`: each release whitens by a noisy second moment of its own.
+        As for `verify`: each release whitens by a noisy second moment of its own.  False, with no mechanism named, is for
+        mechanisms that end near a minimiser.
 
     Returns
     -------
@@ -128,8 +130,33 @@ def calibrate(
 
         return replace(shared(certify, privacy, count), mechanism=chosen)
 
-    fixed = mechanism is not None or whitening not in (None, False)
-    return planned(mechanism) if fixed else cheapest(planned, privacy, count)
+    return plan_of(planned, learners, privacy, size, count, mechanism, whitening)
+
+
+def plan_of(
+    planned: Callable[[Mechanism | None], Shared],
+    templates: Sequence[Template],
+    privacy: Privacy,
+    size: int,
+    count: int,
+    mechanism: Mechanism | None,
+    whitening: Whitened,
+) -> Shared:
+    """Return the plan of what was named; else of what the size chooses; where that is nothing, of the smallest predicted risk."""
+    if mechanism is not None or whitening not in (None, False):
+        return planned(mechanism)
+    # What is not chosen for the least that a release may promise is not chosen for more.
+    least = Privacy(floor(exact(privacy.epsilon) / count), floor(exact(privacy.delta) / count), privacy.adjacency)
+    if whitening is None and chosen_by_size(templates, least, size):
+        plan = planned(None)
+        if chosen_by_size(templates, plan.each, size):
+            return plan
+    return cheapest(planned, privacy, count)
+
+
+def chosen_by_size(templates: Sequence[Template], privacy: Privacy, size: int) -> bool:
+    """Say whether a default fit of one of the templates is not left to mechanisms that are compared."""
+    return any(not isinstance(meant(None, item, None, privacy, size)[0], Automatic) for item in templates)
 
 
 def cheapest(planned: Callable[[Mechanism | None], Shared], privacy: Privacy, count: int) -> Shared:

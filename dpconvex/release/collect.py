@@ -10,13 +10,15 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
+from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.solve import public_size
 from dpconvex.release.statistics import Statistics, release_statistics
-from dpconvex.release.verify import form_of, verify
+from dpconvex.release.verify import form_of, proved
+from dpconvex.release.whitened_statistics import release_whitened_statistics
 
 __all__ = ["statistics"]
 
@@ -33,6 +35,7 @@ def statistics(
     label: str = "statistics",
     seed: int | None = None,
     cover: Cover | None = None,
+    whitening: Whitened = None,
 ) -> Statistics:
     """Release what a quadratic loss takes from the data, once, for any number of fits.
 
@@ -48,6 +51,10 @@ def statistics(
         By default with Gaussian noise, or Gamma noise for a promise without delta.
     size, clip, budget, label, seed, cover
         As for `solve`.
+    whitening : PrivateWhitening, bool or "auto", optional
+        A first stage, from a share of the same promise: statistics are then those of whitened and weighted records, which are far
+        more accurate where features vary more in some directions than in others.  True is a `PrivateWhitening()`, "auto" that or
+        nothing, as is usual for the size (docs/choosing.md).
 
     Returns
     -------
@@ -78,7 +85,7 @@ def statistics(
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
-    certificate = verify(template, privacy, public, chosen, cover)
+    certificate, _, stages = proved(template, privacy, public, chosen, cover, whitening)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
@@ -89,4 +96,6 @@ def statistics(
             f"there are {batch.size} records, and there were {certificate.size} when the promise was made; nothing is released. "
             "Data must not change during a fit."
         )
-    return release_statistics(form_of(template), batch, certificate, source)
+    if stages is None:
+        return release_statistics(form_of(template), batch, certificate, source)
+    return release_whitened_statistics(form_of(template), batch, stages, certificate, source)

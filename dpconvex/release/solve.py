@@ -40,8 +40,9 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
-from dpconvex.release.verify import analyse, check_solvable, form_of, planned, proved
+from dpconvex.release.verify import analyse, check_solvable, form_of, proved
 from dpconvex.release.whitened_records import batch_moment, whitened_records
+from dpconvex.release.whitened_statistics import release_whitened_statistics
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
 
@@ -116,16 +117,15 @@ def solve(
     """
     data = partitions_of(data) or data  # type: ignore[assignment]
     public = public_size(template, data, privacy, size)
-    certificate, chosen, first = proved(template, privacy, public, mechanism, cover, whitening)
+    certificate, chosen, stages = proved(template, privacy, public, mechanism, cover, whitening)
     check_solvable(template, chosen)
     check_clip(clip)
     template.record.check_names(data)
     source = NoiseSource(seed)
-    solver = resolved(backend)
+    solver = resolved(backend, template)
     check_place(data, solver)
     pay(budget, privacy, label, certificate.event)
-    if first is not None:  # planned again, as it was for the certificate
-        stages = planned(first, cover, chosen, analyse(template, chosen), privacy, public)
+    if stages is not None:
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)
     return run_certified(template, data, certificate, chosen, solver, source, clip=clip)
 
@@ -187,6 +187,8 @@ def run_whitened(
     noise = stages.noise
     columns = template.record.held(data)
     batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    if stages.fit.perturbed == "statistics":
+        return release_whitened_statistics(form_of(template), batch, stages, certificate, source).fit()
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)
@@ -306,13 +308,16 @@ class DataEngine:
         return self.feasible.project(theta)
 
 
-def resolved(backend: Any) -> Any:
+def resolved(backend: Any, *templates: Template) -> Any:
     """Return a backend as an object, so that a mistake in its name, or in `devices`, is found before anything is paid."""
     from dpconvex.evaluation.devices import current
     from dpconvex.solvers import backend as backends
 
-    if current().asked:
-        current().found()
+    widths = [
+        sum(int(np.prod(domain.shape, dtype=np.int64)) for domain in template.record.continuous.values())
+        for template in templates
+    ]
+    current().check(max(widths, default=0))
     return backends.resolve_backend(backend)
 
 
@@ -321,7 +326,7 @@ def check_place(data: Any, solver: Any) -> None:
     from dpconvex.solvers.first_order import FirstOrder, Warm
 
     if type(solver) not in (FirstOrder, Warm):
-        in_one_place(f"the backend {type(solver).__name__}", data)
+        in_one_place(f"the backend {type(solver).__name__}", data, "pass arrays, or leave the backend out")
 
 
 def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Privacy, size: int | None) -> int:

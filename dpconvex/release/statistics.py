@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
+from dpconvex.calculus.weighted_moments import turned_parameters
 from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import paragraph
 from dpconvex.core.read_only import frozen
@@ -25,20 +27,23 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.noisy_count import bound_on_count
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
+from dpconvex.mechanisms.weighted_statistics import mechanism_of
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.file_format import plain_value, read
 from dpconvex.release.outputs import replaceable, write_whole
 from dpconvex.release.release import Release
 from dpconvex.release.verify import form_of
-from dpconvex.solvers.noisy_quadratic import NoisyQuadratic, least_point
+from dpconvex.release.whitening import Whitening
+from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
 
 __all__ = ["Statistics", "release_statistics"]
 
 Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex statistics", 1
+# The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
+WHITENED_RIDGE = 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +68,8 @@ class Statistics:
         Why there is none.
     template : Template or None
         The template that the statistics were released for.
+    whitening : Whitening or None
+        What records were turned and weighted by first; the statistics are those of what it made of them.
     """
 
     values: Array
@@ -72,6 +79,7 @@ class Statistics:
     spent: Privacy | None
     not_private_because: str = ""
     template: Template | None = None
+    whitening: Whitening | None = None
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values, dtype=float)
@@ -109,7 +117,8 @@ class Statistics:
         """Fit a template from the statistics; it costs nothing.
 
         The noisy Q is projected on positive semidefinite matrices, and a ridge is added that is 0.7 times as large as the
-        largest eigenvalue of the noise on it.  Both are functions of what was released and of public numbers.
+        largest eigenvalue of the noise on it, and half as large where records were whitened first: then, both is done in
+        the coordinates of whitened records.  All of it are functions of what was released and of public numbers.
 
         Parameters
         ----------
@@ -117,7 +126,7 @@ class Statistics:
             By default, the one that the statistics were released for.  It must be for the same record, with a loss whose Q and q
             are linear in the same moments; regularizer and constraints are free.
         ridge : float, optional
-            What to add to Q, in sum form, instead.
+            What to add to Q, in sum form, instead.  Whitened records weigh 1 or less, and Q is theirs.
 
         Returns
         -------
@@ -136,7 +145,9 @@ class Statistics:
             raise TemplateError(f"fit: the ridge must be a finite number, 0 or more, not {ridge!r}.")
         form = form_of(chosen)
         noisy = self.quadratic(chosen)
-        theta = least_point(form, noisy.convex(ridge), noisy.slope, self.certificate.size)
+        turn = self.turn(noisy, form)
+        hessian = noisy.convex(ridge, RIDGE if self.whitening is None else WHITENED_RIDGE)
+        theta = least_point(form, sp.csr_array(turn.T @ hessian @ turn), turn.T @ noisy.slope, self.certificate.size)
         return Release(
             parameters=form.space.unpack(theta),
             certificate=self.certificate,
@@ -148,8 +159,18 @@ class Statistics:
             probabilities=chosen.probabilities,
         )
 
+    def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
+        """Return the parameters for whitened records as a linear map of those for records, shape (dim, dim)."""
+        if self.whitening is None:
+            return sp.csr_array(sp.eye_array(noisy.loss.dim))
+        back = np.asarray(np.linalg.inv(self.whitening.matrix) * (self.whitening.least / self.whitening.radius))
+        return turned_parameters(noisy.loss, form.space, self.whitening.field, back)
+
     def quadratic(self, template: Template | None = None) -> NoisyQuadratic:
-        """Return the noisy sum of the losses of a template as a quadratic function of its parameters."""
+        """Return the noisy sum of the losses of a template as a quadratic function of its parameters.
+
+        Where records were whitened first, it is that of the parameters for whitened ones.
+        """
         loss: QuadraticLoss = quadratic_loss(form_of(self.matching(template)))
         return NoisyQuadratic(loss, self.moments, np.append(self.values, self.certificate.size), self.deviation)
 
@@ -193,6 +214,9 @@ class Statistics:
             "not_private_because": self.not_private_because,
         }
         arrays: dict[str, Any] = {"values": self.values}
+        if self.whitening is not None:
+            header["whitening"] = [self.whitening.field, self.whitening.radius, self.whitening.least]
+            arrays["whitening"] = self.whitening.matrix
         for k, kind in enumerate(self.moments.kinds):
             arrays |= {f"monomials_{k}": kind.monomials, f"patterns_{k}": kind.patterns}
         buffer = BytesIO()
@@ -232,6 +256,7 @@ class Statistics:
                 Kind(tuple(part["bases"]), members[f"monomials_{k}"], members[f"patterns_{k}"], float(part["scale"]))
                 for k, part in enumerate(header["kinds"])
             )
+            whitening = header.get("whitening")
             found = cls(
                 values=members["values"],
                 moments=Moments(kinds),
@@ -240,6 +265,9 @@ class Statistics:
                 spent=None if header["spent"] is None else Privacy.from_dict(header["spent"]),
                 not_private_because=str(header["not_private_because"]),
                 template=template,
+                whitening=None
+                if whitening is None
+                else Whitening(str(whitening[0]), float(whitening[1]), members["whitening"], float(whitening[2])),
             )
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         except Exception as error:
@@ -254,7 +282,7 @@ class Statistics:
 def release_statistics(form: LossForm, batch: Batch, certificate: Certificate, source: NoiseSource) -> Statistics:
     """Sum up, add the noise and its cover, as a certificate says; the promise must have been paid for."""
     assert certificate.cover is not None
-    mechanism = SufficientStatistics.of(certificate)
+    mechanism = mechanism_of(certificate, form)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
         certificate = mechanism.for_count(form, certificate, bound)

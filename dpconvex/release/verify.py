@@ -25,7 +25,7 @@ from dpconvex.mechanisms.recipe import Whitened, prepared, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
+__all__ = ["Proved", "analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
 
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
@@ -68,7 +68,7 @@ def replaced(template: Template) -> Analysis | None:
 def analysed(template: Template, reason: type[DPConvexError] | None = None, why: str = "") -> Analysis:
     """Do the work of `analyse`; with a reason why there are no constants of the loss, without them."""
     unbounded = None if reason is None else DPConvexError(why)
-    form, obstacle = read(template, convex=unbounded is None)
+    form, obstacle = read(template) if unbounded is None else read(template, False)  # remembered by its arguments
     found = Analysis(form, unbounded=unbounded)
     found.obstacle = obstacle
     return found
@@ -136,11 +136,11 @@ def verify(
 
 
 class Proved(NamedTuple):
-    """A certificate, and what it is for."""
+    """A certificate, and what it is for; of records that are whitened first, what both stages are."""
 
     certificate: Certificate
     mechanism: Mechanism
-    whitening: PrivateWhitening | None
+    stages: Stages | None = None
 
 
 def proved(
@@ -166,13 +166,13 @@ def proved(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
     if isinstance(chosen, SufficientStatistics):
-        if first is not None:
-            raise TemplateError(
-                "verify: released statistics need no whitening: every fit from them is free; leave it out."
-            )
-        certificate = verify_statistics(template, privacy, int(size), chosen, cover)
+        both = None
+        with computable(privacy):
+            if first is not None:
+                both = planned(first, cover, chosen, template, privacy, int(size))
+        certificate = verify_statistics(template, privacy, int(size), chosen, cover) if both is None else both.whole()
         chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, first)
+        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, both)
     try:
         analysis = analyse(template, chosen)
         if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
@@ -182,23 +182,25 @@ def proved(
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             certificate = verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
-            return Proved(certificate, chosen, first)
+            return Proved(certificate, chosen)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
+    stages = None
     try:
         with computable(privacy):
             if first is None:
                 certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
             else:
-                certificate = planned(first, cover, chosen, analysis, privacy, int(size)).whole()
+                stages = planned(first, cover, chosen, template, privacy, int(size))
+                certificate = stages.whole()
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
     chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, first)
+    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, stages)
 
 
 def reasons(
@@ -230,12 +232,14 @@ def planned(
     whitening: PrivateWhitening,
     cover: Cover | None,
     mechanism: Mechanism,
-    analysis: Analysis,
+    template: Template,
     privacy: Privacy,
     size: int,
 ) -> Stages:
     """Prove a fit on whitened records."""
-    return whitening.plan(cover or Cover(), mechanism, analysis, privacy, size)
+    return whitening.plan(
+        cover or Cover(), mechanism, form_of(template), lambda: analyse(template, mechanism), privacy, size
+    )
 
 
 def verify_statistics(

@@ -35,6 +35,8 @@ INSIDE = 1 - 1e-12
 class Whitening:
     """The public map from records to whitened ones, ``z = radius A x / ||A x||``.
 
+    With a least length L, it is ``z = radius A x / max(L, ||A x||)``, and records have weights ``L / max(L, ||A x||)``.
+
     Attributes
     ----------
     field : str
@@ -42,11 +44,14 @@ class Whitening:
     radius : float
     matrix : ndarray, shape (d, d)
         A, scaled and rounded to a grid.
+    least : float
+        L, 0 if records have no weights.
     """
 
     field: str
     radius: float
     matrix: Array
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         matrix = np.array(self.matrix, dtype=float)
@@ -54,6 +59,8 @@ class Whitening:
             raise TemplateError("Whitening: the matrix must be square, finite, and not 0.")
         matrix = np.rint(matrix / np.abs(matrix).max() * FINE) / FINE
         object.__setattr__(self, "matrix", frozen(matrix))
+        if not 0 <= self.least < np.inf:
+            raise TemplateError(f"Whitening: the least length must be a number, 0 or more, not {self.least!r}.")
 
     def __call__(self, column: Any) -> Array:
         """Whiten records, shape (n, d), dense, sparse or in pieces."""
@@ -63,7 +70,21 @@ class Whitening:
         found = [self._whitened(block) for block in blocks(column, max(BLOCK // d, 1))]
         return np.concatenate(found) if found else np.zeros((0, d))
 
+    def weights(self, column: Any) -> Array:
+        """Return the weights of records, shape (n,), between 0 and 1."""
+        found = []
+        for block in blocks(column, max(BLOCK // len(self.matrix), 1)):
+            _, lengths, least = self._turned(block)
+            found.append(np.where(lengths > least, least / np.where(lengths > 0, lengths, 1.0), 1.0))
+        return np.concatenate(found) if found else np.zeros(0)
+
     def _whitened(self, block: Any) -> Array:
+        turned, lengths, least = self._turned(block)
+        longest = np.maximum(lengths, least)
+        return turned * (self.radius * INSIDE / np.where(longest > 0, longest, 1.0))[:, None]
+
+    def _turned(self, block: Any) -> tuple[Array, Array, Array]:
+        """Return A x in whole levels, how long that is, and the least length in these levels."""
         largest = abs(block).max(axis=1).toarray().ravel() if sp.issparse(block) else np.abs(block).max(axis=1)
         # What is too small to be divided by counts as nothing.
         scale = np.where(largest > SMALLEST, RECORD_LEVELS / np.maximum(largest, SMALLEST), 0.0)
@@ -72,8 +93,7 @@ class Whitening:
         else:
             levels = np.trunc(np.asarray(block, dtype=float) * scale[:, None])
         turned = np.asarray(levels @ (self.matrix.T * FINE))
-        lengths = np.sqrt(np.einsum("ij,ij->i", turned, turned))
-        return turned * (self.radius * INSIDE / np.where(lengths > 0, lengths, 1.0))[:, None]
+        return turned, np.sqrt(np.einsum("ij,ij->i", turned, turned)), self.least * FINE * scale
 
 
 def levels_of(column: Any, features: int, radius: float) -> Iterator[Any]:

@@ -79,10 +79,10 @@ class Models:
 
 def inverse(composite: Composite, theta: Array, gram: Gram) -> Inverse | None:
     """Return the inverse of the Hessian of f, with the Gram matrix for that of the losses."""
-    if composite.dim > SMALL and len(gram.bend) > 1:
+    if composite.dim > SMALL and gram.forms > 1:
         found = gram.grid()
         if found is not None:
-            return of_grid(*found, gram.moments, public_diagonal(composite))
+            return of_grid(*found, gram.mean()[1], public_diagonal(composite))
     if composite.dim > LARGEST:
         return None
     matrix = gram.matrix()

@@ -20,7 +20,7 @@ from dpconvex.core.to_cvxpy import least_squares_program
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.quadratics import quadratic
 
-__all__ = ["NoisyQuadratic", "least_point"]
+__all__ = ["RIDGE", "NoisyQuadratic", "least_point"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -147,7 +147,7 @@ class NoisyQuadratic:
         rows += np.bincount(b, weights=np.where(a == b, 0.0, variance), minlength=self.loss.dim)
         return 2 * float(np.sqrt(rows[mine].max(initial=0.0)))
 
-    def convex(self, ridge: float | None) -> sp.csr_array:
+    def convex(self, ridge: float | None, share: float = RIDGE) -> sp.csr_array:
         """Return Q, projected on positive semidefinite matrices, plus a ridge: by default a share of the noise's edge."""
         found: dict[bytes, Array] = {}
         blocks = []
@@ -156,7 +156,7 @@ class NoisyQuadratic:
             if key not in found:
                 values, vectors = np.linalg.eigh(block)
                 found[key] = (vectors * np.maximum(values, 0.0)) @ vectors.T
-            more = RIDGE * self.edge(mine) if ridge is None else ridge
+            more = share * self.edge(mine) if ridge is None else ridge
             blocks.append(sp.coo_array(found[key] + more * np.eye(len(mine))))
         order = np.concatenate([mine for mine, _ in self.parts])
         back = np.argsort(order)

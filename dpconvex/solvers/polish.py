@@ -16,6 +16,7 @@ from dpconvex.solvers.distance import Iterate, at_point, floor, step
 from dpconvex.solvers.lbfgs import descend
 from dpconvex.solvers.newton import descend_by_slopes
 from dpconvex.solvers.panoc import quasi_newton
+from dpconvex.solvers.proximal_newton import by_models, pays
 
 __all__ = ["polish"]
 
@@ -59,6 +60,10 @@ def polish(composite: Composite, start: Array, tolerance: float, max_steps: int)
     best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
     if best.distance_bound <= tolerance or max_steps == 0:
         return best
+    if pays(composite):
+        best = by_models(composite, best, tolerance, max_steps)
+        if best.distance_bound <= tolerance:
+            return best
     for _ in range(RESTARTS):
         before = best.distance_bound
         best = quasi_newton(composite, best, tolerance, max_steps)

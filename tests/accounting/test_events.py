@@ -37,6 +37,15 @@ def union(sigma: float, vertices: int, curvature: float = 0.0) -> Perturbation:
     return Perturbation(sigma, (Kind(2, (hull,)),))
 
 
+def replaced(sigma: float) -> Perturbation:
+    """A hinge, or a norm, takes the place of another; a logistic record that of a steep one."""
+    step, ray = 1 / sigma, (1 / sigma, 0.5, 1.0)
+    hinge = Hull(2 * step, 0.3, (step, 2 * step), (2.0, 1.0), None, (step, 0.0, 0.0, 0.3), (0.0, step))
+    norm = Hull(2 * step, 0.5, None, None, cap=(step, 0.25, 1.0, 1.0, step))
+    logistic = Hull(2 * step, 0.2, (step, 2 * step), (1.0, 1.0), ray, None, (step,))
+    return Perturbation(sigma, (Kind(2, (hinge,)), Kind(4, (norm,)), Kind(2, (logistic,))))
+
+
 EVENTS: list[Event] = [
     Pure(0.3),
     Approximate(0.2, 1e-8),
@@ -45,9 +54,22 @@ EVENTS: list[Event] = [
     Selected(0.01, 0.1, 7.5),
     logistic(5.0, 2.0),
     union(8.0, 3, 0.05),
+    replaced(12.0),
     Tail(1e-30),
     Composition((Gaussian(0.1), Composition((Pure(0.01), Tail(1e-30))))),
 ]
+
+
+def test_an_event_of_before_costs_no_less() -> None:
+    written = json.loads(json.dumps(replaced(12.0).to_dict()))
+    for item in written["kinds"]:
+        for hull in item["hulls"]:
+            del hull["behind"], hull["cap"]
+            hull["margin"] = None
+    before = event_of(written)
+    assert isinstance(before, Perturbation)
+    for epsilon in (0.6, 1.0, 2.0):
+        assert before.delta(epsilon) > replaced(12.0).delta(epsilon)
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
@@ -69,6 +91,7 @@ def nested(depth: int) -> dict[str, Any]:
 def perturbed(dimension: int = 1, **changed: Any) -> dict[str, Any]:
     """An event of objective perturbation with one hull, that is not as it should be."""
     hull = {"length": 1, "curvature": 0, "lengths": None, "counts": None, "ray": None, "margin": None}
+    hull |= {"behind": None, "cap": None}
     kinds = [{"dimension": dimension, "hulls": [{**hull, **changed}]}]
     return {"kind": "objective perturbation", "sigma": 1, "kinds": kinds}
 
@@ -296,6 +319,8 @@ EXTREMES: list[Event] = [
     logistic(1e6, 1e6),
     union(1e-2, 3, 500.0),
     union(1e6, 3, 1e-9),
+    replaced(1e-3),
+    replaced(1e6),
     Perturbation(1.0, ()),
 ]
 

@@ -246,3 +246,53 @@ def test_a_schema_with_a_constant_fits_an_intercept(run: Run, shop: str, tmp_pat
     assert release["w"].shape == (7,)
     assert release.certificate.gradient_bound == pytest.approx(1.25**0.5)
     assert run("predict", "model.npz", shop).status == 0
+
+
+def in_folder(tmp_path: Path, shop: str) -> str:
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pd.read_csv(tmp_path / shop)
+    (tmp_path / "shop").mkdir()
+    for number, (start, stop) in enumerate([(0, 10), (10, 10), (10, 300), (300, 400)]):
+        table[start:stop].to_parquet(tmp_path / "shop" / f"part{number}.parquet")
+    return "shop"
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["kept", "read again"])
+def test_a_folder_of_parquet_files_is_a_table(
+    run: Run, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    folder = in_folder(tmp_path, shop)
+    if not small:
+        monkeypatch.setattr("dpconvex.apps.settings.LARGEST_COPY", 0)
+    released = []
+    for table in (shop, folder):
+        done = fitted(run, table, "--seed", "1")
+        assert done.status == 0, done.err
+        released.append(dp.Release.load("model.npz")["w"])
+    np.testing.assert_allclose(released[1], released[0], rtol=0, atol=1e-6)
+    measure = ("--epsilon", "5", "--seed", "1", "--json")
+    measured = [json.loads(run("evaluate", "model.npz", table, *measure).out) for table in (shop, folder)]
+    assert measured[0] == measured[1]
+    assert "give the files in it one by one" in run("predict", "model.npz", folder).err
+    done = run(
+        *("tune", "logistic_regression", folder, "--schema", "shop.toml", "--epsilon", "20"),
+        *("--grid", "regularization=1e-3,1e-1", "--out", "tuned.npz"),
+    )
+    assert done.status == 0, done.err
+
+
+def test_a_typing_error_in_a_folder_costs_nothing(run: Run, shop: str, tmp_path: Path) -> None:
+    import pandas as pd
+
+    folder = in_folder(tmp_path, shop)
+    wrong = pd.read_parquet(tmp_path / "shop" / "part2.parquet")
+    wrong.loc[12, "age"] = 900
+    wrong.to_parquet(tmp_path / "shop" / "part2.parquet")
+    refused = fitted(run, folder, "--ledger", "budget.jsonl", "--budget", "9")
+    assert refused.status == 2
+    assert "partition 2" in refused.err
+    assert "row 2, column 'age'" in refused.err
+    assert not Path("budget.jsonl").exists()
+    (tmp_path / "empty").mkdir()
+    assert "no Parquet files" in fitted(run, "empty").err

@@ -287,6 +287,17 @@ def test_a_tree_adds_terms_of_many_records_few_times() -> None:
             assert (total.value is None) == (not leaves)
             if leaves:
                 orders.add(total.value.depths)
+        owner, total = rng.integers(3, size=len(sizes)), Tree(sizes)
+        for worker in range(3):  # who adds up what it has, and hands on the rest
+            own = [leaf for leaf in leaves if owner[leaf] == worker]
+            some = Tree.of(total.below(own))
+            for leaf in own:
+                some.add(leaf, Term(((leaf, 0),)))
+            for node, term in some.waiting.items():
+                total.add(node, term)
+        if leaves:
+            orders.add(total.value.depths)
+            assert len(Tree(sizes).below(leaves)) == 2 * (len(leaves) - 1)
         assert len(orders) == bool(leaves)
         for leaf, depth in next(iter(orders), ()):
             assert depth <= np.ceil(np.log2(sum(sizes) / sizes[leaf]))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -161,3 +162,27 @@ def test_a_compensated_sum_of_what_overflows_is_infinite() -> None:
     for term in (1e308, 1e308, 1.0):
         total.add(term)
     assert total.value == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("memory", "block", "reason"),
+    [(10**5, 2**17, "two of them do not fit"), (10**5, 2**10, "two of them do not fit"), (2**60, 2**20, "and cpu has")],
+)
+def test_a_wrong_memory_limit_costs_nothing(memory: int, block: int, reason: str) -> None:
+    pytest.importorskip("jax")
+    budget, learner = dp.Budget(dp.Privacy(10.0)), dp.load("logistic_regression", features=60)
+    data = {"x": [[0.5] + [0.0] * 59] * 20, "y": [1, -1] * 10}
+    with dp.devices(memory=memory, block=block), pytest.raises(TemplateError, match=reason):
+        dp.solve(learner, data, dp.Privacy(1.0), budget=budget)
+    assert not budget.entries
+
+
+def test_the_model_of_the_hessian_is_that_of_blocks() -> None:
+    pytest.importorskip("jax")
+    learner = dp.load("softmax_regression", features=3, classes=3, regularization=0.1)
+    space, batch = Space(learner.variables), learner.record.sample(200, np.random.default_rng(0))
+    theta = np.random.default_rng(1).normal(size=space.dim)
+    device, blocks = (BatchedLoss(learner, space, batch, engine).gram(theta, True) for engine in ("device", "blocks"))
+    assert device is not None
+    assert blocks is not None
+    assert (device.sums() == blocks.sums()).all()

@@ -173,21 +173,25 @@ def test_noise_is_drawn_once_however_many_partitions(monkeypatch: pytest.MonkeyP
     assert made == [1]
 
 
+PREDICTING = dp.load("logistic_regression", features=3)
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
 REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
     "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
     "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
-    "cluster": lambda data, budget: dp.cluster(learner().record, data, Q, budget=budget),
-    "evaluate": lambda data, budget: dp.evaluate(learner(), None, data, Q, budget=budget),  # type: ignore[arg-type]
-    "tune": lambda data, budget: dp.tune([learner()], data, Q, budget=budget),
-    "tune_repeated": lambda data, budget: dp.tune_repeated([learner()], data, Q, budget=budget),
-    "solve_mixture": lambda data, budget: dp.solve_mixture(learner(), data, Q, budget=budget),
+    "tune with workers": lambda data, budget: dp.tune([PREDICTING], data, Q, budget=budget, workers=2),
+    "tune_repeated with workers": lambda data, budget: dp.tune_repeated(
+        [PREDICTING], data, Q, budget=budget, workers=2
+    ),
+    "Conic ": lambda data, budget: dp.tune([PREDICTING], data, Q, backend="conic", budget=budget),
+    "  Conic": lambda data, budget: dp.solve_mixture(MIXTURE, data, Q, backend="conic", budget=budget),
+    " Conic ": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, backend="conic", budget=budget),
 }
 
 
 @pytest.mark.parametrize("what", REFUSALS)
 def test_what_needs_all_records_is_refused_before_it_is_paid(what: str) -> None:
     budget = dp.Budget(Q)
-    with pytest.raises(dp.TemplateError, match=f"{what} needs all records in one place"):
+    with pytest.raises(dp.TemplateError, match=f"{what.strip()} needs all records in one place"):
         REFUSALS[what](cut(records()), budget)
     assert not budget.entries
 

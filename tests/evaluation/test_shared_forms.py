@@ -17,6 +17,7 @@ from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import Design, LinearDesign, design_of
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.evaluation.shared_forms import leaf_form, row_basis
+from dpconvex.evaluation.shared_losses import kinds_of
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -40,6 +41,29 @@ def test_signs_share_a_form() -> None:
     assert form is not None
     assert form.forms == 1
     assert [label.combine.tolist() for label in form.labels] == [[[1.0]], [[-1.0]]]
+
+
+@pytest.mark.parametrize("classes", [3, 5, 70])
+def test_scores_less_that_of_ones_own_need_no_sorting(classes: int) -> None:
+    template, rng = dp.load("softmax_regression", features=2, classes=classes), np.random.default_rng(6)
+    form = leaf_form(template, Space(template.variables))
+    assert form is not None
+    (kind,) = kinds_of(form, np.arange(classes))
+    assert kind.spread is not None
+    labels = rng.permutation(np.repeat(np.arange(classes), 3))
+    forms, slopes = rng.normal(size=(form.forms, len(labels))), rng.normal(size=(classes, len(labels)))
+    found, back = kind.spread.leaves(forms, labels), kind.spread.slopes(slopes, labels)
+    for k, label in enumerate(labels):
+        assert found[:, k] == pytest.approx(form.labels[label].combine @ forms[:, k], rel=1e-15, abs=1e-15)
+        assert back[:, k] == pytest.approx(form.labels[label].back @ slopes[:, k], rel=1e-12, abs=1e-12)
+
+
+def test_leaves_of_other_kinds_are_sorted_by_label() -> None:
+    for name, options in (("large_margin_gaussian", {"classes": 4}), ("ordinal_regression", {})):
+        template = dp.load(name, features=2, **options)
+        form = leaf_form(template, Space(template.variables))
+        assert form is not None
+        assert all(kind.spread is None for kind in kinds_of(form, np.arange(len(form.labels))))
 
 
 def test_rounded_multiples_are_recognised() -> None:

@@ -301,3 +301,34 @@ def test_a_client_that_was_closed_is_no_release(monkeypatch: pytest.MonkeyPatch)
         on_round(monkeypatch, 4, client.close)
         with pytest.raises(dp.WorkersLost):
             dp.solve(LEARNER, dp.Partitions(delayed_pieces()), dp.Privacy(1.0, adjacency="add-remove"), size=700)
+
+
+def combined(data: Any) -> list[Any]:
+    """What combines releases, on the same data."""
+    mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
+    grid = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
+    promise = dp.Privacy(2.0)
+    model = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=LEARNER.predict)
+    return [
+        *dp.evaluate(LEARNER, model, data, promise, seed=1).interval,
+        dp.cluster(LEARNER, data, promise, seed=1).centers,
+        dp.solve_mixture(mixture, data, promise, seed=1).release["Phi_0_1"],
+        dp.tune(grid, data, promise, seed=1).release["w"],
+        dp.LogisticRegression(classes=(-1, 1), fit_intercept=True, seed=1).fit(data).coef_,
+    ]
+
+
+def test_what_combines_releases_has_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    found = combined(dp.Partitions(delayed_pieces()))
+    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
+    for one, other in zip(found, combined(dp.Partitions(delayed_pieces())), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_parts_of_partitions_that_are_not_kept(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"mechanism": dp.NoisyGradientDescent(steps=2, clip=0.5), "seed": 1}
+    found = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces(), keep=False), Q, **options).release["w"]
+    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
+    expected = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces()), Q, **options).release["w"]
+    np.testing.assert_array_equal(found, expected)

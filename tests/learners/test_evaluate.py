@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.evaluate import error_bound, errors_of, largest_error, quantile
+from dpconvex.learners.errors_of_releases import Errors
+from dpconvex.learners.evaluate import error_bound, largest_error, quantile
 from dpconvex.mechanisms.grid import laplace_count, measurement
 
 LOGISTIC = dp.load("logistic_regression", features=2)
@@ -42,7 +43,7 @@ def test_one_record_moves_the_sum_by_no_more_than_is_charged() -> None:
     data = {"x": np.array([[1.0, 0.0]]), "y": np.array([-1.0])}
     largest = error_bound(HUBER, "x", "y")
     batch = HUBER.record.validate(data)
-    errors = errors_of(HUBER, far, batch, "x", "y", alone=False)
+    [errors] = Errors("evaluate", HUBER.record, far, "x", "y", alone=False).each(batch)
     assert errors[0] / largest * largest_error(HUBER.record.fields["y"]) == pytest.approx(4.0)
     assert 0 <= errors[0] <= largest
 
@@ -98,8 +99,8 @@ def test_where_a_record_may_be_missing_each_is_predicted_by_itself() -> None:
     release = dp.Release({"w": w}, not_private_because="a test", predictor=template.predict)
     for count in range(1, 12):
         data = {"x": np.tile(x, (count, 1)), "y": np.ones(count, dtype=int)}
-        errors = errors_of(template, release, template.record.validate(data), "x", "y", alone=True)
-        seen.append(int(errors.sum()))
+        errors = Errors("evaluate", template.record, release, "x", "y", alone=True)
+        seen.append(errors.total(template.record.validate(data)))
     assert seen in ([0] * 11, list(range(1, 12)))
 
 

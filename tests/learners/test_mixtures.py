@@ -188,11 +188,27 @@ def test_declared_centres_leave_all_of_the_promise_to_the_fit() -> None:
     declared = dp.Components(centers, classes=(0, 1))
     mixture = dp.solve_mixture(learner(), SMALL, PROMISE, clustering=declared)
     certificate = mixture.release.certificate
-    assert certificate == dp.verify(learner(), PROMISE, 300, whitening=False)
+    assert certificate == dp.verify(learner(), PROMISE, 300)
     assert certificate == dp.verify_mixture(learner(), PROMISE, 300, clustering=declared)
     seeded = dp.solve_mixture(learner(), SMALL, PROMISE, clustering=declared, seed=2)
     assert seeded.spent is None
     np.testing.assert_array_equal(mixture.components.assign(X, Y), declared.assign(X, Y))
+
+
+def test_the_size_chooses_what_fits_a_mixture_and_both_stages_are_one_promise() -> None:
+    few = dp.verify_mixture(learner(), PROMISE, 300)
+    assert few.mechanism == "noisy gradient descent, clipped"
+    assert few == dp.solve_mixture(learner(), SMALL, PROMISE).release.certificate
+    assert (few.privacy, few.clustering is not None) == (PROMISE, True)
+    assert few.noise_epsilon < 0.8 * PROMISE.epsilon  # a fifth is the clustering's, and a part of the rest the cover's
+    near = dp.verify_mixture(learner(), PROMISE, 300, whitening=False)
+    assert near.perturbed == "objective"
+    assert near == dp.solve_mixture(learner(), SMALL, PROMISE, whitening=False).release.certificate
+    many = dp.verify_mixture(learner(), PROMISE, 10**6)
+    assert many.mechanism != few.mechanism
+    found = dp.audit(learner(), PROMISE, size=300, share=0.2, effort=0.2, seed=0)
+    assert found.holds
+    assert found.mechanism == few.mechanism
 
 
 def test_centres_that_were_paid_for_apart_are_not_counted_twice() -> None:
@@ -273,7 +289,9 @@ def test_an_interrupted_fit_releases_nothing_and_is_paid(monkeypatch: pytest.Mon
     budget = dp.Budget(dp.Privacy(2.0, 1e-6))
     loose = replace(dp.Cover(), tolerance=1e-2)
     with pytest.raises(dp.NotConverged):
-        dp.solve_mixture(learner(), SMALL, PROMISE, backend=Lazy(), budget=budget, cover=loose)
+        dp.solve_mixture(
+            learner(), SMALL, PROMISE, dp.ObjectivePerturbation(), backend=Lazy(), budget=budget, cover=loose
+        )
     assert len(budget.entries) == 1
 
 

@@ -268,5 +268,10 @@ def test_whitened_fits_are_chosen_among_and_paid_once(adjacency: str) -> None:
     assert [entry.privacy for entry in budget.entries] == [promise]
     assert found.release.whitening is not None
     assert np.mean(found.release.predict(x) == data["y"]) > 0.9
-    with pytest.raises(dp.TemplateError, match="leave split at True"):
-        tune(candidates, data, promise, size=size, split=False, whitening=True)
+    budget = dp.Budget(promise)
+    found = tune(candidates, data, promise, size=size, split=False, budget=budget, whitening=True, seed=1)
+    assert [entry.privacy for entry in budget.entries] == [promise]
+    assert found.release.whitening is not None
+    assert isinstance(found.release.certificate, dp.Certificate)
+    assert found.release.certificate.whitening is not None
+    assert np.mean(found.release.predict(x) == data["y"]) > 0.9

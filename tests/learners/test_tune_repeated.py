@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.learners import tune_repeated as repeated
-from dpconvex.learners.tune import mistakes
+from dpconvex.learners.errors_of_releases import Errors
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count, smallest_delta
 
@@ -220,12 +220,16 @@ def test_the_cost_is_recorded_before_the_data_are_read() -> None:
 
 
 def test_each_record_counts_once_whatever_a_prediction_looks_like() -> None:
-    truth = np.array(["a", "b", "a"], dtype=object)
-    labels = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array(["a", "a", "b"]))
-    assert mistakes(labels, np.zeros((3, 1)), truth, alone=False) == 2
-    column = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array([["a"]] * 3))
+    record = dp.Record(x=dp.Ball(1), y=dp.Choice(["a", "b"]))
+    batch = record.validate({"x": np.zeros((3, 1)), "y": ["a", "b", "a"]})
+
+    def mistakes(answer: list[Any]) -> int:
+        release = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array(answer))
+        return Errors("tune", record, release, "x", "y", alone=False).total(batch)
+
+    assert mistakes(["a", "a", "b"]) == 2
     with pytest.raises(dp.TemplateError, match="one label for each record"):
-        mistakes(column, np.zeros((3, 1)), truth, alone=False)
+        mistakes([["a"]] * 3)
 
 
 def test_sparse_columns_and_named_labels() -> None:

@@ -192,7 +192,7 @@ def test_gaussian_noise_needs_a_delta() -> None:
 
 
 def test_too_much_curvature_is_refused() -> None:
-    template = dp.load("huber_svm", features=2, regularization=1e-4)
+    template = dp.load("large_margin_gaussian", features=2, classes=3, regularization=1e-4)
     mechanism = dp.ObjectivePerturbation("gaussian", added=0.0)
     with pytest.raises(dp.NotPrivate, match="curvature alone costs"):
         dp.verify(template, dp.Privacy(0.1, 1e-6), 100, mechanism)

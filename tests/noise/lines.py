@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Derivatives = Callable[[Array], tuple[Array, Array]]
 EVERYWHERE = (-np.inf, np.inf)
 # Cells of the quadrature, in a search and in the end, over so many standard deviations of the noise.
-ROUGH, FINE, REACH = 240, 3000, 9.0
+ROUGH, FINE, REACH = 240, 40_000, 9.0
 
 
 @dataclass(frozen=True)

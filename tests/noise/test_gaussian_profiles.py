@@ -11,6 +11,7 @@ from scipy import integrate, stats
 
 from dpconvex.noise.gaussian_profiles import (
     chi_delta,
+    delta_of_shift,
     gaussian_delta,
     gaussian_sigma,
     logistic_delta,
@@ -35,6 +36,15 @@ def test_the_profile_of_the_gaussian_mechanism_is_exact(epsilon: float, a: float
     exact = hockey_stick(epsilon, a)
     found = float(gaussian_delta(epsilon, a))
     assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-7) + 1e-18
+
+
+def test_the_profile_of_one_shift_is_the_same() -> None:
+    shifts = np.array([*np.geomspace(1e-6, 1e3, 40), 0.0, -1.0])
+    for epsilon in (-3.0, -0.1, 0.0, 1e-9, 0.3, 1.0, 30.0, 700.0):
+        found = np.array([delta_of_shift(epsilon, float(shift)) for shift in shifts])
+        # It is a difference of two numbers, of which this is the larger one; what covers rounding is 1e-13 of it.
+        larger = stats.norm.cdf(shifts / 2 - epsilon / np.where(shifts > 0, shifts, 1.0)) + (shifts <= 0)
+        assert (np.abs(found - gaussian_delta(epsilon, shifts)) <= 1e-14 * larger).all()
 
 
 def test_extreme_numbers_do_no_harm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,49 @@ def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> Non
 
 def test_the_noise_for_many_is_not_the_noise_for_one() -> None:
     assert dp.calibrate(learner(), WHOLE, 4000).certificates == (dp.verify(learner(), WHOLE, 4000),)
-    ten = dp.calibrate(learner(), WHOLE, 4000, 10)
+    ten = dp.calibrate(learner(), WHOLE, 4000, 10, whitening=False)
     assert ten.certificates[0].noise == "gaussian"
     assert ten.mechanism is not None
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_size_chooses_for_each_of_many_releases(adjacency: str) -> None:
+    whole = replace(WHOLE, adjacency=adjacency)
+    assert dp.calibrate(learner(), whole, 4000).certificates[0].whitening is None  # enough for one, and not for ten
+    ten = dp.calibrate(learner(), whole, 4000, 10)
+    assert ten.mechanism is None
+    assert ten.total.epsilon <= 1.0
+    assert ten.certificates == (dp.verify(learner(), ten.each, 4000),) * 10  # what `solve` will find
+    assert ten.certificates[0].whitening is not None
+    assert dp.calibrate(learner(), dp.Privacy(1.0), 4000, 10).certificates[0].whitening is None
+    ridge = dp.load("ridge_regression", features=3)
+    both = dp.calibrate([ridge, learner()], whole, 4000, 2)
+    assert [item.perturbed for item in both.certificates] == ["statistics"] * 2 + ["gradients"] * 2
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_fits_that_share_a_promise_are_what_the_size_chooses(adjacency: str) -> None:
+    whole = dp.Privacy(3.0, 1e-5, adjacency)
+    size, grid = 300 if adjacency == "add-remove" else None, [learner(), learner(0.1)]
+    budget = dp.Budget(whole)
+    plan = dp.calibrate(grid, whole, 300, 2)
+    swept = list(dp.sweep(grid, data(), total=whole, draws=2, size=size, budget=budget))
+    assert [release.certificate for release in swept] == list(plan.certificates)
+    assert all(release.whitening is not None for release in swept)
+    assert [entry.privacy for entry in budget.entries] == [whole]
+    assert budget.entries[0].event == plan.event
+    budget = dp.Budget(whole)
+    found = dp.tune(grid, data(), whole, split=False, size=size, budget=budget)
+    certificate = found.release.certificate
+    assert isinstance(certificate, dp.Certificate)
+    assert found.release.whitening is not None
+    assert (found.spent, certificate.privacy, budget.remaining.epsilon) == (whole, whole, 0)
+    assert certificate.event is not None
+    assert pytest.approx(0.3) in [
+        leaf.epsilon for leaf in certificate.event.leaves() if isinstance(leaf, Pure)
+    ]  # the choice
+    workers = [dp.tune(grid, data(), whole, split=False, size=size, seed=3, workers=w).release for w in (None, 1)]
+    assert (workers[0]["w"] == workers[1]["w"]).all()
 
 
 def test_a_pure_promise_is_divided() -> None:

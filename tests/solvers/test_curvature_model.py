@@ -65,7 +65,7 @@ def test_second_moments_are_those_of_the_monomials() -> None:
         x = rows.toarray() if sp.issparse(rows) else rows
         gram = problem.loss.gram(np.zeros(problem.space.dim))
         assert gram is not None
-        assert gram.moments[:-1, :-1] == pytest.approx(x.T @ x, rel=1e-10)
+        assert gram.moments[0, :-1, :-1] == pytest.approx(x.T @ x, rel=1e-10)
         # At zero every class has probability 1/3, so all records bend alike and the model is the Hessian.
         assert gram.matrix() == pytest.approx(problem.loss.hessian(np.zeros(problem.space.dim)), abs=1e-8)
 

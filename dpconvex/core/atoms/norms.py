@@ -24,7 +24,7 @@ from dpconvex.core.atoms.groups import (
     scaled_mass,
 )
 from dpconvex.core.atoms.powers import huber
-from dpconvex.core.atoms.rules import CALCULUS, NO_SMOOTHNESS, Entries
+from dpconvex.core.atoms.rules import CALCULUS, NO_SMOOTHNESS, ROUNDING, Entries
 from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
@@ -160,7 +160,12 @@ def norm_p(expression: Expression, group: Entries) -> Scalar:
     value = Interval(least, most).rounded(count=8 + len(group))
     term = Term(size * rows, True, scaled_mass(group, size))
     if order >= 2 and value.low > 0:
-        return Scalar(value, (term,), tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows))
+        pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
+        still = [entry for entry, row in zip(group, rows, strict=True) if not row.any()]
+        least = float(np.linalg.norm(sizes_of(still)[0])) * (1 - ROUNDING * len(group)) if order == 2 and still else 0.0
+        moved = any(each.mass is not None and each.mass.any() for entry in still for each in entry.terms)
+        floor = (1.0, least) if least > 0 and not moved else None
+        return Scalar(value, (term,), pieces, floor=floor)
     reason = (
         f"the {'Euclidean norm' if order == 2 else f'{order:g}-norm'} is not differentiable where its argument vanishes"
         if order >= 2

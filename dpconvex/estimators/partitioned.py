@@ -1,0 +1,84 @@
+"""Tables in partitions for estimators: what is public about them is looked up here, and records stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.validation import validate_data
+
+from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.columns import Turned
+from dpconvex.language.dask_sources import has_partitions
+from dpconvex.language.entries import numbers
+from dpconvex.language.file_rows import FileRows
+from dpconvex.language.partitions import Partitions
+
+__all__ = ["partitioned", "prepared"]
+
+
+def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
+    """Return features x and labels y in partitions, None if they are in memory; the estimator notes the features' number."""
+    if isinstance(X, Partitions):
+        if y is not None:
+            raise TemplateError("fit: partitions hold the fields x and y; pass them alone, as fit(partitions).")
+        parts = X
+    elif has_partitions({"x": X}):
+        if y is None:
+            raise TemplateError("fit: pass the labels, too, in the same partitions as the features: fit(X, y).")
+        parts = Partitions({"x": X, "y": y})
+    else:
+        return None
+    names = parts.keys()
+    if names is not None and set(names) != {"x", "y"}:
+        raise TemplateError(f"fit: partitions must have the fields x (features) and y (labels), not {sorted(names)}.")
+    shape = getattr(X, "shape", None)  # of an array or a frame of Dask
+    if shape is not None and len(shape) != 2:
+        raise DomainError(f"fit: expected features of shape (n, features), got {len(shape)} axes.")
+    known = parts.width("x") if shape is None else int(shape[1])
+    # A frame without records, as Dask describes its frames, has names for its columns.
+    described = X._meta if hasattr(X, "columns") else np.zeros((0, known))
+    validate_data(estimator, described, skip_check_array=True)
+    return parts
+
+
+def prepared(parts: Partitions, estimator: Any, features: int) -> Partitions:
+    """Return partitions whose columns are what an estimator makes of those of a table, as it does in memory."""
+    # Neither the ledger nor what solves goes to workers, nor a template, of which nothing is needed here.
+    left_out = ("budget", "mechanism", "backend", "learner")
+    options = {name: value for name, value in estimator.get_params(deep=False).items() if name not in left_out}
+    return parts.turned(partial(columns, type(estimator), options, features, parts.schema), ("x", "y"))
+
+
+def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any, found: Any) -> dict[str, Any]:
+    """Return the columns of a partition."""
+    if not isinstance(found, Mapping) or set(found) != {"x", "y"}:
+        what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+        raise DomainError(f"expected the fields x (features) and y (labels), not {what}.")
+    estimator = kind(**options)
+    y = found["y"]
+    if schema is not None and schema.labels is None:
+        y = schema.decode_target(y)  # bounds of an estimator are in the units of the table
+    return {"x": turned(found["x"], partial(rows_of, estimator, features)), "y": turned(y, estimator._target)}
+
+
+def turned(column: Any, function: Callable[[Any], Any]) -> Any:
+    """Return what a function makes of a column; one in a file is read block by block."""
+    if not isinstance(column, FileRows):
+        return function(column)
+    none = column[:0]
+    made = function(none)
+    return column if made is none else Turned(column, function, (len(column), *made.shape[1:]))
+
+
+def rows_of(estimator: Any, features: int, rows: Any) -> Any:
+    """Return features as they are fitted."""
+    if not sp.issparse(rows):
+        rows = numbers("x", rows)
+        rows = rows if len(rows) else rows.reshape(0, features)
+    if rows.ndim != 2 or rows.shape[1] != features:
+        raise DomainError(f"field 'x': expected shape (n, {features}), got {rows.shape}.")
+    return estimator._map(estimator._extended(rows))

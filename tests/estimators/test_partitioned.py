@@ -1,0 +1,152 @@
+"""Estimators take partitions: what they release is what they release of the same table in memory, up to rounding."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dpconvex as dp
+
+pytest.importorskip("sklearn")
+
+CUTS = [0, 1, 300, 300, 305, 700]
+RNG = np.random.default_rng(5)
+X: NDArray[np.float64] = RNG.normal(size=(700, 3))
+X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
+Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, "yes", "no")
+Z = 50 + 40 * X[:, 0]
+LABELS = ("no", "yes")
+
+
+def cut(y: Any = Y, x: Any = X) -> dp.Partitions:
+    return dp.Partitions([{"x": x[a:b], "y": y[a:b]} for a, b in pairwise(CUTS)])
+
+
+def in_files(folder: Path, y: Any = Y) -> dp.Partitions:
+    entries = []
+    for k, (a, b) in enumerate(pairwise(CUTS)):
+        entries.append({name: folder / f"{name}{k}.npy" for name in "xy"})
+        np.save(folder / f"x{k}.npy", X[a:b])
+        np.save(folder / f"y{k}.npy", y[a:b])
+    return dp.Partitions(entries)
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "logistic": (lambda: dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0), Y),
+    "intercept": (lambda: dp.LogisticRegression(classes=LABELS, seed=1, epsilon=2.0, fit_intercept=True), Y),
+    "added": (lambda: dp.LinearSVC(classes=LABELS, seed=1, epsilon=2.0, adjacency="add-remove", size=700), Y),
+    "kernel": (lambda: dp.KernelSVC(classes=LABELS, seed=1, epsilon=9.0, components=5, fit_intercept=True), Y),
+    "ridge": (lambda: dp.Ridge(bounds=(0, 100), seed=1, epsilon=2.0, fit_intercept=True), Z),
+    "line": (lambda: dp.LinearRegression(bounds=(0, 100), seed=1, epsilon=2.0, delta=1e-6, fit_intercept=True), Z),
+    "mixture": (lambda: dp.LargeMarginGaussianMixture(classes=LABELS, seed=1, epsilon=9.0), Y),
+    "own": (lambda: dp.PrivateEstimator(dp.load("logistic_regression", features=3, labels=LABELS), seed=1), Y),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_to_partitions_is_one_to_the_table(name: str, tmp_path: Path) -> None:
+    make, y = MODELS[name]
+    expected = make().fit(X, y)
+    for parts in (cut(y), in_files(tmp_path, y)):
+        found = make().fit(parts)
+        for parameter, value in expected.release_.items():
+            np.testing.assert_allclose(found.release_[parameter], value, rtol=0, atol=1e-6)
+        assert found.n_features_in_ == 3
+        assert not hasattr(found, "feature_names_in_")
+        if y is Y:
+            assert (found.predict(X) == expected.predict(X)).mean() > 0.99
+            assert list(found.classes_) == list(LABELS)
+        else:
+            np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=0, atol=1e-3)
+
+
+def test_arrays_and_frames_of_dask() -> None:
+    da, dd, pd = (pytest.importorskip(name) for name in ("dask.array", "dask.dataframe", "pandas"))
+    expected = dp.LogisticRegression(classes=LABELS, seed=1).fit(X, Y)
+    rows = tuple(b - a for a, b in pairwise(CUTS))
+    found = dp.LogisticRegression(classes=LABELS, seed=1).fit(
+        da.from_array(X, chunks=(rows, (2, 1))), da.from_array(Y, chunks=350)
+    )
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
+    for y, complaint in ((Y, "other fields are in partitions"), (None, "pass the labels, too")):
+        with pytest.raises((dp.DomainError, dp.TemplateError), match=complaint):
+            found.fit(da.from_array(X, chunks=350), y)
+    frame = dd.from_pandas(pd.DataFrame(X, columns=["a", "b", "c"]).assign(y=Y), npartitions=3)
+    found.fit(frame[["a", "b", "c"]], frame["y"])
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
+    assert list(found.feature_names_in_) == ["a", "b", "c"]
+    found.fit(cut())  # names of an earlier fit are forgotten
+    assert not hasattr(found, "feature_names_in_")
+
+
+def test_partitions_that_have_to_be_read_tell_their_width() -> None:
+    expected = dp.LogisticRegression(classes=LABELS, seed=1, fit_intercept=True).fit(X, Y)
+    functions = [lambda a=a, b=b: {"x": X[a:b].tolist(), "y": Y[a:b].tolist()} for a, b in pairwise([0, 300, 700])]
+    found = dp.LogisticRegression(classes=LABELS, seed=1, fit_intercept=True).fit(dp.Partitions(functions))
+    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
+
+
+def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame({"a": 50 + 40 * X[:, 0], "b": 50 + 20 * X[:, 1], "y": Y, "z": Z})
+    features = {"a": (0, 100), "b": (0, 100)}
+    schema = dp.Schema(features, label="y", labels=LABELS, ignore=["z"])
+    parts = dp.Partitions([table[a:b] for a, b in pairwise(CUTS)], schema)
+    model = dp.LogisticRegression(classes=LABELS, seed=1).fit(parts)
+    expected = dp.LogisticRegression(classes=LABELS, seed=1).fit(*schema.encode(table))
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-6)
+    model.save(tmp_path / "model.npz")
+    assert dp.Release.load(tmp_path / "model.npz", template=dp.load).schema == schema
+
+    schema = dp.Schema(features, label="z", label_bounds=(0, 100), ignore=["y"])
+    parts = dp.Partitions([table[a:b] for a, b in pairwise(CUTS)], schema)
+    line = dp.Ridge(bounds=(0, 100), seed=1, epsilon=5.0).fit(parts)  # in the units of the table
+    straight = dp.Ridge(bounds=(0, 100), seed=1, epsilon=5.0).fit(schema.encode(table)[0], Z)
+    np.testing.assert_allclose(line.coef_, straight.coef_, rtol=0, atol=1e-4)
+    line.save(tmp_path / "line.npz")
+
+
+def test_what_is_wrong_is_said_with_its_partition_and_paid_once() -> None:
+    budget = dp.Budget(dp.Privacy(2.0))
+
+    def model(**options: Any) -> Any:
+        return dp.LogisticRegression(classes=LABELS, budget=budget, seed=1, epsilon=0.5, **options)
+
+    x = X.copy()
+    x[303, 1] = 7.0
+    for options in ({}, {"fit_intercept": True}):
+        with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+            model(**options).fit(cut(x=x))
+    with pytest.raises(dp.DomainError, match=r"partition 1: field 'y'.*not declared.*'maybe'"):
+        model().fit(cut(y=np.where(np.arange(700) == 10, "maybe", Y)))
+    assert len(budget.entries) == 3
+    with pytest.raises(dp.DomainError, match=r"partition 3: y: 1 targets lie outside the declared bounds.*row 2"):
+        dp.Ridge(bounds=(0, 100), seed=1).fit(cut(y=np.where(np.arange(700) == 302, 900.0, Z)))
+    wide = dp.Partitions([{"x": X, "y": Y}, {"x": X[:, :2], "y": Y}])
+    with pytest.raises(dp.DomainError, match=r"partition 1: field 'x': expected shape \(n, 3\), got \(700, 2\)"):
+        model().fit(wide)
+    spent = len(budget.entries)
+    with pytest.raises(dp.TemplateError, match="pass them alone"):
+        model().fit(cut(), Y)
+    with pytest.raises(dp.TemplateError, match="must have the fields x"):
+        model().fit(dp.Partitions([{"features": X, "y": Y}]))
+    with pytest.raises(dp.TemplateError, match="one place"):
+        dp.MetricLearner().fit(cut())
+    with pytest.raises(dp.TemplateError, match="partitions of x, y and m"):
+        dp.LargeMarginGaussianMixture(classes=LABELS, component_labels="given").fit(cut(), m=np.zeros(700, dtype=int))
+    with pytest.raises(ValueError, match="requires y to be passed"):
+        model().fit(X)
+    assert len(budget.entries) == spent
+
+
+def test_estimators_are_tuned_in_partitions() -> None:
+    grid = {f"{r:g}": dp.LogisticRegression(classes=LABELS, regularization=r) for r in (1e-3, 0.1)}
+    expected = dp.tune(grid, {"x": X, "y": Y}, dp.Privacy(2.0), seed=4)
+    found = dp.tune(grid, cut(), dp.Privacy(2.0), seed=4)
+    assert found.choice == expected.choice
+    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)

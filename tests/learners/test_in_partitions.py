@@ -1,0 +1,235 @@
+"""What combines releases takes partitions: the same bits as in memory where sums are whole numbers, else up to rounding."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dpconvex as dp
+from dpconvex.language.batch import PartitionedBatch
+from dpconvex.learners.tune import parts
+from dpconvex.noise.samplers import NoiseSource
+
+# Partitions of very different sizes, and one without records.
+CUTS = [0, 1, 300, 300, 305, 700]
+RNG = np.random.default_rng(5)
+X: NDArray[np.float64] = RNG.normal(size=(700, 3))
+X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
+Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
+DATA = {"x": X, "y": Y}
+P, Q = dp.Privacy(2.0), dp.Privacy(2.0, 1e-6)
+ADDED = dp.Privacy(2.0, adjacency="add-remove")
+LEARNER = dp.load("logistic_regression", features=3)
+HUBER = dp.load("huber_regression", features=3)
+MODEL = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=LEARNER.predict)
+LINE = dp.Release({"w": [0.5, 0.0, 0.1]}, not_private_because="a test", predictor=HUBER.predict)
+GRID = {f"{r:g}": dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)}
+
+
+def cut(data: dict[str, Any] = DATA, **options: Any) -> dp.Partitions:
+    return dp.Partitions([{name: c[a:b] for name, c in data.items()} for a, b in pairwise(CUTS)], **options)
+
+
+def in_files(folder: Path, data: dict[str, Any] = DATA) -> dp.Partitions:
+    """Every partition in files, of which no more than a block is read at a time."""
+    entries = []
+    for k, (a, b) in enumerate(pairwise(CUTS)):
+        entries.append({name: folder / f"{name}{k}.npy" for name in data})
+        for name, column in data.items():
+            np.save(folder / f"{name}{k}.npy", column[a:b])
+    return dp.Partitions(entries)
+
+
+def in_forms(folder: Path, data: dict[str, Any] = DATA) -> list[dp.Partitions]:
+    functions = [lambda a=a, b=b: {name: c[a:b] for name, c in data.items()} for a, b in pairwise(CUTS)]
+    return [cut(data), in_files(folder, data), dp.Partitions(functions)]
+
+
+def spoilt() -> dp.Partitions:
+    x = X.copy()
+    x[303, 1] = 7.0
+    return cut({"x": x, "y": Y})
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("template", "model"), [(LEARNER, MODEL), (HUBER, LINE)], ids=["labels", "numbers"])
+def test_an_evaluation_has_the_bits_of_one_in_memory(
+    adjacency: str, template: dp.Template, model: dp.Release, tmp_path: Path
+) -> None:
+    data = DATA if template is LEARNER else {"x": X, "y": np.clip(X[:, 0], -1, 1)}
+    promise = dp.Privacy(1.0, adjacency=adjacency)
+    expected = dp.evaluate(template, model, data, promise, seed=3)
+    for form in in_forms(tmp_path, data):
+        assert dp.evaluate(template, model, form, promise, seed=3) == expected
+
+
+def test_an_evaluation_is_paid_once_and_names_the_partition() -> None:
+    budget = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+        dp.evaluate(LEARNER, MODEL, dp.Partitions([{"x": X}]), dp.Privacy(0.5), budget=budget)
+    assert not budget.entries
+    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+        dp.evaluate(LEARNER, MODEL, spoilt(), dp.Privacy(0.5), budget=budget)
+    assert len(budget.entries) == 1
+    dp.evaluate(LEARNER, MODEL, cut(), dp.Privacy(0.5), budget=budget)
+    assert [entry.privacy for entry in budget.entries] == [dp.Privacy(0.5)] * 2
+    shapes = dp.Release({"w": [0.0] * 3}, not_private_because="a test", predictor=lambda p, x: np.ones((len(x), 1)))
+    with pytest.raises(dp.TemplateError, match="one label for each record"):
+        dp.evaluate(LEARNER, shapes, cut(), dp.Privacy(0.5))
+
+
+def test_no_records_have_no_errors() -> None:
+    nothing = dp.Partitions([{"x": X[:0], "y": Y[:0]}] * 2)
+    promise = dp.Privacy(1.0, adjacency="add-remove")
+    expected = dp.evaluate(LEARNER, MODEL, {"x": X[:0], "y": Y[:0]}, promise, seed=1)
+    assert dp.evaluate(LEARNER, MODEL, nothing, promise, seed=1) == expected
+    with pytest.raises(dp.DomainError, match="no record"):
+        dp.evaluate(LEARNER, MODEL, nothing, dp.Privacy(1.0))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_split_is_that_of_records_in_memory(
+    adjacency: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who is in which part is decided by the position alone, and nobody is in two: the proof is the one in memory."""
+    from dpconvex.learners import tune as tuning
+
+    used: list[Any] = []
+    chosen_on: list[list[int]] = []
+
+    def fit(template: dp.Template, mine: Any, privacy: dp.Privacy, *rest: object, **more: object) -> dp.Release:
+        batch = template.record.validate(mine)
+        assert isinstance(batch, PartitionedBatch)
+        found = [part() for part in batch.parts]
+        assert batch.sizes == tuple(len(part.group) for part in found)
+        used.append(np.concatenate([np.asarray(part.fields["x"][:]) for part in found]))
+        return dp.Release({"w": np.ones(3)}, spent=privacy, predictor=LEARNER.predict)
+
+    def choose(counts: list[int], *rest: object) -> int:
+        chosen_on.append(counts)
+        return 0
+
+    monkeypatch.setattr(tuning, "solve", fit)
+    monkeypatch.setattr(tuning, "select", choose)
+    part = parts(700, 3, adjacency, NoiseSource(1).rng)
+    wrong = int((np.where(X.sum(axis=1) > 0, 1, -1) != Y)[part == 2].sum())
+    for form in in_forms(tmp_path):
+        used.clear()
+        dp.tune(GRID, form, dp.Privacy(2.0, 1e-6, adjacency), seed=1, size=None if adjacency == "replace-one" else 700)
+        for k in range(2):
+            np.testing.assert_array_equal(used[k], X[part == k])
+        assert chosen_on.pop() == [wrong, wrong]
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options"),
+    [(P, {}), (ADDED, {"size": 700}), (P, {"split": False}), (Q, {"whitening": True})],
+    ids=["split", "added", "all", "whitened"],
+)
+def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any], tmp_path: Path) -> None:
+    expected = dp.tune(GRID, DATA, privacy, seed=4, **options)
+    forms = [cut(), in_files(tmp_path)] if not options else [cut()]
+    for form in forms:
+        budget = dp.Budget(privacy)
+        found = dp.tune(GRID, form, privacy, seed=4, budget=budget, **options)
+        assert found.choice == expected.choice
+        np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+        assert len(budget.entries) == 1
+
+
+@pytest.mark.parametrize("whitening", [None, True])
+def test_repeated_tuning_is_the_same(whitening: bool | None) -> None:
+    options: dict[str, Any] = {"repetitions": dp.Repetitions(2), "seed": 2, "whitening": whitening}
+    expected = dp.tune_repeated(GRID, DATA, Q, **options)
+    budget = dp.Budget(Q)
+    found = dp.tune_repeated(GRID, cut(), Q, budget=budget, **options)
+    assert (found.choice, found.mistakes) == (expected.choice, expected.mistakes)
+    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+    assert len(budget.entries) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"split": False}], ids=["split", "all"])
+def test_labels_may_be_declared_in_another_order(options: dict[str, Any]) -> None:
+    turned = dp.load("logistic_regression", features=3, regularization=0.1, labels=(1, -1))
+    both = [turned, GRID["0.001"]]
+    for candidates in (both, both[::-1]):
+        expected = dp.tune(candidates, DATA, P, seed=4, **options)
+        found = dp.tune(candidates, cut(), P, seed=4, **options)
+        assert found.choice == expected.choice
+        np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
+
+
+def test_tuning_looks_before_it_pays_and_names_the_partition() -> None:
+    for choose in (dp.tune, dp.tune_repeated):
+        budget = dp.Budget(Q)
+        with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+            choose(GRID, dp.Partitions([{"x": X}]), Q, budget=budget)
+        assert not budget.entries
+        with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+            choose(GRID, spoilt(), Q, budget=budget)
+        assert len(budget.entries) == 1
+
+
+def test_a_sweep_whitens_partitions() -> None:
+    ones, manys = (list(dp.sweep(LEARNER, d, Q, seed=3, whitening=True)) for d in (DATA, cut()))
+    np.testing.assert_allclose(manys[0]["w"], ones[0]["w"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("group", ["y", None])
+@pytest.mark.parametrize("privacy", [Q, ADDED], ids=["replaced", "added"])
+def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None, tmp_path: Path) -> None:
+    expected = dp.cluster(LEARNER, DATA, privacy, 3, group=group, seed=1)
+    for form in in_forms(tmp_path):
+        budget = dp.Budget(privacy)
+        found = dp.cluster(LEARNER, form, privacy, 3, group=group, seed=1, budget=budget)
+        np.testing.assert_array_equal(found.centers, expected.centers)
+        assert len(budget.entries) == 1
+
+
+def test_a_clustering_looks_at_two_fields_and_names_the_partition() -> None:
+    expected = dp.cluster(LEARNER, DATA, Q, seed=1)
+    found = dp.cluster(LEARNER, cut({**DATA, "other": Y.astype(str)}), Q, seed=1)
+    np.testing.assert_array_equal(found.centers, expected.centers)
+    nothing = dp.cluster(LEARNER, dp.Partitions([{"x": X[:0], "y": Y[:0]}]), ADDED, seed=1)
+    np.testing.assert_array_equal(nothing.centers, dp.cluster(LEARNER, {"x": X[:0], "y": Y[:0]}, ADDED, seed=1).centers)
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+        dp.cluster(LEARNER, spoilt(), Q, budget=budget)
+    assert len(budget.entries) == 1
+    with pytest.raises(dp.DomainError, match=r"missing: \['y'\]"):
+        dp.cluster(LEARNER, dp.Partitions([{"x": X}]), Q)
+
+
+MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"privacy": ADDED, "size": 700}, {"clustering": "declared"}], ids=str)
+def test_a_mixture_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
+    options = {"privacy": Q, "seed": 1} | options
+    if "clustering" in options:
+        options["clustering"] = dp.Components(RNG.normal(size=(2, 2, 3)) / 4, classes=(-1, 1))
+    expected = dp.solve_mixture(MIXTURE, DATA, **options)
+    for form in in_forms(tmp_path)[:2]:
+        budget = dp.Budget(options["privacy"])
+        found = dp.solve_mixture(MIXTURE, form, **options, budget=budget)
+        np.testing.assert_array_equal(found.components.centers, expected.components.centers)
+        for name, value in expected.release.items():
+            np.testing.assert_allclose(found.release[name], value, rtol=0, atol=1e-6)
+        assert len(budget.entries) == 1
+
+
+def test_a_mixture_looks_before_it_pays_and_names_the_partition() -> None:
+    budget = dp.Budget(Q)
+    with pytest.raises(dp.DomainError, match="component field 'm'"):
+        dp.solve_mixture(MIXTURE, cut({**DATA, "m": np.zeros(700, dtype=int)}), Q, budget=budget)
+    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
+        dp.solve_mixture(MIXTURE, dp.Partitions([{"x": X}]), Q, budget=budget)
+    assert not budget.entries
+    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
+        dp.solve_mixture(MIXTURE, spoilt(), Q, budget=budget)
+    assert len(budget.entries) == 1
