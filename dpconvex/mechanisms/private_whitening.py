@@ -158,7 +158,13 @@ class PrivateWhitening:
         """Return what is left for two Gaussian mechanisms: the grid of the first costs a little."""
         reserve = RESERVE * privacy.epsilon
         rest = left(left(privacy.delta, delta), 4 * tail_of(privacy.epsilon)) * math.exp(-reserve)
-        return left(left(privacy.epsilon, epsilon), reserve), max(rest, 1e-300)
+        if not rest > 0:
+            raise NotPrivate(
+                "private whitening: what the noise exceeds its quantile by is no part of so small a delta",
+                f"delta = {privacy.delta:g}, and {4 * tail_of(privacy.epsilon):.3g} is needed for that alone",
+                "promise a larger delta or a smaller epsilon, or leave whitening out",
+            )
+        return left(left(privacy.epsilon, epsilon), reserve), rest
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
         """Divide the promise."""

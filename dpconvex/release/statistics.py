@@ -208,7 +208,9 @@ class Statistics:
             "format": FORMAT,
             "version": VERSION,
             "fields": self.fields,
-            "kinds": [{"bases": list(kind.bases), "scale": kind.scale} for kind in self.moments.kinds],
+            "kinds": [
+                {"bases": list(kind.bases), "scale": kind.scale, "weights": kind.weights} for kind in self.moments.kinds
+            ],
             "certificate": self.certificate.to_dict(),
             "spent": None if self.spent is None else self.spent.to_dict(),
             "not_private_because": self.not_private_because,
@@ -253,7 +255,13 @@ class Statistics:
             if (header["format"], header["version"]) != (FORMAT, VERSION):
                 raise ValueError(f"its format is {header['format']!r}, version {header['version']!r}")
             kinds = tuple(
-                Kind(tuple(part["bases"]), members[f"monomials_{k}"], members[f"patterns_{k}"], float(part["scale"]))
+                Kind(
+                    tuple(part["bases"]),
+                    members[f"monomials_{k}"],
+                    members[f"patterns_{k}"],
+                    float(part["scale"]),
+                    int(part.get("weights", 0)),
+                )
                 for k, part in enumerate(header["kinds"])
             )
             whitening = header.get("whitening")

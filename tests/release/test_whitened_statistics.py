@@ -147,6 +147,22 @@ def test_saved_statistics_keep_the_map(tmp_path: Path) -> None:
     assert again.fit()["w"] == pytest.approx(found.fit()["w"], abs=1e-12)
     assert again.whitening is not None
     assert str(again.certificate) == str(found.certificate)
+    assert [kind.weights for kind in again.moments.kinds] == [kind.weights for kind in found.moments.kinds] != [0]
+
+
+def test_a_delta_that_the_tail_of_the_noise_exceeds_is_refused() -> None:
+    for epsilon, delta in ((40.0, 1e-13), (1.0, 1e-40)):
+        with pytest.raises(dp.NotPrivate, match="so small a delta"):
+            dp.verify(linear(), dp.Privacy(epsilon, delta), 500, **FIRST)
+
+
+def test_sparse_matrices_of_every_format_are_whitened_alike() -> None:
+    found = dp.statistics(linear(), table(), PROMISE, whitening=True, size=4000).whitening
+    assert found is not None
+    x = np.round(table(30)["x"], 1)
+    for kind in (sp.csr_array, sp.csc_array, sp.coo_array):
+        assert (found(kind(x)) == found(x)).all()
+        assert (found.weights(kind(x)) == found.weights(x)).all()
 
 
 def test_a_record_outside_its_domain_is_an_error() -> None:
