@@ -34,6 +34,27 @@ def test_an_empty_set_of_matrices_is_refused() -> None:
         dp.verify(empty, dp.Privacy(1.0, 0, "add-remove"), 10, dp.OutputPerturbation())
 
 
+def test_a_loss_of_no_field_is_refused() -> None:
+    w, captured = cp.Variable(2, name="w"), np.ones((5, 2))
+    with pytest.raises(dp.TemplateError, match="the same for all records"):
+        dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.sum_squares(captured @ w))
+    dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.square(w[0] - y))  # labels are fields
+
+
+def test_labels_that_a_schema_makes_texts_of_are_refused_before_anything_is_paid() -> None:
+    pd = pytest.importorskip("pandas")
+    schema = dp.Schema({"a": (-1.0, 1.0)}, label="y", labels=[-1, 1])
+    parts = dp.Partitions([pd.DataFrame({"a": [0.1, -0.2], "y": [1, -1]})], schema)
+    budget = dp.Budget(dp.Privacy(5.0, 1e-3))
+    learner = dp.load("logistic_regression", features=len(schema.feature_names))
+    with pytest.raises(dp.DomainError, match="declare them as texts"):
+        dp.solve(learner, parts, dp.Privacy(1.0), budget=budget)
+    pytest.importorskip("sklearn")
+    with pytest.raises(dp.DomainError, match="pass classes="):
+        dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), budget=budget).fit(parts)
+    assert budget.remaining.epsilon == 5.0
+
+
 @pytest.mark.parametrize("scale", [1e-150, 1e-155, 1e-160])
 def test_losses_whose_squares_underflow_are_proved_or_refused(scale: float) -> None:
     w = cp.Variable(2, name="w")

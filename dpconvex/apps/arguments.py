@@ -77,8 +77,8 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
     sub.add_argument(
         "--mechanism",
         metavar="NAME[:OPTION=VALUE,...]",
-        help=f"by default, the one with the least predicted risk; one of {', '.join(MECHANISMS)}, and its own options, such "
-        "as gradient-descent:clip=0.25,steps=100 for clipped gradients",
+        help="by default, what learns most from so many records, or has the least predicted risk; one of "
+        f"{', '.join(MECHANISMS)}, and its own options, such as gradient-descent:clip=0.25,steps=100 for clipped gradients",
     )
     sub.add_argument(
         "--whitening",

@@ -64,6 +64,11 @@ class PrivateClassifier(ClassifierMixin, Private):
         labels = declared_classes(self.classes)
         data = super()._data(X, y)
         if isinstance(data, Partitions):  # whoever reads one looks at its labels
+            if data.schema is not None and not set(data.schema.labels or ()) <= set(labels):
+                texts = list(data.schema.labels or ())
+                raise DomainError(
+                    f"fit: the schema's labels are the texts {texts}, and the classes {list(labels)}; pass classes={texts}."
+                )
             self.classes_ = np.array(list(labels))
             return data
         check_classification_targets(data["y"])

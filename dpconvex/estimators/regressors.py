@@ -14,6 +14,7 @@ from dpconvex.estimators.base import Private, declared_pair, none_of
 from dpconvex.language.schema import Schema
 from dpconvex.language.validation import ROUNDING
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 __all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
 
@@ -113,6 +114,11 @@ class Ridge(PrivateRegressor):
     options = ("bound",)
 
     bound: float = 1.0
+
+    def _whitening(self) -> Whitened:
+        # Of released statistics the parameters are those of the original features.
+        statistics = self.mechanism is None or isinstance(self.mechanism, SufficientStatistics)
+        return self.whitening if statistics else super()._whitening()
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

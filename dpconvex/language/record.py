@@ -170,6 +170,18 @@ class Record:
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        if parts is not None:
+            self._check_schema(parts)
+
+    def _check_schema(self, parts: Partitions) -> None:
+        """Refuse a schema whose labels, which are texts, are none of the declared ones."""
+        labels = getattr(parts.schema, "labels", None)
+        declared = self.discrete.get("y")
+        if labels is not None and declared is not None and not parts.turns and not set(labels) <= set(declared.values):
+            raise DomainError(
+                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared with the values "
+                f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
+            )
 
     def _partitions(self, parts: Partitions, clip: bool) -> Batch:
         """Do the work of `validate` for data in partitions."""

@@ -156,7 +156,8 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     if not values[0] > CLEAR * edge:
         raise NotConverged(
             f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
-            "standard errors hold. More records, a larger epsilon or fewer features help; `fit` works, with its ridge."
+            "standard errors hold. Statistics of whitened records (whitening=True), more records, a larger epsilon or fewer "
+            "features help; `fit` works, with its ridge."
         )
     inverse = (vectors / values) @ vectors.T
     theta = inverse @ noisy.slope

@@ -63,6 +63,8 @@ def prepared(
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
     if isinstance(mechanism, SufficientStatistics) and whitening:
         return mechanism, PrivateWhitening() if whitening is True else whitened_first(form(), privacy, size)
+    if whitening is True and mechanism is None and not privacy.pure and few_statistics(form(), privacy):
+        return SufficientStatistics.usual(privacy), PrivateWhitening()
     if whitening is True:
         return mechanism or clipped_steps(analysed()), PrivateWhitening()
     if mechanism is None:

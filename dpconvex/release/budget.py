@@ -290,10 +290,12 @@ class Budget:
         if not self._rule.fits([*self._seen, item]):
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
             how = self._rule.refusal(self._seen, item)
+            left = self._rule.left(self._seen)
+            none = " and no delta" if asked.delta > 0 == left.delta else ""
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "
-                f"{sum_text(self._rule.left(self._seen))} is left{how}. Nothing was spent."
+                f"{sum_text(left)}{none} is left{how}. Nothing was spent."
             )
 
     def _refresh(self, descriptor: int) -> None:

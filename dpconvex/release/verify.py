@@ -115,8 +115,8 @@ def verify(
         How the distance between the computed and the exact answer is covered; by default, from 1 % of the promise.
     whitening : PrivateWhitening, bool or "auto", optional
         A first stage, from a share of the same promise.  True is a `PrivateWhitening()`, and with no mechanism given, gradient
-        descent on clipped gradients after it.  "auto" is that for classes, where there are few records for each parameter
-        (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
+        descent on clipped gradients after it, or the statistics of a quadratic loss.  "auto" is that where it is usual for the
+        size (docs/choosing.md), and else nothing; so is None where no mechanism is named.  False is no whitening, and where no
         mechanism is named, one that is proved to end near a minimiser.
 
     Returns

@@ -14,7 +14,7 @@ import dpconvex as dp
 from dpconvex.mechanisms.private_whitening import PrivateWhitening
 
 PROMISE = dp.Privacy(1.0, 1e-5, "add-remove")
-WEAK = dp.Privacy(1e5, 0.4)  # hardly any noise
+WEAK = dp.Privacy(50.0, 0.4)  # hardly any noise
 FIRST: dict[str, Any] = {"mechanism": dp.SufficientStatistics(), "whitening": True}
 SPREAD = np.array([1.0, 0.1, 0.1, 0.02])
 TRUTH = np.array([0.3, 1.0, -1.0, 4.0])
@@ -34,9 +34,9 @@ def linear() -> dp.Template:
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_without_noise_a_model_that_holds_is_found(adjacency: Any) -> None:
-    privacy, data = dp.Privacy(1e5, 0.4, adjacency), table(spread=0.0)
-    release = dp.solve(linear(), data, privacy, size=4000, **FIRST)
-    assert release["w"] == pytest.approx(TRUTH, abs=0.05)
+    privacy, data = dp.Privacy(50.0, 0.4, adjacency), table(100_000, spread=0.0)
+    release = dp.solve(linear(), data, privacy, size=100_000, **FIRST)
+    assert release["w"] == pytest.approx(TRUTH, abs=0.2)
     assert float(release["b"]) == pytest.approx(0.1, abs=1e-2)
     assert release.predict(data["x"]) == pytest.approx(data["y"], abs=0.01)
     assert release.spent == privacy
@@ -52,7 +52,7 @@ def test_noise_is_small_in_directions_in_which_records_hardly_vary() -> None:
 
 
 def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
-    data = table(spread=0.0)
+    data = table(100_000, spread=0.0)
     w, b = cp.Variable(4, name="w"), cp.Variable(name="b")
     picky = dp.Template(
         linear().record,
@@ -70,7 +70,7 @@ def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
 
 def test_matrices_of_parameters_turn_along_the_axis_of_the_features() -> None:
     rng = np.random.default_rng(1)
-    x = rng.uniform(-1, 1, (4000, 3)) * [1.0, 0.1, 0.05] / 1.1
+    x = rng.uniform(-1, 1, (40_000, 3)) * [1.0, 0.1, 0.05] / 1.1
     for shape, scores in (((3, 2), lambda x, W: x @ W), ((2, 3), lambda x, W: W @ x)):
         W = cp.Variable(shape, name="W")
         record = dp.Record(x=dp.Ball(3), t=dp.Box([-1.0, -1.0], [1.0, 1.0]))
@@ -103,6 +103,12 @@ def test_the_default_whitens_where_second_moments_stand_out_of_their_noise() -> 
     assert dp.verify(linear(), dp.Privacy(1.0), 4000).whitening is None
     assert dp.verify(linear(), PROMISE, 4000, dp.SufficientStatistics()).whitening is None
     assert dp.verify(linear(), PROMISE, 4000, dp.SufficientStatistics(), whitening="auto").whitening is not None
+
+
+def test_whitening_a_quadratic_loss_means_its_statistics() -> None:
+    found = dp.verify(linear(), PROMISE, 4000, whitening=True)
+    assert found.perturbed == "statistics"
+    assert found.whitening is not None
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
