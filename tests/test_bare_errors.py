@@ -34,11 +34,15 @@ def test_an_empty_set_of_matrices_is_refused() -> None:
         dp.verify(empty, dp.Privacy(1.0, 0, "add-remove"), 10, dp.OutputPerturbation())
 
 
-def test_a_loss_of_no_field_is_refused() -> None:
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_a_loss_of_no_field_is_refused(adjacency: Any) -> None:
     w, captured = cp.Variable(2, name="w"), np.ones((5, 2))
-    with pytest.raises(dp.TemplateError, match="the same for all records"):
-        dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.sum_squares(captured @ w))
-    dp.Template(dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])), lambda x, y: cp.square(w[0] - y))  # labels are fields
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
+    blind = dp.Template(record, lambda x, y: cp.sum(cp.huber(captured @ w)), cp.sum_squares(w))
+    with pytest.raises(dp.NotPrivate, match="the same for all records"):
+        dp.verify(blind, dp.Privacy(1.0, 1e-6, adjacency), 100)
+    labelled = dp.Template(record, lambda x, y: cp.huber(w[0] - y), cp.sum_squares(w))
+    assert dp.verify(labelled, dp.Privacy(1.0, 1e-6, adjacency), 100)
 
 
 def test_labels_that_a_schema_makes_texts_of_are_refused_before_anything_is_paid() -> None:

@@ -190,7 +190,7 @@ class BlockEngine:
                 leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
                 values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
             total += float(values.sum())
-            if share.scalar and share.rows is None:
+            if share.scalar and share.affine is not None:
                 gradient = part[None]
             else:
                 gradient = self._collect(share, np.atleast_2d(part), gradient, group)

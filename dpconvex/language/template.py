@@ -147,12 +147,6 @@ class Template:
         self.written: tuple[Expression, ...] = tuple(
             reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
         )
-        if len(set(self.written)) == 1 and not self.written[0].fields:
-            raise TemplateError(
-                f"Template: the loss is the same for all records: it uses none of their fields ({', '.join(record.fields)}). "
-                "Records reach a loss as its arguments; arrays of your own in it are taken for public numbers, which nothing "
-                "protects."
-            )
         self.regularizer: Expression = reader.expression(public, "the regularizer")
         self.constraints: tuple[Constraint, ...] = tuple(reader.constraint(constraint) for constraint in constraints)
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())

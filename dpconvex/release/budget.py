@@ -291,7 +291,7 @@ class Budget:
             asked = Amount(item.privacy.epsilon, item.privacy.delta)
             how = self._rule.refusal(self._seen, item)
             left = self._rule.left(self._seen)
-            none = " and no delta" if asked.delta > 0 == left.delta else ""
+            none = " and no delta" if asked.delta > 0 == left.delta and left.epsilon >= asked.epsilon else ""
             raise BudgetExceeded(
                 f"{item.label!r} asks for {sum_text(asked)}, but of the budget of "
                 f"{sum_text(Amount(self.privacy.epsilon, self.privacy.delta))}, "

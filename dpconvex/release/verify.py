@@ -152,6 +152,20 @@ def proved(
     whitening: Whitened,
 ) -> Proved:
     """Do the work of `verify`; also returns what was chosen, so that a fit need not choose again."""
+    found = choose_and_prove(template, privacy, size, mechanism, cover, whitening)
+    check_records_matter(template)
+    return found
+
+
+def choose_and_prove(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism | None,
+    cover: Cover | None,
+    whitening: Whitened,
+) -> Proved:
+    """Choose a mechanism, if none is named, and prove it private."""
     check_privacy("verify", privacy)
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
@@ -201,6 +215,17 @@ def proved(
         raise analysis.obstacle from error
     chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
     return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, stages)
+
+
+def check_records_matter(template: Template) -> None:
+    """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
+    if len(set(template.losses)) == 1 and not template.losses[0].fields:
+        raise NotPrivate(
+            "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for public "
+            "numbers, which nothing protects",
+            template.losses[0],
+            f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})",
+        )
 
 
 def reasons(

@@ -224,8 +224,10 @@ def test_steps_of_a_descent_have_normal_noise_in_the_subspace_and_independent() 
     points: list[np.ndarray] = []
 
     class Free:
-        def gradient(self, theta: np.ndarray) -> np.ndarray:
+        def loss_gradient(self, theta: np.ndarray) -> np.ndarray:
             return np.zeros_like(theta)
+
+        public_gradient = loss_gradient
 
         def project(self, theta: np.ndarray) -> np.ndarray:
             points.append(theta)

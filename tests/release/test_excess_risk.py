@@ -297,8 +297,11 @@ class Straight:
     def minimise(self, strong_convexity: float, tolerance: float, **options: Any) -> Array:
         raise AssertionError("gradient descent asks for no minimiser")
 
-    def gradient(self, theta: Array) -> Array:
+    def loss_gradient(self, theta: Array) -> Array:
         return self.slope
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.zeros_like(theta)
 
     def project(self, theta: Array) -> Array:
         return theta / max(1.0, float(np.linalg.norm(theta)))
