@@ -221,8 +221,8 @@ def check_records_matter(template: Template) -> None:
     """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
     if len(set(template.losses)) == 1 and not template.losses[0].fields:
         raise NotPrivate(
-            "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for public "
-            "numbers, which nothing protects",
+            "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for "
+            "public numbers, which nothing protects",
             template.losses[0],
             f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})",
         )
