@@ -111,15 +111,19 @@ def draw(table: dict[str, dict[str, list[float]]], epsilons: tuple[float, ...], 
     """Draw error against epsilon for each data set."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(table), figsize=(3.4 * len(table), 3.4), layout="constrained", squeeze=False)
-    for axis, (name, rows) in zip(axes[0], table.items(), strict=True):
+    across, down = min(len(table), 5), -(-len(table) // 5)
+    figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.2 * down), layout="constrained", squeeze=False)
+    axes = grid.ravel()[: len(table)]
+    for axis in grid.ravel()[len(table) :]:
+        axis.axis("off")
+    for axis, (name, rows) in zip(axes, table.items(), strict=True):
         for method, errors in rows.items():
             axis.plot(epsilons, errors, "o-", label=method, color="black" if method.startswith("ours") else None)
         axis.set(xscale="log", title=name, xlabel="epsilon", ylabel="1 - R²" if "AdaSSP" in rows else "test error")
         axis.set_ylim(0, min(1.2, axis.get_ylim()[1]))
         axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
         axis.minorticks_off()
-    handles = {line.get_label(): line for axis in axes[0] for line in axis.get_lines()}
+    handles = {line.get_label(): line for axis in axes for line in axis.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
     figure.savefig(output / "utility.png", dpi=120)
     plt.close(figure)
