@@ -114,11 +114,13 @@ def draw(table: dict[str, dict[str, list[float]]], epsilons: tuple[float, ...], 
     across, down = min(len(table), 5), -(-len(table) // 5)
     figure, grid = plt.subplots(down, across, figsize=(3.4 * across, 3.2 * down), layout="constrained", squeeze=False)
     axes = grid.ravel()[: len(table)]
+    methods = dict.fromkeys(method for rows in table.values() for method in rows)
+    colours = {method: f"C{k}" if k else "black" for k, method in enumerate(methods)}  # ours comes first
     for axis in grid.ravel()[len(table) :]:
         axis.axis("off")
     for axis, (name, rows) in zip(axes, table.items(), strict=True):
         for method, errors in rows.items():
-            axis.plot(epsilons, errors, "o-", label=method, color="black" if method.startswith("ours") else None)
+            axis.plot(epsilons, errors, "o-", label=method, color=colours[method])
         axis.set(xscale="log", title=name, xlabel="epsilon", ylabel="1 - R²" if "AdaSSP" in rows else "test error")
         axis.set_ylim(0, min(1.2, axis.get_ylim()[1]))
         axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
