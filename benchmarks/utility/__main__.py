@@ -126,7 +126,7 @@ def draw(table: dict[str, dict[str, list[float]]], epsilons: tuple[float, ...], 
         axis.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
         axis.minorticks_off()
     handles = {line.get_label(): line for axis in axes for line in axis.get_lines()}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), max(across, 2)))
     figure.savefig(output / "utility.png", dpi=120)
     plt.close(figure)
 
