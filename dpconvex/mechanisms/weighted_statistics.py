@@ -50,9 +50,7 @@ def on_whitened(mechanism: SufficientStatistics, form: LossForm, field: str) -> 
     d = math.prod(form.template.record.continuous[field].shape)
     probe = np.random.default_rng(0).uniform(-1.0, 1.0, (d, d)) / math.sqrt(d)  # has nothing to do with the coordinates
     turned_parameters(quadratic_loss(form), form.space, field, probe)
-    found = WeightedStatistics(mechanism.noise, mechanism.weight, mechanism.residuals, field)
-    found.moments(form, "add-remove")
-    return found
+    return WeightedStatistics(mechanism.noise, mechanism.weight, mechanism.residuals, field)
 
 
 def mechanism_of(certificate: Certificate, form: LossForm) -> SufficientStatistics:

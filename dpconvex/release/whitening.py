@@ -67,18 +67,20 @@ class Whitening:
         d = len(self.matrix)
         if not (getattr(column, "ndim", 2) == 2 and column.shape[1] == d):
             raise TemplateError(f"predict: expected features of shape (n, {d}), not {column.shape}.")
-        column = sp.csr_array(column) if sp.issparse(column) else column
-        found = [self._whitened(block) for block in blocks(column, max(BLOCK // d, 1))]
+        found = [self._whitened(block) for block in self._blocks(column)]
         return np.concatenate(found) if found else np.zeros((0, d))
 
     def weights(self, column: Any) -> Array:
         """Return the weights of records, shape (n,), between 0 and 1."""
         found = []
-        column = sp.csr_array(column) if sp.issparse(column) else column
-        for block in blocks(column, max(BLOCK // len(self.matrix), 1)):
+        for block in self._blocks(column):
             _, lengths, least = self._turned(block)
             found.append(np.where(lengths > least, least / np.where(lengths > 0, lengths, 1.0), 1.0))
         return np.concatenate(found) if found else np.zeros(0)
+
+    def _blocks(self, column: Any) -> Iterator[Any]:
+        """Yield blocks of records; sparse ones of any format as rows."""
+        return blocks(sp.csr_array(column) if sp.issparse(column) else column, max(BLOCK // len(self.matrix), 1))
 
     def _whitened(self, block: Any) -> Array:
         turned, lengths, least = self._turned(block)
