@@ -20,8 +20,6 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.columns import dense
 from dpconvex.language.record import Record
 
-__all__ = ["adult", "breast_cancer", "unit_ball"]
-
 Array = NDArray[np.float64]
 
 ADULT_NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-__all__ = [
-    "audit_curve",
-    "draw_profile",
-    "error_against_epsilon",
-    "error_bands",
-    "gaussians",
-    "learning_curve",
-    "spending",
-]
-
 PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
 
@@ -148,7 +138,6 @@ def plain_frame(axes: Axes) -> None:
 
 
 def grid_of(caller: str, places: ArrayLike, errors: ArrayLike, what: str = "epsilons") -> tuple[np.ndarray, np.ndarray]:
-    """Return checked arrays of places and of errors at them."""
     x, y = np.asarray(places, dtype=float), np.asarray(errors, dtype=float)
     if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
         raise TemplateError(f"{caller}: {what} must be a list of positive numbers, not {places!r}.")

@@ -340,3 +340,8 @@ def test_the_type_checker_sees_the_same_names() -> None:
 
 def test_no_module_hides_a_public_name() -> None:
     assert {name for name in dpconvex.__all__ if is_module(f"dpconvex.{name}")} == {"errors"}
+
+
+def test_public_names_have_docstrings() -> None:
+    silent = [name for name in dpconvex.__all__ if name != "__version__" and not getattr(dpconvex, name).__doc__]
+    assert not silent

@@ -16,8 +16,6 @@ import numpy as np
 from dpconvex.accounting.events import Event, Tail, known
 from dpconvex.accounting.profiles import LARGEST_LOSS
 
-__all__ = ["convolved_epsilon"]
-
 # Grid steps in the loss that is looked for, and in the losses of one event.
 STEPS, LARGEST_GRID = 4000, 2**17
 # Rounding of a Fourier transform and of the table, relative to the root of their length; measured errors are a hundredth.

@@ -10,8 +10,6 @@ from dpconvex.accounting.events import Approximate, Composition, Concentrated, E
 from dpconvex.accounting.perturbation import Hull, Kind, Perturbation
 from dpconvex.errors import TemplateError
 
-__all__ = ["KINDS", "event_of"]
-
 # Compositions of compositions are read down to here.
 DEEPEST = 50
 

@@ -25,19 +25,6 @@ from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-__all__ = [
-    "Approximate",
-    "Composition",
-    "Concentrated",
-    "Event",
-    "Gaussian",
-    "Pure",
-    "Selected",
-    "Tail",
-    "check",
-    "is_amount",
-]
-
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
 # Rényi orders, less 1, that a bound on delta is the best of.
@@ -78,7 +65,6 @@ class Event(ABC):
 
 @lru_cache(maxsize=4096)
 def known(event: Event) -> Profile:
-    """Return the profile of an event, computed once."""
     return event.profile()
 
 
@@ -160,11 +146,9 @@ class Gaussian(Event):
         return table(lambda epsilon: float(gaussian_delta(epsilon, mu)), scale=mu + mu * mu)
 
     def level(self) -> tuple[float, float]:
-        """It is one."""
         return self.mu, 0.0
 
     def renyi(self, order: float) -> tuple[float, float]:
-        """``order mu^2/2``."""
         return order * self.mu * self.mu / 2, 0.0
 
     def __str__(self) -> str:
@@ -187,7 +171,6 @@ class Concentrated(Event):
         return table(lambda epsilon: concentrated_delta(rho, epsilon), scale=rho + math.sqrt(rho))
 
     def renyi(self, order: float) -> tuple[float, float]:
-        """``order rho``."""
         return order * self.rho, 0.0
 
     def __str__(self) -> str:
@@ -237,7 +220,6 @@ class Selected(Event):
         return math.exp(min(float(exponent.min()), 0.0)) * (1 + 1e-9)
 
     def renyi(self, order: float) -> tuple[float, float]:
-        """As it says."""
         return order * self.rho + self.shift + math.log(self.mean) / (order - 1), 0.0
 
     def __str__(self) -> str:
@@ -278,7 +260,6 @@ class Composition(Event):
     parts: tuple[Event, ...]
 
     def leaves(self) -> Iterator[Event]:
-        """Yield the leaves of all parts."""
         for part in self.parts:
             yield from part.leaves()
 

@@ -14,8 +14,6 @@ from dpconvex.noise.caps import cap_delta
 from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
 from dpconvex.noise.moving_slopes import logistic_swing, swing
 
-__all__ = ["Hull", "Kind", "Perturbation", "hull_delta"]
-
 
 @dataclass(frozen=True)
 class Hull:

@@ -18,8 +18,6 @@ from scipy.special import log_ndtr, ndtr
 
 from dpconvex.core.bisection import bisect
 
-__all__ = ["LARGEST_LOSS", "LOST", "Profile", "table"]
-
 Array = NDArray[np.float64]
 
 # Where delta is below this, the rest is given up: added to the delta of any total.

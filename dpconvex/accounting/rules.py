@@ -26,8 +26,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-__all__ = ["RULES", "Amount", "Basic", "Entry", "Gauss", "Renyi", "Rule", "rule_of"]
-
 # Fraction of delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
 # Probability of noise beyond its cap in a fit, once at least.
@@ -263,7 +261,6 @@ RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Basic, Gauss, Renyi
 
 
 def rule_of(name: object, total: Privacy) -> Rule:
-    """Return a rule by its name."""
     if not isinstance(name, str) or name not in RULES:
         known = ", ".join(map(repr, RULES))
         raise TemplateError(f"Budget: accounting must be one of {known}, not {name!r}.")

@@ -16,19 +16,6 @@ from dpconvex.core.bisection import bisect
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-__all__ = [
-    "ORDERS",
-    "Total",
-    "best_total",
-    "gaussian_epsilon",
-    "profile_epsilon",
-    "renyi_epsilon",
-    "tail_delta",
-    "tails",
-    "tails_delta",
-    "totals",
-]
-
 ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (80.0, 128.0, 256.0, 512.0)
 # Losses up to this are looked for; beyond it there is no bound.
 LARGEST = 700.0

@@ -22,15 +22,12 @@ from dpconvex.language.tables import columns_of
 from dpconvex.language.template import Template
 from dpconvex.release.outputs import writable, write_whole
 
-__all__ = ["add_commands"]
-
 PREDICT = """  dpconvex predict model.npz new_patients.csv --out predictions.csv
   dpconvex predict model.npz new_patients.csv --id patient --probabilities"""
 EVALUATE = "  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the commands."""
     sub = commands.add("predict", predict, "apply a saved release to a table", PREDICT)
     add_model(sub)
     sub.add_argument("--out", metavar="FILE", help="CSV file to write; without it, print")
@@ -46,7 +43,6 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_model(sub: argparse.ArgumentParser, tables: str = "or Parquet file") -> None:
-    """Add the arguments of a saved model and a table."""
     sub.add_argument("model", help="file that fit has saved")
     sub.add_argument("data", help=f"CSV file with a header line, {tables}")
     sub.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
@@ -134,5 +130,4 @@ def evaluate(chosen: argparse.Namespace) -> None:
 
 
 def write(stream: TextIO, columns: dict[str, Sequence[Any]]) -> None:
-    """Write columns as CSV."""
     csv.writer(stream, lineterminator="\n").writerows([list(columns), *zip(*columns.values(), strict=True)])

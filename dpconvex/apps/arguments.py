@@ -17,8 +17,6 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.recipe import clipped_steps
 from dpconvex.release.verify import analyse
 
-__all__ = ["Commands", "add_ledger", "add_problem", "add_promise", "add_table", "mechanism_of", "say", "whitening_of"]
-
 # Mechanisms by name: the class, and what tells it from others of its class.  Further options follow the name.
 MECHANISMS: dict[str, tuple[str, dict[str, Any]]] = {
     "objective-gamma": ("ObjectivePerturbation", {"noise": "gamma"}),
@@ -46,7 +44,6 @@ class Commands:
     def add(
         self, name: str, command: Callable[[argparse.Namespace], None], summary: str, examples: str = ""
     ) -> argparse.ArgumentParser:
-        """Add a command, described by a sentence and by examples."""
         sub: argparse.ArgumentParser = self.parsers.add_parser(
             name,
             help=summary,
@@ -91,7 +88,6 @@ def add_promise(sub: argparse.ArgumentParser, size: str, required: bool) -> None
 
 
 def add_table(sub: argparse.ArgumentParser, allowed: tuple[str, ...]) -> None:
-    """Add the arguments that declare a table."""
     sub.add_argument("data", help="CSV file with a header line, Parquet file, or folder of Parquet files")
     sub.add_argument("--config", metavar="FILE", help=f"TOML file with any of: {', '.join(allowed)}")
     table = sub.add_argument_group("what is publicly known about the table (never read off the data)")

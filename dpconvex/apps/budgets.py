@@ -13,8 +13,6 @@ from dpconvex.errors import DPConvexError
 from dpconvex.language.schema_draft import draft
 from dpconvex.release.outputs import writable, write_whole
 
-__all__ = ["add_commands"]
-
 BUDGET = """  dpconvex budget show budget.jsonl
   dpconvex budget verify budget.jsonl"""
 SCHEMA = """  dpconvex schema draft public_sample.csv --label income --out adult.toml
@@ -22,7 +20,6 @@ SCHEMA = """  dpconvex schema draft public_sample.csv --label income --out adult
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the commands."""
     sub = commands.add("budget", budget, "show what was spent on people, or check the file that says so", BUDGET)
     sub.add_argument("what", choices=("show", "verify"))
     sub.add_argument("ledger", help="file of a budget")

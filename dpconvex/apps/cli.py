@@ -18,8 +18,6 @@ from dpconvex.apps import applying, budgets, demo, fitting, proving
 from dpconvex.apps.arguments import Commands
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
-__all__ = ["main"]
-
 REFUSED, MISTAKEN = 1, 2
 
 ABOUT = """

@@ -22,8 +22,6 @@ import dpconvex as dp
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.errors import DPConvexError, TemplateError
 
-__all__ = ["Study", "main", "study"]
-
 Array = NDArray[np.float64]
 
 SUMMARY = "error against epsilon on the Breast Cancer data"

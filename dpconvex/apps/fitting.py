@@ -26,8 +26,6 @@ from dpconvex.language.schema import Schema, read_settings
 from dpconvex.learners.problem_files import locate
 from dpconvex.release.outputs import writable
 
-__all__ = ["add_commands"]
-
 # What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
 SETTINGS = (
     *(
@@ -58,7 +56,6 @@ TUNE = """  dpconvex tune logistic_regression adult.csv --schema adult.toml --ep
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the commands."""
     sub = commands.add("fit", fit, "fit a problem privately to a table and save the release", FIT)
     add_fit(sub)
     summary = "fit several settings of a problem to parts of a table, and privately save the best"
@@ -74,7 +71,6 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_fit(sub: argparse.ArgumentParser) -> None:
-    """Add the arguments of a fit."""
     add_problem(sub)
     add_table(sub, SETTINGS)
     sub.add_argument("--out", required=True, metavar="FILE", help="where to save the release, such as model.npz")
@@ -195,7 +191,6 @@ def grid(texts: list[str]) -> list[dict[str, Any]]:
 
 
 def save(chosen: argparse.Namespace, release: dp.Release, schema: Schema, out: Any) -> None:
-    """Save a release with the schema of its table, and print its certificate."""
     release = replace(release, schema=schema)
     release.save(out)
     if not release.private:

@@ -12,15 +12,12 @@ from dpconvex.errors import NotPrivate
 from dpconvex.learners.problem_files import options as options_of
 from dpconvex.release.outputs import writable
 
-__all__ = ["add_commands"]
-
 VERIFY = """  dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
   dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""
 AUDIT = "  dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"
 
 
 def add_commands(commands: Commands) -> None:
-    """Add the commands."""
     commands.add("problems", list_problems, "list the problems that come with it")
 
     sub = commands.add("verify", verify, "prove that a problem is private, without data", VERIFY)

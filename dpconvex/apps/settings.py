@@ -20,20 +20,6 @@ from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import options as options_of
 
-__all__ = [
-    "assignments",
-    "coded",
-    "declare",
-    "labelling",
-    "ledger",
-    "literal",
-    "named",
-    "privacy",
-    "schema_of",
-    "table",
-    "words",
-]
-
 # Of a promise, for the components of a mixture.
 SHARE = 0.2
 

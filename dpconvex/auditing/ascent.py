@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from dpconvex.auditing.feasible_region import Region, project_field, unit
 from dpconvex.auditing.record_programs import QUANTITIES, Kind, programs_of
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.evaluation.compiled import double_precision
-
-__all__ = ["Adversary", "Points"]
+from dpconvex.core.double_precision import double_precision
 
 Array = NDArray[np.float64]
 

@@ -18,8 +18,6 @@ from dpconvex.mechanisms import private_selection as selection
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.random_repetition import Repetitions
 
-__all__ = ["attack_clustering", "attack_repetitions", "attack_selection", "choice_law"]
-
 Array = NDArray[np.float64]
 
 # Candidates of a choice that is enumerated, at most.
@@ -104,7 +102,6 @@ class RunLaw:
         self.number = np.arange(1.0, count + 1)
 
     def slope(self, a: Array) -> Array:
-        """Return f'(a), for a in [0, 1]."""
         found = np.empty(len(a))
         for k, value in enumerate(a):
             with np.errstate(divide="ignore"):

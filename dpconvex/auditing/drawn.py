@@ -17,8 +17,6 @@ from dpconvex.mechanisms.noise_laws import shape_of
 from dpconvex.noise.matrix_variate import best_structure
 from dpconvex.noise.samplers import system_generator
 
-__all__ = ["attack_drawing", "attack_vectors"]
-
 Array = NDArray[np.float64]
 
 # With this probability an honest sampler is called broken.
@@ -40,24 +38,19 @@ class Nothing:
         added: float = 0.0,
         smoothing: float = 0.0,
     ) -> Array:
-        """Return the linear term."""
         return np.zeros(self.dim) if linear is None else linear
 
     def loss_gradient(self, theta: Array) -> Array:
-        """Return 0."""
         return np.zeros(self.dim)
 
     @property
     def records(self) -> int:
-        """Return 0."""
         return 0
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
-        """Return 0."""
         return np.zeros(self.dim)
 
     def public_gradient(self, theta: Array) -> Array:
-        """Return 0."""
         return np.zeros(self.dim)
 
     def project(self, theta: Array) -> Array:

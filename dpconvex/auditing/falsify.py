@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from dpconvex.auditing.ascent import Adversary
 from dpconvex.auditing.feasible_region import Region
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.evaluation.compiled import double_precision, lower
+from dpconvex.evaluation.compiled import lower
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.verify import analyse
-
-__all__ = ["Falsification", "Finding", "falsify"]
 
 Array = NDArray[np.float64]
 

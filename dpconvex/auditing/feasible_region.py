@@ -15,8 +15,6 @@ from dpconvex.core.to_cvxpy import ConicProgram
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
-__all__ = ["Region", "project_field", "unit"]
-
 Array = NDArray[np.float64]
 
 # Directions in which a feasible set without a projection is explored, and how far its points are pulled inside, so that
@@ -91,7 +89,6 @@ def unit(vectors: Array) -> Array:
 
 
 def project_field(domain: Ball | Box, values: Array) -> Array:
-    """Euclidean projection of values of a field, shape (B, *shape), on its domain."""
     if isinstance(domain, Box) or domain.norm != 1:
         return domain.project(values)
     # Held, Wolfe & Crowder 1974: shrink all coordinates by the amount that makes the remaining sum the radius.

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from dpconvex.auditing.feasible_region import Region
 from dpconvex.auditing.record_programs import Kind, programs_of
 from dpconvex.calculus.analysis import Analysis
+from dpconvex.core.double_precision import double_precision
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.compiled import double_precision, lower
+from dpconvex.evaluation.compiled import lower
 from dpconvex.geometry.quadratics import quadratic
-
-__all__ = ["BATCH", "Learner", "Records", "orthonormal"]
 
 Array = NDArray[np.float64]
 
@@ -225,7 +224,6 @@ class Learner:
         return rows @ self.frame, offsets
 
     def named(self, records: Records, index: int) -> dict[str, Any] | None:
-        """Return one record as a user writes it; None for no record."""
         if records.kind is None:
             return None
         chosen = self.form.template.record.combinations[int(records.kind.groups[records.group[index]])]

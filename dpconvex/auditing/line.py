@@ -14,8 +14,6 @@ from scipy.special import ndtr
 
 from dpconvex.auditing.masses import Masses
 
-__all__ = ["grid", "interval_mass", "line_masses"]
-
 Array = NDArray[np.float64]
 
 # Rounding of a gradient, relative to its size.

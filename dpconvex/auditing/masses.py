@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Masses", "mean_error"]
-
 Array = NDArray[np.float64]
 
 # Masses below this have lost digits to underflow.
@@ -59,7 +57,6 @@ class Masses:
         return float(ratio.max())
 
     def epsilon_at(self, delta: float) -> float:
-        """Return the least epsilon, not below 0, that a delta allows; `epsilon` if that is 0."""
         if delta <= 0:
             return max(self.epsilon, 0.0)
         low, high = 0.0, 1.0

@@ -20,8 +20,6 @@ from dpconvex.auditing.learner import BATCH, Learner, Records, orthonormal
 from dpconvex.auditing.noises import LogNoise
 from dpconvex.auditing.record_programs import Kind
 
-__all__ = ["Candidates", "Goal", "Search", "climb", "kind_pairs", "solved"]
-
 Array = NDArray[np.float64]
 
 # Logarithm of what a candidate is worth that contributes nothing.
@@ -210,7 +208,6 @@ class Search:
         return np.asarray(np.where(self.learner.inside(inner)[:, None], inner, inner * (1 - 1e-6)))
 
     def draw(self) -> Candidates:
-        """Draw a batch."""
         first, second = self._records(BATCH)
         frame = self._frames(first, second, self.dimension)[0]
         curvature = np.where(self.rng.random(BATCH) < 0.8, 0.0, 10.0 ** self.rng.uniform(-3, 2, BATCH))
@@ -253,7 +250,6 @@ class Search:
         return np.where(np.isfinite(worth) & inside, worth, NOTHING)
 
     def _public_hessian(self, point: Array, frame: Array) -> Array:
-        """Return the Hessian of the public part in the frames, shape (B, d, d)."""
         return np.asarray(np.swapaxes(frame, 1, 2) @ self.learner.public(lifted(frame, point))[1] @ frame)
 
     def _wanted(self, difference: Array, jump: Array, wish: Array) -> Array:

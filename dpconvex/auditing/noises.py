@@ -15,8 +15,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import shape_of
 from dpconvex.noise.matrix_variate import best_structure
 
-__all__ = ["gamma_density", "gaussian_density", "matrix_density"]
-
 Array = NDArray[np.float64]
 LogNoise = Callable[[Array], Array]
 
@@ -26,7 +24,6 @@ RANK = 1e-9
 
 
 def gamma_density(dimension: int, scale: float) -> LogNoise:
-    """Return the log density of noise with a Gamma norm and a uniform direction, shape (..., dimension) to (...)."""
     half = dimension / 2
     constant = gammaln(half) - np.log(2) - half * np.log(np.pi) - gammaln(dimension) - dimension * np.log(scale)
     return lambda b: np.asarray(constant - np.linalg.norm(b, axis=-1) / scale)

@@ -22,8 +22,6 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.geometry.convex_sets import Interval, NormBall
 from dpconvex.mechanisms.certificate import Certificate
 
-__all__ = ["Effort", "attack_objective", "left_delta"]
-
 Array = NDArray[np.float64]
 
 # How far from the middle noise is counted, in units of its scale.
@@ -268,7 +266,6 @@ class Objective:
         return center, least + noise * np.linalg.norm(np.linalg.inv(bend), axis=1)
 
     def ends(self) -> tuple[float, float]:
-        """Return the ends of K, where that is on the line."""
         if self.learner.free or not self.learner.everything:
             return -math.inf, math.inf
         low, high = self.learner.region.project(np.array([[-ENDLESS], [ENDLESS]]))[:, 0].tolist()

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from dpconvex.auditing.masses import Masses
 
-__all__ = ["Disc", "Patch", "Rectangle", "plane_masses"]
-
 Array = NDArray[np.float64]
 LogNoise = Callable[[Array], Array]
 # Gradient, shape (m, 2) to (m, 2), and Hessian, (m, 2) to (m, 2, 2), of an objective without noise.
@@ -150,7 +148,6 @@ def plane_masses(
 
 
 def determinant(matrix: Array) -> Array:
-    """Determinants of 2 x 2 matrices."""
     return np.asarray(matrix[:, 0, 0] * matrix[:, 1, 1] - matrix[:, 0, 1] * matrix[:, 1, 0])
 
 

@@ -22,8 +22,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.compiled import single
 from dpconvex.evaluation.programs import Lowered, Program, entries_matrix
 
-__all__ = ["QUANTITIES", "Code", "Kind", "Programs", "programs_of"]
-
 Array = NDArray[np.float64]
 
 # What is measured at a point: the norm of the gradient, the norm of its difference to the neighbour's, and the Hessian's

@@ -13,14 +13,12 @@ from dpconvex.auditing.report import Attack
 from dpconvex.auditing.steps import attack_cover, profile_delta, profile_epsilon
 from dpconvex.calculus.moments import Moments
 from dpconvex.evaluation.moment_sums import record_moments
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.weighted_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.verify import form_of
-
-__all__ = ["attack_statistics", "farthest"]
 
 Array = NDArray[np.float64]
 

@@ -15,8 +15,6 @@ from dpconvex.auditing.masses import Masses
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["Attack", "Audit"]
-
 Array = NDArray[np.float64]
 
 # What exceeds a claim by less than this, relatively, is rounding: of the certificate, and of what was found.
@@ -91,7 +89,6 @@ class Attack:
 
     @property
     def holds(self) -> bool:
-        """Whether the attack failed."""
         return not self.ratio > 1 + TOLERANCE
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
@@ -254,7 +251,6 @@ def short(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as plain Python has it."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 

@@ -20,8 +20,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.solve import resolved, run_certified
 
-__all__ = ["attack_runs", "proportion_bounds"]
-
 Array = NDArray[np.float64]
 
 # Probability with which the bounds on an honest mechanism fail.

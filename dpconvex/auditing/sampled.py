@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtr
 
-__all__ = ["SampledProfile"]
-
 Array = NDArray[np.float64]
 
 # Outcomes beyond so many deviations are left out, which only lowers what is found; so is what rounding takes off the loss of all
@@ -61,7 +59,6 @@ class SampledProfile:
         return found
 
     def epsilon(self, delta: float) -> float:
-        """Return the epsilon at a delta."""
         low, high = 0.0, 1.0
         if self.delta(0.0) <= delta:
             return 0.0

@@ -11,8 +11,6 @@ from scipy.special import gammaln
 
 from dpconvex.auditing.masses import mean_error
 
-__all__ = ["Sampled", "sampled_delta"]
-
 Array = NDArray[np.float64]
 
 # Degrees of freedom of the proposal: its tails are heavier than those of what it stands for.
@@ -48,14 +46,12 @@ class Proposal:
     wide: Array
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """Draw points, shape (count, d)."""
         d = len(self.center)
         normal = rng.normal(size=(count, d)) / np.sqrt(rng.chisquare(FREEDOM, size=(count, 1)) / FREEDOM)
         outer = rng.random(count) < WIDE
         return np.asarray(self.center + np.where(outer[:, None], normal @ self.wide.T, normal @ self.root.T))
 
     def log_density(self, points: Array) -> Array:
-        """Return log densities, shape (m,)."""
         parts = [
             np.log(share) + student(points - self.center, root)
             for share, root in ((1 - WIDE, self.root), (WIDE, self.wide))

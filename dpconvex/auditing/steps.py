@@ -22,8 +22,6 @@ from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.release.whitening import second_moment
 
-__all__ = ["attack_cover", "attack_gradients", "attack_output", "attack_whitening", "profile_delta"]
-
 Array = NDArray[np.float64]
 
 # Candidates whose minimisers are computed, and Newton steps for each.
@@ -101,7 +99,6 @@ def attack_clipped(learner: Learner, certificate: Certificate, one: Candidates, 
 
 
 def shortened(gradient: Array, clip: float) -> Array:
-    """Clip one gradient."""
     return gradient * min(1.0, clip / max(float(np.linalg.norm(gradient)), 1e-300))
 
 

@@ -29,8 +29,6 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import analyse, meant, verify
 
-__all__ = ["audit"]
-
 # Draws of a mechanism's noise that are compared with its law.
 DRAWS = 8000
 # Fewer fits cannot show anything.
@@ -195,7 +193,6 @@ def attack_certificate(
 
 
 def list_of(templates: Sequence[Template] | Mapping[str, Template]) -> list[Template]:
-    """Return several templates as a list."""
     found: Any = list(templates.values()) if isinstance(templates, Mapping) else templates
     if not isinstance(found, list | tuple) or not found:
         raise TemplateError(f"audit: expected a Template or several, not {type(templates).__name__}.")

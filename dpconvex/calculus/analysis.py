@@ -32,8 +32,6 @@ from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 
-__all__ = ["Analysis", "LossBounds", "Moduli"]
-
 Array = NDArray[np.float64]
 
 # Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.

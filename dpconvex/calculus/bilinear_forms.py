@@ -17,8 +17,6 @@ from dpconvex.core.intervals import EPSILON, Interval
 from dpconvex.core.polynomial import interval_product, rounded_product, rounded_sums
 from dpconvex.core.record_scalars import Bases
 
-__all__ = ["form_range"]
-
 Array = NDArray[np.float64]
 Kinds = dict[tuple[int, ...], NDArray[np.int64]]
 Block: TypeAlias = sp.csr_array | NDArray[np.float64]
@@ -176,7 +174,6 @@ def eigenvalue_range(block: Block) -> tuple[float, float]:
 
 
 def singular_bound(block: Block) -> float:
-    """Bound the largest singular value of a block."""
     if is_diagonal(block):
         return float(np.abs(block.diagonal()).max(initial=0.0))
     if max(block.shape) <= LARGEST_DENSE:
@@ -186,7 +183,6 @@ def singular_bound(block: Block) -> float:
 
 
 def dense(block: Block) -> Array:
-    """Return a matrix as an array."""
     return block if isinstance(block, np.ndarray) else np.asarray(block.toarray())
 
 

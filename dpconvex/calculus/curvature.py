@@ -20,8 +20,6 @@ from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece
 from dpconvex.core.ranks import numerical_rank
 
-__all__ = ["Curvature", "LogDeterminants", "curvature_bound"]
-
 Array = NDArray[np.float64]
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
@@ -126,8 +124,6 @@ class PieceBounds:
 
 
 def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | None) -> PieceBounds:
-    """Bound one piece; `symmetry` remembers pieces that are alike."""
-
     def find() -> PieceBounds:
         trace = trace_bound(piece, gram)
         rank = min(rank_bound(piece, gram), dimension)
@@ -177,7 +173,6 @@ def mixed_piece(piece: Piece, gram: Gram, dimension: int | None = None) -> Mixed
 
 
 def hull(piece: Piece) -> Array | None:
-    """Return the vertices of a piece's only term, if that is a hull."""
     if len(piece.terms) == 1 and not piece.terms[0].ball:
         return piece.terms[0].rows
     return None

@@ -8,8 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Squares", "bilinear", "times", "used"]
-
 Array = NDArray[np.float64]
 
 # Tables of so many entries, of which at most one in this number is not 0, are multiplied as sparse ones.
@@ -27,7 +25,6 @@ def times(left: Array, right: Array) -> Array:
 
 
 def bilinear(left: Array, matrix: Array, right: Array) -> Array:
-    """Return ``left @ matrix @ right.T``."""
     if few(left) and few(right):
         return times(right, times(left, matrix).T).T
     return np.asarray(left @ matrix @ right.T)

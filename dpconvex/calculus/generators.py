@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows, significant
 
-__all__ = ["MERGED_BITS", "Generator", "factor", "numbered_runs", "terms_of"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 

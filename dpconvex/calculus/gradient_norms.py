@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Term
 
-__all__ = ["Gradients", "gradient_bound", "replacement_bound"]
-
 Array = NDArray[np.float64]
 
 LARGEST_ENUMERATION = 4096
@@ -87,7 +85,6 @@ class Gradients:
 
     @cached_property
     def bound(self) -> float:
-        """See `gradient_bound`."""
         if not self.terms:
             return 0.0
         if self.squares is not None:
@@ -153,7 +150,6 @@ def largest_products(first: Gradients, second: Gradients, cross: bool, sign: flo
 
 
 def term_norm(term: Term, gram: Gram) -> float:
-    """Bound the norm of every gradient of one term."""
     if not term.ball:
         return float((np.sqrt(gram.squared_norms(term.rows)) + gram.slack(term.masses)).max())
     return gram.steepest(term.rows) + gram.term_slack([term])

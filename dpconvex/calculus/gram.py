@@ -28,8 +28,6 @@ from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, sig
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule
 
-__all__ = ["Form", "Gram"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 

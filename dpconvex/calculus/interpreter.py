@@ -21,8 +21,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule, NotPrivate
 
-__all__ = ["Step", "Walker"]
-
 Array = NDArray[np.float64]
 Entries = list[Scalar]
 

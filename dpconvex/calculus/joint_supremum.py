@@ -23,8 +23,6 @@ from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gra
 from dpconvex.core.intervals import Interval
 from dpconvex.core.ranks import numerical_rank
 
-__all__ = ["Joint", "NormJoint", "joint_form"]
-
 Array = NDArray[np.float64]
 
 # Relative slack for rounding, as for every constant of an analysis.

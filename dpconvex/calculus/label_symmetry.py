@@ -26,8 +26,6 @@ from dpconvex.core.combinations import OF_ENTRIES, SYMMETRIC, over_everything
 from dpconvex.core.expression import Constant, Expression, Variable
 from dpconvex.core.parameter_space import Space
 
-__all__ = ["Exchange", "exchange_of"]
-
 # So few labels are examined one by one.
 FEW = 12
 

@@ -20,8 +20,6 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
-__all__ = ["LeafRanges", "leaf_length", "leaf_ranges"]
-
 Array = NDArray[np.float64]
 Pair = tuple[Array, Array]
 

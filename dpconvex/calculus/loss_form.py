@@ -32,8 +32,6 @@ from dpconvex.geometry.implicit_domains import implicit_constraints
 from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.template import Template
 
-__all__ = ["LossForm", "affine_leaves"]
-
 
 class LossForm:
     """A template, split.
@@ -97,7 +95,6 @@ class LossForm:
                 self.expander.expand_leaf(leaf)
 
     def polynomial(self, leaf: Expression) -> Polynomial:
-        """Return a leaf as a polynomial in the record."""
         return self.expander.expand(leaf)
 
     @cached_property

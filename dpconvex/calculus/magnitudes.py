@@ -14,8 +14,6 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.expression import Expression
 from dpconvex.errors import NotPrivate
 
-__all__ = ["check_magnitudes", "check_steepness"]
-
 # Coefficients and bounds of records: squares of products of two of them are ordinary numbers.
 LEAST, MOST = 1e-75, 1e75
 # Bounds of parameters, and gradient bounds and curvatures: their squares, times a few, are ordinary numbers.

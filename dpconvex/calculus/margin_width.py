@@ -29,8 +29,6 @@ from dpconvex.errors import DPConvexError
 if TYPE_CHECKING:
     from dpconvex.calculus.analysis import Analysis
 
-__all__ = ["Slopes", "largest_margin_difference", "margin_width"]
-
 Array = NDArray[np.float64]
 Ends = tuple[float, float] | None
 
@@ -69,7 +67,6 @@ class Slopes:
     high: Array
 
     def between(self, start: Array, end: Array) -> tuple[Array, Array]:
-        """Bound the slopes at margins from `start` to `end`."""
         last = len(self.low) - 1
         first = np.clip(np.searchsorted(self.edges, start, side="right") - 1, 0, last)
         second = np.clip(np.searchsorted(self.edges, end, side="left") - 1, 0, last)

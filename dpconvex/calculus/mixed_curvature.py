@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Mixed", "log_dets"]
-
 Array = NDArray[np.float64]
 
 # Halvings of the interval that holds a maximum; what is left of it is bounded by a tangent.
@@ -41,7 +39,6 @@ class Mixed:
     spread: float
 
     def log_det(self, strong_convexity: float) -> float:
-        """Bound ``log det(I + H/mu)``."""
         return float(log_dets([self], strong_convexity)[0])
 
     def loss(self, weight: float, strong_convexity: float) -> float:
@@ -76,7 +73,6 @@ class Mixed:
 
 
 def log_dets(pieces: Sequence[Mixed], strong_convexity: float) -> Array:
-    """Return `Mixed.log_det` of several pieces at once, shape (pieces,)."""
     facts = [(p.longest, p.variance, max(p.rank, 1), p.outer, p.spread) for p in pieces]
     longest, variance, r, o, s = np.array(facts, dtype=float).T
     mu, square = strong_convexity, longest**2

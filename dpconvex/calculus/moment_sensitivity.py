@@ -29,8 +29,6 @@ from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.remembered import once
 
-__all__ = ["difference_bound", "length_bound", "moment_kernel"]
-
 Array = NDArray[np.float64]
 
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
@@ -49,7 +47,6 @@ def length_bound(moments: Moments, bases: Bases) -> float:
 
 @once
 def difference_bound(moments: Moments, bases: Bases) -> float:
-    """Bound the distance of two records' moments."""
     length = length_bound(moments, bases)
     fields = [Range.of(b, moments, bases) for b in sorted({b for kind in moments.kinds for b in kind.bases})]
     powers = np.array([[kind.bases.count(field.base) for field in fields] for kind in moments.kinds], dtype=np.int64)
@@ -112,7 +109,6 @@ class Range:
 
     @staticmethod
     def of(base: int, moments: Moments, bases: Bases) -> Range:
-        """Return the range of a field."""
         field = bases.bases[base]
         square = field.squared[1]
         if field.size > 1:
@@ -154,7 +150,6 @@ class Distance:
         self.low, self.high = (np.array([side[k] for side in box]).reshape(1, len(box)) for k in (0, 1))
 
     def largest(self, known: float) -> float:
-        """Bound the largest value, or return `known` if nothing is larger."""
         low, high = self.low, self.high
         if low.shape[1] == 0:
             return float(self.coefficients.sum())

@@ -29,8 +29,6 @@ from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.template import Template
 
-__all__ = ["Kind", "Moments", "QuadraticLoss", "quadratic_loss"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -91,12 +89,10 @@ class Moments:
 
     @property
     def count(self) -> int:
-        """Number of moments."""
         return sum(kind.count for kind in self.kinds)
 
     @cached_property
     def places(self) -> dict[tuple[int, ...], tuple[int, Kind]]:
-        """For each monomial, where its first moment is, and its kind."""
         found, start = {}, 0
         for kind in self.kinds:
             for k, row in enumerate(kind.monomials.tolist()):

@@ -25,8 +25,6 @@ from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Term
 from dpconvex.core.ranks import numerical_rank
 
-__all__ = ["Difference", "Hull", "OneMargin", "Ray", "differences", "row_dimension"]
-
 Array = NDArray[np.float64]
 
 # Relative slack for rounding, as for every constant of an analysis.
@@ -361,7 +359,6 @@ def row_dimension(analysis: Analysis) -> int:
 
 
 def spread_of(loss: LossBounds, gram: Gram, symmetry: Symmetry | None) -> Opposed | None:
-    """Return the spread of a softmax loss."""
     if isinstance(loss.joint, SoftmaxJoint):
         piece = Piece((loss.joint.term,), 0.0, 1.0)
         bounds = piece_bounds(piece, gram, len(gram.upper), symmetry)

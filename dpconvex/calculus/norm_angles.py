@@ -12,8 +12,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["stretches"]
-
 Array = NDArray[np.float64]
 
 # Stretches of the angle.

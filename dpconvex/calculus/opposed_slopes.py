@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Opposed", "Segment", "Spread"]
-
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
 # Where gain or loss is smaller, the loss is left out: nothing to speak of is to be had.

@@ -24,8 +24,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial, numbered_rows
 from dpconvex.core.remembered import once
 
-__all__ = ["RankOne", "degrees_of_freedom", "rank_one_structures"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -263,7 +261,6 @@ def components(rows: Array) -> list[tuple[Index, Index]]:
 
 
 def affine_root(features: Array, monomials: Index) -> Array | None:
-    """Return L with ``svec(L m (L m)') = H monomials`` for the monomials m of degree one (and 1), or None."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
     if monomials.shape[1] != 2 or side > LARGEST_SIDE:
         return None

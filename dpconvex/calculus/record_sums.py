@@ -15,8 +15,6 @@ from dpconvex.core.atoms.sums import ADD, CUMSUM, SUMMED
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression
 
-__all__ = ["longest_sum"]
-
 # What adds up in pieces (`core.contraction`), and what adds up nothing, though shapes change.
 IN_PIECES = {MATMUL, SUMMED, NORM, QUAD_OVER_LIN, LOG_SUM_EXP}
 NONE = {RESHAPE, TRANSPOSE, DIAG_MATRIX, INDEX, CONCATENATE, MAX, MIN}

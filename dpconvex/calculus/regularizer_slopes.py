@@ -27,8 +27,6 @@ from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.linear_maps import arguments_of
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 
-__all__ = ["bregman_bounds", "regularizer_slope", "slope_of"]
-
 Array = NDArray[np.float64]
 
 

@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, significant
 from dpconvex.core.ranks import numerical_rank, rank_tolerance
 
-__all__ = [
-    "Part",
-    "Projection",
-    "differences",
-    "is_invariant",
-    "joined",
-    "sensitive_basis",
-    "sensitive_parts",
-    "settled",
-]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -187,7 +176,6 @@ class Projection:
             self.reach = max(self.reach, float(self._counts.max()) + 4)
 
     def __call__(self, theta: Array) -> Array:
-        """Project."""
         found = np.asarray((self.matrix @ theta.T).T)
         if self._kept is None:
             return found

@@ -24,8 +24,6 @@ from dpconvex.core.evaluate import substituted
 from dpconvex.core.expression import Expression, constant
 from dpconvex.errors import DPConvexError
 
-__all__ = ["Shared", "moved_to_regularizer", "shared_curvature"]
-
 # Exact products of coefficients that are formed, at most: each takes about a microsecond.
 LARGEST_WORK = 10**5
 Hessian = dict[tuple[int, int], Fraction]

@@ -19,8 +19,6 @@ from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule
 from dpconvex.language.template import Template
 
-__all__ = ["smooth_template", "smoothed"]
-
 
 @once
 def smooth_template(template: Template, width: float) -> Template:
@@ -45,7 +43,6 @@ def smoothed(expression: Expression, width: float) -> Expression:
 
 
 def rounded(expression: Expression, done: Mapping[Expression, Expression], width: float) -> Expression:
-    """Return an expression of parts that are done."""
     if not expression.variables or expression.is_affine:
         return expression
     atom = expression.atom

@@ -25,8 +25,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import linear_parts
 
-__all__ = ["as_squares", "curvature_of", "smallest_eigenvalue"]
-
 Array: TypeAlias = NDArray[np.float64]
 Matrix: TypeAlias = sp.csr_array
 UNIT = float(np.finfo(float).eps)

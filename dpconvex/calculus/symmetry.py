@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.gram import Gram
 
-__all__ = ["Symmetry"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 T = TypeVar("T")

@@ -18,8 +18,6 @@ from dpconvex.calculus.moments import Moments, QuadraticLoss
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
 
-__all__ = ["base_of", "turned_parameters", "weighted"]
-
 Array = NDArray[np.float64]
 
 # Relative error of two polynomials that are the same.
@@ -32,7 +30,6 @@ def base_of(loss: QuadraticLoss, field: str) -> int:
 
 
 def weighted(loss: QuadraticLoss, moments: Moments, field: str) -> Moments:
-    """Return the moments with the weights that they take, or refuse a loss of a higher degree in the field than two."""
     base = base_of(loss, field)
     kinds = []
     for kind in moments.kinds:
@@ -85,7 +82,6 @@ def turns(loss: QuadraticLoss, field: str, matrix: Array, turn: sp.csr_array) ->
 
 
 def record_terms(loss: QuadraticLoss, scalars: Array, theta: Array) -> Array:
-    """Return the terms of the loss of one record, but for their coefficients, shape (pairs,)."""
     width = max(map(len, loss.monomials), default=0)
     table = np.array([(*monomial, *[len(scalars)] * (width - len(monomial))) for monomial in loss.monomials], dtype=int)
     products = np.append(scalars, 1.0)[table.reshape(len(loss.monomials), width)].prod(axis=1)

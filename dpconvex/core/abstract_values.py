@@ -16,8 +16,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
 
-__all__ = ["Kink", "Piece", "Scalar", "Term", "Together", "distinct", "hull_of"]
-
 Array = NDArray[np.float64]
 
 LARGEST_HULL = 4096
@@ -156,7 +154,6 @@ class Scalar:
 
     @property
     def is_affine(self) -> bool:
-        """Whether it is affine in the parameters."""
         return not self.pieces and self.kink is None
 
     def __add__(self, other: Scalar) -> Scalar:

@@ -6,8 +6,6 @@ import sys
 
 import numpy as np
 
-__all__ = ["is_real", "is_whole"]
-
 
 def is_real(value: object) -> bool:
     """Whether a value is a real number of Python or NumPy, no larger than floating-point numbers go."""

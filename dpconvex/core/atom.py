@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression, Shape, constant, node
 
-__all__ = ["ATOMS", "Atom", "LeastCurvature", "Reach"]
-
 ATOMS: dict[str, Atom] = {}
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["bisect"]
-
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int) -> tuple[float, float]:
     """Narrow an interval at whose lower end something holds, and at whose upper end it need not.

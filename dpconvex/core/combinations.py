@@ -32,8 +32,6 @@ from dpconvex.core.evaluate import over_records
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Variable, constant
 
-__all__ = ["Combination", "Curved", "Entry", "TermReader", "Unreadable", "build", "is_even", "number", "square_of"]
-
 Entries = NDArray[np.object_]
 # Coefficients of monomials in the record, times a coordinate of theta or (at -1) times nothing.
 Terms = dict[tuple[int, ...], Fraction]
@@ -63,7 +61,6 @@ class Entry:
 
     @property
     def expression(self) -> Expression:
-        """The entry as a scalar expression."""
         shape = self.source.shape
         return entry_at(self.source, np.unravel_index(self.index, shape, order="F")) if shape else self.source
 
@@ -108,7 +105,6 @@ class Curved:
         return self.atom, tuple(option for option in own if option[0] not in ("axis", "keepdims"))
 
     def option(self, name: str) -> Any:
-        """Return an option of the atom."""
         return self.entry.source.option(name)
 
     @cached_property
@@ -169,14 +165,12 @@ class Combination:
 
 
 def build(combination: Combination) -> Expression:
-    """Write a combination as an expression."""
     parts = [scaled(c, term.expression) for c, term in combination.curved]
     parts += [scaled(c, entry.expression) for c, entry in combination.affine]
     return add(*parts) if parts else constant(0.0)
 
 
 def scaled(factor: Fraction, expression: Expression) -> Expression:
-    """Multiply an expression by a number."""
     if factor in (1, -1):
         return expression if factor == 1 else -expression
     return number(factor) * expression
@@ -211,7 +205,6 @@ class TermReader:
         return known
 
     def one(self, expression: Expression) -> Combination:
-        """Return a scalar expression as a combination."""
         (found,) = self.read(expression).ravel()
         assert isinstance(found, Combination)
         return found
@@ -349,7 +342,6 @@ class TermReader:
         return term.key, frozenset(Counter(keys).items()) if term.atom in EXTREMES else tuple(keys)
 
     def signed_key(self, combination: Combination, signs: bool) -> Hashable:
-        """Return a key that a combination shares with its negative, if `signs` says so."""
         key = self.key(combination)
         return frozenset((key, self.key(-combination))) if signs else key
 
@@ -376,7 +368,6 @@ def over_everything(expression: Expression) -> bool:
 
 
 def entries_of(expression: Expression) -> list[Entry]:
-    """Return the entries of an expression in column order."""
     return [Entry(expression, k) for k in range(expression.size)]
 
 

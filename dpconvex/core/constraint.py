@@ -7,8 +7,6 @@ from typing import Any
 
 from dpconvex.core.expression import Expression, Field, Variable
 
-__all__ = ["Constraint"]
-
 
 @dataclass(frozen=True)
 class Constraint:
@@ -29,7 +27,6 @@ class Constraint:
 
     @property
     def variables(self) -> frozenset[Variable]:
-        """The variables that occur in it."""
         return frozenset().union(*(argument.variables for argument in self.args))
 
     @property

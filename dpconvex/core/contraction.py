@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import SEVERAL, Pairwise, apart, pairwise
 
-__all__ = ["contracted", "summed"]
-
 Array = NDArray[np.float64]
 
 
@@ -100,7 +98,6 @@ def compiled() -> Callable[..., Any]:
     import jax.numpy as xp
 
     def slope_by(one: str, two: str, result: str, slope: Any, a: Any, b: Any) -> Any:
-        """Slope by a: the other factor times the slopes of the result."""
         shared = a.shape[-1] == 1 and slope.shape[-1] > 1
         if not shared:
             return in_pieces(result, two, one, slope, b)

@@ -23,8 +23,6 @@ from dpconvex.core.dual_numbers import Dual
 from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
 
-__all__ = ["Atom", "DeclaredAtom"]
-
 Array = NDArray[np.float64]
 
 
@@ -215,11 +213,9 @@ class DeclaredAtom(Elementwise):
         return (self.declaration.lower >= 0, False)
 
     def is_atom_convex(self) -> bool:
-        """Whether the atom is convex; what runs is."""
         return True
 
     def is_atom_concave(self) -> bool:
-        """Whether the atom is concave."""
         return False
 
     def is_incr(self, idx: int) -> bool:

@@ -8,8 +8,6 @@ from typing import Any
 
 from dpconvex.errors import readable, shorten
 
-__all__ = ["Derivation"]
-
 
 @dataclass(frozen=True)
 class Derivation:

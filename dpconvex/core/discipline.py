@@ -8,8 +8,6 @@ import numpy as np
 
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 
-__all__ = ["is_concave", "is_convex", "obstacle", "sign"]
-
 
 def sign(expression: Expression) -> int:
     """Return 1 if no entry is ever negative, -1 if none is ever positive, 0 if neither is known."""
@@ -31,7 +29,6 @@ def _sign(expression: Expression) -> int:
 
 
 def sign_of_variable(variable: Variable) -> int:
-    """Return the sign that a variable's attributes give it."""
     has = variable.attributes
     low, high = has.get("bounds", (-np.inf, np.inf))
     if has.get("nonneg") or has.get("pos") or (np.asarray(low) >= 0).all():

@@ -8,8 +8,6 @@ from typing import Any
 
 from dpconvex.errors import TemplateError
 
-__all__ = ["COMPILER", "double_precision"]
-
 # Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
 # would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.
 CONTEXTS: dict[str, Any] = {

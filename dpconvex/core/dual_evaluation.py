@@ -13,8 +13,6 @@ from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Constant, Expression, Variable
 from dpconvex.errors import MissingRule
 
-__all__ = ["applied", "bent", "pulled", "together"]
-
 Array = NDArray[np.float64]
 
 

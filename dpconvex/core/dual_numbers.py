@@ -13,8 +13,6 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-__all__ = ["Dual", "plain", "tangent"]
-
 Array = NDArray[np.float64]
 
 
@@ -33,7 +31,6 @@ class Dual(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
         return tuple(np.shape(self.value))
 
     @property
@@ -58,7 +55,6 @@ class Dual(NDArrayOperatorsMixin):
         return len(self.value)
 
     def composed(self, value: Array, slope: Array) -> Dual:
-        """Return a function of this, from its values and slopes."""
         return Dual(value, slope * self.tangent)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *arguments: Any, **options: Any) -> Any:
@@ -96,7 +92,6 @@ def rate(number: Any) -> Any:
 
 
 def linear(function: Callable[..., Any], argument: Any, *rest: Any, **options: Any) -> Dual:
-    """Apply a function that is linear in its first argument."""
     return Dual(function(plain(argument), *rest, **options), function(tangent(argument), *rest, **options))
 
 
@@ -152,7 +147,6 @@ def log_add_exp(a: Any, b: Any) -> Dual:
 
 
 def smooth(function: Callable[[Any], Any], slope: Callable[[Any], Any]) -> Callable[[Any], Dual]:
-    """Return the rule of a function of one number with a known slope."""
     return lambda a: a.composed(function(a.value), slope(a.value))
 
 
@@ -208,7 +202,6 @@ def decomposed(a: Any) -> tuple[Dual, Dual]:
 
 
 def singular_values(a: Any, compute_uv: bool) -> Dual:
-    """Singular values."""
     left, values, right = np.linalg.svd(a.value, full_matrices=False)
     return Dual(values, np.einsum("...ik,...ij,...kj->...k", left, a.whole, right))
 

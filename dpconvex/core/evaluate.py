@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Constant, Expression, Variable
 
-__all__ = ["evaluate", "evaluations", "over_records", "postorder", "subgradient", "substituted"]
-
 Array = NDArray[np.float64]
 
 

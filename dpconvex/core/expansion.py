@@ -19,8 +19,6 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 
-__all__ = ["Expander"]
-
 Array = NDArray[np.float64]
 
 
@@ -45,7 +43,6 @@ class Expander:
         self.functions_of_record: list[Expression] = []
 
     def expand(self, expression: Expression) -> Polynomial:
-        """Expand an expression that is affine in the variables."""
         found = self.polynomial(expression)
         if found is not None:
             return found
@@ -80,7 +77,6 @@ class Expander:
         return result
 
     def polynomial(self, expression: Expression) -> Polynomial | None:
-        """Expand an expression if its outermost atom makes polynomials of polynomials; None if it does not."""
         if expression not in self._memory:
             found = self._expand(expression)
             if found is None:

@@ -23,8 +23,6 @@ from dpconvex.core.read_only import frozen
 if TYPE_CHECKING:
     from dpconvex.core.atom import Atom
 
-__all__ = ["OPERATORS", "Constant", "Expression", "Field", "Variable", "constant"]
-
 Array = NDArray[np.float64]
 Shape = tuple[int, ...]
 
@@ -96,7 +94,6 @@ class Expression:
         return not self.variables and not self.fields
 
     def option(self, name: str) -> Any:
-        """Return an option of the atom."""
         return dict(self.options)[name]
 
     @cached_property
@@ -184,7 +181,6 @@ class Constant(Expression):
 
     @cached_property
     def dense(self) -> Array:
-        """The numbers as an array."""
         return frozen(np.asarray(self.value.toarray() if sp.issparse(self.value) else self.value))
 
 
@@ -265,7 +261,6 @@ def _interned(key: Hashable, build: Callable[[], Expression]) -> Any:
 
 
 def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hashable], ...], shape: Shape) -> Expression:
-    """Return the one node of an atom, its arguments and its options."""
     key = (atom.name, tuple(id(argument) for argument in args), options, shape)
 
     def build() -> Expression:
@@ -285,7 +280,6 @@ def node(atom: Atom, args: Sequence[Expression], options: tuple[tuple[str, Hasha
 
 
 def constant(value: Any) -> Expression:
-    """Return numbers as an expression; expressions are returned as they are."""
     if isinstance(value, Expression):
         return value
     kept: Any

@@ -24,8 +24,6 @@ from dpconvex.core.expression import Expression, Field, Variable, constant
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
-__all__ = ["Reader", "read", "variable_of"]
-
 Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)
 
@@ -205,7 +203,6 @@ def variable_of(variable: cp.Variable) -> Variable:
 
 
 def bound_of(bound: Any, variable: cp.Variable) -> Array:
-    """Return a variable's bound as numbers (infinite ones are none)."""
     value = bound.value if isinstance(bound, cp.Expression) else bound
     if value is None:
         raise TemplateError(f"variable {variable.name()!r}: its bounds must be numbers, not {bound}.")

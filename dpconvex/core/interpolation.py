@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Broken", "PiecewiseQuadratic", "built"]
-
 Array = NDArray[np.float64]
 Sampler = Callable[[Array], tuple[Array, Array]]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["EPSILON", "Interval"]
-
 EPSILON = 2.0**-52
 # Products that are smaller have fewer digits.
 SMALLEST = 1e-290

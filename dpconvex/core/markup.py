@@ -6,8 +6,6 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["aligned", "bar", "brief", "details", "listing", "paragraph"]
-
 # Numbers with decimals; others, such as counts and powers of ten, stay as they are.
 DECIMALS = re.compile(r"(?<![\w.^])\d+\.\d+(e[+-]?\d+)?(?![\w.])")
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
@@ -54,7 +52,6 @@ def paragraph(title: str, text: str = "", warning: bool = False) -> str:
 
 
 def listing(items: Iterable[str]) -> str:
-    """Return a list of sentences."""
     return f"<ul>{''.join(f'<li>{html.escape(brief(item))}</li>' for item in items)}</ul>"
 
 

@@ -6,8 +6,6 @@ from dpconvex.core.discipline import sign
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression
 
-__all__ = ["direction"]
-
 
 def direction(expression: Expression, leaf: Expression) -> int | None:
     """Return 1 if every occurrence of a leaf makes no entry fall, -1 if none makes one grow, 0 if neither is known.

@@ -54,15 +54,12 @@ from dpconvex.core.record_domains import Fields
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import NotPrivate, TemplateError
 
-__all__ = ["normal_form", "normal_forms"]
-
 ONE = Fraction(1)
 # Values of one function agree to this fraction; others are compared exactly.
 SAME = 1e-6
 
 
 def normal_forms(losses: Sequence[Expression], variables: Sequence[Variable], record: Fields) -> tuple[Expression, ...]:
-    """Return the normal form of each loss, in the variables and the fields of one record."""
     try:
         reader = TermReader(Expander(Space(variables), Bases(record)))
     except TemplateError:
@@ -105,7 +102,6 @@ class Normaliser:
         self._settled: dict[tuple[Curved, bool], tuple[Combination, bool]] = {}
 
     def settle(self, written: Combination) -> tuple[Combination, bool]:
-        """Return the normal form of a combination, and whether it differs from what was written."""
         changed = written.turned and any(c > 0 for c, _ in written.curved)
         total = Combination((), written.affine)
         for factor, term in written.curved:
@@ -229,7 +225,6 @@ class Normaliser:
         return result
 
     def logistics(self, total: Combination) -> tuple[Combination, bool]:
-        """Collect logistic functions of m and of -m: ``c logistic(m) + d logistic(-m) = (c + d) logistic(m) - d m``."""
         margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.atom is LOGISTIC}
         places = [(k, found[1]) for k, found in margins.items() if found is not None]
         curved, affine, changed = list(total.curved), total.affine, False
@@ -284,7 +279,6 @@ class Normaliser:
         return Combination((), ((ONE, Entry(substituted(expression, zeros))),))
 
     def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
-        """Write a curved term with a factor, plus affine ones, as one term; None if that is what it is."""
         if term.is_of_affine and not (term.atom is LOG_SUM_EXP and term.entry.source.args[0].size == 2):
             return self.shifted_array(factor, term, own)
         entries = points(term)

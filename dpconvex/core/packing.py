@@ -19,8 +19,6 @@ from dpconvex.core.declared_atoms import Atom as Declared
 from dpconvex.core.expression import Constant, Expression, Field, Shape, Variable, constant, node
 from dpconvex.core.interpolation import PiecewiseQuadratic
 
-__all__ = ["packed", "unpacked"]
-
 
 def packed(value: Any) -> bytes:
     """Return an object as bytes; the expressions in it become nodes of the process that unpacks them.
@@ -71,7 +69,6 @@ def reduced(thing: Any) -> tuple[Any, tuple[Any, ...]] | None:
 
 
 def atom_of(name: str) -> Atom:
-    """Return a registered atom."""
     return ATOMS[name]
 
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from dpconvex.core.expression import Variable
 from dpconvex.errors import TemplateError
 
-__all__ = ["Block", "Space"]
-
 Array = NDArray[np.float64]
 
 SYMMETRIC = ("symmetric", "PSD", "NSD")
@@ -38,7 +36,6 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Name of the variable."""
         return self.variable.name
 
     @property
@@ -105,7 +102,6 @@ class Space:
         self.dim = start
 
     def block_of(self, variable: Variable) -> Block:
-        """Return the block of a variable."""
         return self.blocks[variable.name]
 
     def pack(self, values: Mapping[str, Any]) -> Array:

@@ -19,8 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Polynomial", "concatenate", "numbered_rows"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -110,7 +108,6 @@ class Polynomial:
 
     @classmethod
     def coordinates(cls, shape: tuple[int, ...], start: int, lift: sp.csr_array) -> Polynomial:
-        """Return a variable, whose entries are ``lift @ theta[start:start + lift.shape[1]]``."""
         table = lift.tocoo()
         entry, coordinate = table.coords
         return cls(

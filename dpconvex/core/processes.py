@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["this_process"]
-
 _forks = 0
 
 

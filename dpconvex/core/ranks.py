@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["numerical_rank", "rank_tolerance"]
-
 Array = NDArray[np.float64]
 
 EPSILON = float(np.finfo(float).eps)

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["frozen"]
-
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return the numbers of an array in memory of its own that nobody can write to.

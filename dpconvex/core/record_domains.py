@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate, TemplateError
 
-__all__ = ["Ball", "Box", "Choice", "Domain", "Fields"]
-
 Array = NDArray[np.float64]
 
 REAL = (int, float, np.integer, np.floating)

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dpconvex.core.polynomial import Polynomial, interval_product, interval_sums
 from dpconvex.core.record_domains import Fields
 
-__all__ = ["Base", "Bases"]
-
 Array = NDArray[np.float64]
 
 # A few roundings, relative to what is rounded.

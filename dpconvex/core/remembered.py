@@ -7,8 +7,6 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["once"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")

@@ -34,8 +34,6 @@ from dpconvex.core.combinations import OF_ENTRIES
 from dpconvex.core.expression import Constant, Expression, constant
 from dpconvex.errors import NotPrivate
 
-__all__ = ["Split", "split"]
-
 ENTRYWISE = (*OF_ENTRIES, ADD, NEGATE, DIVIDE)
 REDUCTIONS = (SUMMED, MAX, MIN, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
 REMEDY = (
@@ -161,7 +159,6 @@ class Rows:
         raise mixed(node, "it is not known to treat each record alone")
 
     def _of_totals(self, node: Expression, parts: Sequence[Part | None]) -> Part:
-        """What is linear in totals is the total of what it is of each record's."""
         atom = node.atom
         assert atom is not None
         totals = [part is not None and part.axis is None for part in parts]
@@ -256,7 +253,6 @@ class Rows:
 
 
 def without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return a shape without one of its axes."""
     return (*shape[:axis], *shape[axis + 1 :])
 
 

@@ -19,29 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = [
-    "LANES",
-    "PIECE",
-    "RECORD",
-    "SEVERAL",
-    "Compensated",
-    "Lengths",
-    "Pairwise",
-    "SparseRows",
-    "Tree",
-    "apart",
-    "each_apart",
-    "filled",
-    "in_pieces",
-    "inner_products",
-    "pairwise",
-    "piece",
-    "products_apart",
-    "public_norms",
-    "sparse_rows",
-    "transposed_product",
-]
-
 Array = NDArray[np.float64]
 
 # Unit roundoff of double precision.
@@ -64,7 +41,6 @@ RECORD = 16
 
 
 def piece(scalars: int) -> int:
-    """Return the number of records in a piece, for records of so many scalars."""
     return max(PIECE, -(-scalars // DENSE))
 
 
@@ -95,7 +71,6 @@ class Pairwise:
         self.waiting: list[Any] = []  # sums of falling powers of two of terms
 
     def add(self, term: Any) -> None:
-        """Add a term."""
         self.count += 1
         left = self.count
         while left % 2 == 0:
@@ -206,7 +181,6 @@ class Compensated:
         self.lost = 0.0 * zero
 
     def add(self, term: Any) -> None:
-        """Add a term."""
         with np.errstate(invalid="ignore"):
             total = self.total + term
             back = total - self.total

@@ -11,8 +11,6 @@ import numpy as np
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import OPERATORS, Constant, Expression, Field, Variable
 
-__all__ = ["ATOM", "PRODUCT", "SUM", "text"]
-
 # How tightly an operator binds its arguments.
 SUM, PRODUCT, SIGN, ATOM = 1, 2, 3, 4
 MANY = 6

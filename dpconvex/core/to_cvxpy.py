@@ -17,8 +17,6 @@ from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import MissingRule
 
-__all__ = ["ConicForm", "ConicProgram", "Writer", "variable_like"]
-
 Array = NDArray[np.float64]
 
 
@@ -72,7 +70,6 @@ class Writer:
         return atom.writes(cp, node, [self.expression(argument) for argument in node.args])
 
     def constraint(self, constraint: Constraint) -> cp.Constraint:
-        """Return the CVXPY constraint."""
         parts = [self.expression(argument) for argument in constraint.args]
         kind = constraint.kind
         if kind == "equality":

@@ -36,18 +36,14 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
 from dpconvex.release.verify import verify
 
-__all__ = ["Private", "linear", "probabilistic"]
-
 Array = NDArray[np.float64]
 
 
 def probabilistic(estimator: Private) -> bool:
-    """Say whether an estimator models probabilities."""
     return estimator._models_probabilities()
 
 
 def linear(estimator: Private) -> bool:
-    """Say whether an estimator has coefficients."""
     return bool(estimator.weights)
 
 
@@ -130,7 +126,6 @@ class Private(BaseEstimator):
     # Declaration
 
     def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of features."""
         given: dict[str, Any] = {"features": features + bool(self.fit_intercept), "radius": self._radius()}
         given |= self._declared() | {name: getattr(self, name) for name in self.options}
         if self.regularization is not None:

@@ -22,18 +22,6 @@ from dpconvex.learners.fourier_features import RandomFourierFeatures
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.recipe import Whitened
 
-__all__ = [
-    "HuberSVC",
-    "KernelSVC",
-    "LargeMarginGaussian",
-    "LeastSquaresClassifier",
-    "LinearSVC",
-    "LogisticRegression",
-    "OrdinalRegressor",
-    "PrivateClassifier",
-    "SoftmaxRegression",
-]
-
 Array = NDArray[np.float64]
 
 
@@ -96,12 +84,10 @@ class PrivateClassifier(ClassifierMixin, Private):
 
     @available_if(probabilistic)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> Array:
-        """Return modelled probabilities of the classes, shape (n, classes); costs no privacy."""
         return self._released().predict_proba(self._checked(X))
 
     @available_if(probabilistic)  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: ArrayLike) -> Array:
-        """Return the logarithms of `predict_proba`."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
@@ -357,7 +343,6 @@ class KernelSVC(PrivateClassifier):
 
 
 def declared_classes(classes: Any) -> tuple[Any, ...]:
-    """Return the declared labels, or say how they are declared."""
     if isinstance(classes, str) or not isinstance(classes, Iterable):
         raise TemplateError(
             f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."

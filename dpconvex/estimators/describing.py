@@ -7,8 +7,6 @@ import re
 from collections.abc import Collection
 from textwrap import indent
 
-__all__ = ["described", "sections"]
-
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
 ENTRY = re.compile(r"^(?=\S)", flags=re.MULTILINE)
 

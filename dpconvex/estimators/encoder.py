@@ -13,8 +13,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.estimators.warnings import steps_before
 from dpconvex.language.schema import Schema
 
-__all__ = ["SchemaEncoder", "schema_before"]
-
 
 @dataclass(eq=False, repr=False)
 class SchemaEncoder(TransformerMixin, BaseEstimator):

@@ -10,8 +10,6 @@ import numpy as np
 
 from dpconvex.errors import DomainError
 
-__all__ = ["explained"]
-
 
 @contextmanager
 def explained(caller: str, X: Any) -> Iterator[None]:

@@ -20,8 +20,6 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.release.collect import statistics
 from dpconvex.release.statistics import Statistics
 
-__all__ = ["LinearRegression"]
-
 Array = NDArray[np.float64]
 
 

@@ -19,8 +19,6 @@ from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.release.solve import solve
 
-__all__ = ["MetricLearner"]
-
 Array = NDArray[np.float64]
 # What the problem file calls two classes.
 NAMES = np.array(["different", "alike"])

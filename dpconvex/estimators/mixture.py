@@ -19,8 +19,6 @@ from dpconvex.mechanisms.noisy_kmeans import NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.solve import solve
 
-__all__ = ["LargeMarginGaussianMixture"]
-
 Array = NDArray[np.float64]
 
 

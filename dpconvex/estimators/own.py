@@ -16,8 +16,6 @@ from dpconvex.estimators.base import Private, probabilistic, same_labels, scores
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 
-__all__ = ["PrivateEstimator"]
-
 Array = NDArray[np.float64]
 
 

@@ -17,8 +17,6 @@ from dpconvex.language.entries import numbers
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.partitions import Partitions
 
-__all__ = ["partitioned", "prepared"]
-
 
 def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     """Return features x and labels y in partitions, None if they are in memory; the estimator notes the features' number."""
@@ -54,7 +52,6 @@ def prepared(parts: Partitions, estimator: Any, features: int) -> Partitions:
 
 
 def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any, found: Any) -> dict[str, Any]:
-    """Return the columns of a partition."""
     if not isinstance(found, Mapping) or set(found) != {"x", "y"}:
         what = sorted(found) if isinstance(found, Mapping) else type(found).__name__
         raise DomainError(f"expected the fields x (features) and y (labels), not {what}.")
@@ -75,7 +72,6 @@ def turned(column: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def rows_of(estimator: Any, features: int, rows: Any) -> Any:
-    """Return features as they are fitted."""
     if not sp.issparse(rows):
         rows = numbers("x", rows)
         rows = rows if len(rows) else rows.reshape(0, features)

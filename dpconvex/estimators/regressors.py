@@ -16,8 +16,6 @@ from dpconvex.language.validation import ROUNDING
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["HuberRegressor", "PrivateRegressor", "QuantileRegressor", "Ridge"]
-
 Array = NDArray[np.float64]
 
 

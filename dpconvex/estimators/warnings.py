@@ -11,8 +11,6 @@ from sklearn.utils import get_tags
 
 from dpconvex.errors import PrivacyWarning
 
-__all__ = ["steps_before", "warn_of_clones", "warn_of_pipelines"]
-
 # A pipeline calls its last step from its own `fit`, through a few wrappers.
 DEPTH = 12
 

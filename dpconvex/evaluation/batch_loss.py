@@ -35,8 +35,6 @@ from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
 from dpconvex.language.template import Template
 
-__all__ = ["BatchedLoss", "batched_loss"]
-
 Array = NDArray[np.float64]
 
 # Records times coordinates from which whole losses are compiled: a hundred passes pay for it.  And numbers in the records from
@@ -174,7 +172,6 @@ class BatchedLoss:
         return BlockEngine(form, self.batch, self._steady) if isinstance(engine, DeviceEngine) else engine
 
     def record_values(self, theta: Array) -> Array:
-        """Loss of each record, shape (n,)."""
         return self._engine.record_values(np.asarray(theta, dtype=float))
 
     def record_gradients(self, theta: Array) -> Array:
@@ -182,7 +179,6 @@ class BatchedLoss:
         return self._whole.record_gradients(np.asarray(theta, dtype=float))
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
-        """The regularizer, or a part of it, if it is a quadratic function."""
         lowered = self._lowered.public(part)
         return lowered if isinstance(lowered, Quadratic) else None
 
@@ -198,7 +194,6 @@ class BatchedLoss:
         return float(value[0]), self._coordinates(lowered, slope)
 
     def regularizer_hessian_product(self, theta: Array, direction: Array, part: Expression | None = None) -> Array:
-        """Hessian of the regularizer, or of a part of it, times a direction, shape (dim,)."""
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.hessian_product(np.asarray(direction, dtype=float))

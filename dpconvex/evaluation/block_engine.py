@@ -18,10 +18,8 @@ from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import dense, itself, readers
-from dpconvex.language.record import Batch
-
-__all__ = ["BlockEngine", "padded_size"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -91,7 +89,6 @@ class BlockEngine:
         return sum(c.nnz if sp.issparse(c) else int(np.prod(c.shape, dtype=np.int64)) for c in columns)
 
     def _step(self) -> int:
-        """Number of records in a block."""
         width = sum(
             12 * column.nnz / max(column.shape[0], 1)
             if sp.issparse(column)
@@ -149,8 +146,6 @@ class BlockEngine:
         return total, np.asarray(self._turned @ slope.value.ravel())
 
     def _each(self, function: Callable[[int, Block, Indices, list[Share]], T], alone: bool = False) -> Iterator[T]:
-        """Yield a function of blocks, in their order; by one thread alone or as many as there are."""
-
         def task(number: int, read: Callable[[], Block], group: Indices, shares: list[Share]) -> T:
             return function(number, read(), group, shares)
 
@@ -245,7 +240,6 @@ class BlockEngine:
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
     def gram(self, theta: Array, by_label: bool = False) -> Gram:
-        """See `Gram`."""
         coefficients, form = self._coefficients(theta), self.form
         groups = groups_of(len(form.labels), len(form.monomials), form.forms, by_label)
         counts = np.bincount(self.batch.group if groups > 1 else np.zeros(self.batch.size, int), minlength=groups)
@@ -332,7 +326,6 @@ class BlockEngine:
         return values
 
     def _leaves(self, share: Share, forms: Array, block: Block, group: Indices, offset: bool = True) -> Array:
-        """Leaves of a share's records from the forms of the block, shape (entries, records)."""
         kind = share.kind
         if share.affine is not None:
             return np.stack(self._affine(share.affine, kind, forms, block, offset))
@@ -385,7 +378,6 @@ class BlockEngine:
         return np.asarray(np.take(table, kind.place[group], axis=1))
 
     def _collect(self, share: Share, part: Array, gradient: Array, group: Indices) -> Array:
-        """Return the gradient by the forms of a block, with a share's set from its gradient by the leaves."""
         if share.affine is not None:
             return np.asarray(sum(a.scale * row for a, row in zip(share.affine, part, strict=True)))[None]
         if share.rows is None:

@@ -22,10 +22,8 @@ from dpconvex.evaluation.block_engine import BlockEngine
 from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Share
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself
-from dpconvex.language.record import Batch
-
-__all__ = ["ClippedEngine"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -71,7 +69,6 @@ class ClippedEngine(BlockEngine):
             return self._sums(one)[1]
 
     def _labels(self) -> Indices:
-        """Numbers of all labels, whether they occur or not."""
         return np.arange(len(self.form.labels))
 
     def _step(self) -> int:

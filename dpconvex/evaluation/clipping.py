@@ -23,8 +23,6 @@ from dpconvex.core.summation import inner_products
 from dpconvex.evaluation.design import Design
 from dpconvex.evaluation.shared_forms import LeafForm
 
-__all__ = ["GradientNorms", "clipped", "gradient_norms"]
-
 Array = NDArray[np.float64]
 
 # More matrices G than this, or more monomials where a matrix M is not diagonal, are left to losses as they are.
@@ -87,7 +85,6 @@ class GradientNorms:
         return found
 
     def squares(self, gradient: Array, lengths: Array) -> Array:
-        """Return squared norms, shape (records,)."""
         if self.single:
             return np.asarray(lengths[0] * gradient[0] ** 2)
         gradient = gradient if self.forms is None else gradient * self.forms

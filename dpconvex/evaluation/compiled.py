@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.double_precision import COMPILER, double_precision
+from dpconvex.core.double_precision import COMPILER
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.evaluation.compiled_summation import sum_of_pieces
 from dpconvex.evaluation.programs import Lowered, Program, records_last
-
-__all__ = ["compiled", "compiled_outer", "double_precision", "installed", "lower", "single"]
 
 Array = NDArray[np.float64]
 
@@ -149,7 +147,6 @@ class Outer:
 
 @lru_cache(maxsize=128)
 def compiled_outer(program: Program) -> Outer:
-    """Compile a program as a function of its given subexpressions."""
     import jax
     import jax.numpy as xp
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from dpconvex.core.summation import PIECE, pairwise
 
-__all__ = ["records_at_once", "sum_of_pieces"]
-
 # Gradients of pieces that are held at a time have so many numbers.
 HELD = 2**21
 

@@ -16,8 +16,6 @@ from dpconvex.core.dual_numbers import Dual, plain, tangent
 from dpconvex.core.expression import Expression
 from dpconvex.evaluation.programs import Lowered, Program
 
-__all__ = ["affine_rows", "gradient", "hessian_product", "is_scalar", "value_and_slope", "values"]
-
 Array = NDArray[np.float64]
 
 
@@ -46,7 +44,6 @@ def slopes(program: Program, found: Mapping[Expression, Any], start: Array | Non
 
 
 def values(program: Program, leaves: Mapping[Expression, Any], size: int) -> Array:
-    """Values of a program of one number for each record, shape (size,)."""
     with np.errstate(all="ignore"):
         found = computed(program, leaves)[program.root]
     return np.broadcast_to(np.reshape(found, -1), (size,))

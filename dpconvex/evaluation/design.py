@@ -16,8 +16,6 @@ from dpconvex.core.summation import apart, inner_products, products_apart, spars
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.language.columns import flattened
 
-__all__ = ["Design", "LinearDesign", "design_of"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
@@ -74,7 +72,6 @@ class LinearDesign:
                 self.places[name] = (place, scalars[place] - span.start, span.stop - span.start)
 
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        """See `Design`."""
         result: Array | None = None
         for name, (place, column, width) in self.places.items():
             weights = np.zeros((len(coefficients), width))
@@ -91,7 +88,6 @@ class LinearDesign:
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
-        """See `Design`."""
         result = np.zeros((len(gradient), self.count))
         for name, (place, column, _) in self.places.items():
             result[:, place] = transposed_product(flattened(block[name]), gradient)[:, column]
@@ -99,7 +95,6 @@ class LinearDesign:
         return result
 
     def table(self, block: Block, size: int) -> Array:
-        """See `Design`."""
         result = np.ones((size, self.count))
         for name, (place, column, width) in self.places.items():
             rows = flattened(block[name])

@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import Compensated
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.block_engine import padded_size
-from dpconvex.evaluation.compiled import Compiled, compiled, double_precision
+from dpconvex.evaluation.compiled import Compiled, compiled
 from dpconvex.evaluation.compiled_summation import records_at_once
 from dpconvex.evaluation.devices import AHEAD, Placement, current
 from dpconvex.evaluation.lowered_template import LoweredTemplate
 from dpconvex.evaluation.programs import Lowered
+from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Pieces, dense
-from dpconvex.language.record import Batch
-
-__all__ = ["DeviceEngine"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -87,7 +86,6 @@ class DeviceEngine:
         self._deal(placement)
 
     def _cut(self, loss: Lowered, rows: Indices, size: int) -> list[Block]:
-        """Cut a group into blocks."""
         functions = compiled(loss.program)
         if not loss.fields:
             return [Block(loss, functions, rows, 1, 0)]

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.summation import PIECE
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.compiled import double_precision, installed
-
-__all__ = ["AHEAD", "Placement", "current", "devices", "has_accelerator"]
+from dpconvex.evaluation.compiled import installed
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26

@@ -8,8 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Gram", "groups_of", "passes_of"]
-
 Array = NDArray[np.float64]
 
 # So many numbers are multiplied for second moments while one is for an evaluation.
@@ -58,7 +56,6 @@ class Gram:
 
     @property
     def forms(self) -> int:
-        """Number of forms."""
         return self.bend.shape[1]
 
     def sums(self) -> Array:

@@ -18,8 +18,6 @@ from dpconvex.core.atoms.arrangement import BROADCAST
 from dpconvex.core.atoms.sums import ADD, NEGATE
 from dpconvex.core.expression import Expression
 
-__all__ = ["Added", "added_parts", "distinct_rows", "table_of"]
-
 Indices = NDArray[np.int64]
 
 

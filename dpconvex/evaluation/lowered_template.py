@@ -13,8 +13,6 @@ from dpconvex.evaluation.programs import Lowered, entries_matrix
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.template import Template
 
-__all__ = ["LoweredTemplate", "lower_template"]
-
 
 class LoweredTemplate:
     """Losses and regularizer as programs."""

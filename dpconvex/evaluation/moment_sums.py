@@ -13,8 +13,6 @@ from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
 
-__all__ = ["WEIGHTS", "moment_sums", "record_moments"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
@@ -69,7 +67,6 @@ def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
 
 
 def with_weights(kind: Kind) -> Index:
-    """Return the monomials of a kind, with the weights that they take."""
     return np.pad(kind.monomials, ((0, 0), (kind.weights, 0)), constant_values=WEIGHT)
 
 

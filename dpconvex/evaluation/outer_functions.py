@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression
-from dpconvex.evaluation.compiled import compiled_outer, double_precision
+from dpconvex.evaluation.compiled import compiled_outer
 from dpconvex.evaluation.derivatives import gradient, hessian_product, is_scalar, value_and_slope, values
 from dpconvex.evaluation.programs import Program, records_last
-
-__all__ = ["OuterFunction"]
 
 Array = NDArray[np.float64]
 
@@ -36,7 +35,6 @@ class OuterFunction:
 
     @cached_property
     def entries(self) -> int:
-        """Number of entries of the leaves."""
         return sum(slot.size for slot in self.program.entries)
 
     @cached_property
@@ -57,7 +55,6 @@ class OuterFunction:
         return joined([value for value, _ in found]), joined([slope for _, slope in found])
 
     def hessian_product(self, leaves: Array, along: Array, fields: Sequence[Array], size: int = 0) -> Array:
-        """Hessians by the leaves times directions."""
         if size:
             return self._compiled("hessian_product", [leaves, along], fields, size)[0]
         found = []
@@ -95,5 +92,4 @@ class OuterFunction:
 
 
 def joined(parts: list[Array]) -> Array:
-    """Join arrays along the records."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)

@@ -22,8 +22,6 @@ from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.template import Template
 
-__all__ = ["PartitionEngine", "Program"]
-
 Array = NDArray[np.float64]
 
 
@@ -98,7 +96,6 @@ class PartitionEngine:
         return found
 
     def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
-        """See `Gram`; None if a partition has none."""
         found = self._total("gram", theta, by_label) if self.form is not None else None
         if found is None or self.form is None:
             return None

@@ -20,8 +20,6 @@ from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
 
-__all__ = ["Lowered", "Program", "entries_matrix", "records_last"]
-
 Array = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from dpconvex.core.summation import SEVERAL, Pairwise, in_pieces, inner_products
 from dpconvex.language.columns import flattened
 
-__all__ = ["FactoredDesign", "QuadraticDesign"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
@@ -80,7 +78,6 @@ class PairDesign:
         self.factors_of = self.scalars.numbered(monomials)
 
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        """See `Design`."""
         scalars, result = self.scalars.read(block, size), np.empty((len(coefficients), size))
         forms_of = self._forms(coefficients)
         for start in range(0, size, self.together):
@@ -88,7 +85,6 @@ class PairDesign:
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
-        """See `Design`."""
         size = gradient.shape[1]
         scalars, total = self.scalars.read(block, size), Pairwise(np.zeros((len(gradient), self.count)))
         for start in range(0, size, self.together):
@@ -98,7 +94,6 @@ class PairDesign:
         return np.asarray(total.value)
 
     def table(self, block: Block, size: int) -> Array:
-        """See `Design`."""
         scalars = self.scalars.read(block, size)  # its last row is one, which -1 stands for
         first, second = self.factors_of.T
         return np.ascontiguousarray((scalars[first] * scalars[second]).T)

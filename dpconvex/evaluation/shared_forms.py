@@ -33,8 +33,6 @@ from dpconvex.evaluation.leaf_parts import added_parts, distinct_rows, table_of
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.template import Template
 
-__all__ = ["Label", "LeafForm", "leaf_form"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -111,7 +109,6 @@ class LeafForm:
 
     @property
     def forms(self) -> int:
-        """Number of forms."""
         return self.labels[0].combine.shape[1]
 
 
@@ -129,7 +126,6 @@ def leaf_form(template: Template, space: Space) -> LeafForm | None:
 
 
 def split(template: Template, space: Space) -> LeafForm | None:
-    """Do the work of `leaf_form`."""
     bases = Bases(template.record)
     fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
     scalars = bases.count
@@ -280,7 +276,6 @@ def row_basis(rows: sp.csr_array, ends: Indices | None = None) -> tuple[sp.csr_a
 
 
 def reproduces(combine: Array, basis: sp.csr_array, rows: sp.csr_array, scale: Array) -> bool:
-    """Whether rows of the given norms are combinations of a basis, but for rounding."""
     error = abs(sp.csr_array(combine) @ basis - rows)
     allowed = ROUNDING * (np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale)
     largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(len(scale))
@@ -288,7 +283,6 @@ def reproduces(combine: Array, basis: sp.csr_array, rows: sp.csr_array, scale: A
 
 
 def of_one_label(unit: sp.csr_array, sketch: Array, moving: Indices, ends: Indices | None, rank: int) -> Indices | None:
-    """Return as many well-conditioned rows, of length 1, as the rank, all of one label; None if no label has so many."""
     if ends is None:
         return None
     for start, end in pairwise(ends.tolist()):

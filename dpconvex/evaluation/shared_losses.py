@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dpconvex.evaluation.outer_functions import OuterFunction
 from dpconvex.evaluation.shared_forms import Label, LeafForm
 
-__all__ = ["Affine", "Kind", "Share", "kinds_of"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -110,7 +108,6 @@ class Kind:
 
     @cached_property
     def outer(self) -> OuterFunction:
-        """The outer function."""
         return OuterFunction(self.labels[0].lowered.program, self.labels[0].lowered.constants)
 
     @cached_property

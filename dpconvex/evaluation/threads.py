@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["in_order", "keep_memory", "one_blas_thread", "share_processors"]
-
 T = TypeVar("T")
 
 # What `mallopt` calls the size from which memory is not taken from the heap, and how much is kept at the heap's end.

@@ -17,8 +17,6 @@ from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.constraints import read_constraint
 from dpconvex.geometry.convex_sets import Piece, Unrecognised
 
-__all__ = ["check_translation"]
-
 Array = NDArray[np.float64]
 
 # Records and parameters are drawn at these sizes; each size is tried this many times.

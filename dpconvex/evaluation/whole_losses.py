@@ -15,9 +15,7 @@ from dpconvex.evaluation.clipping import clipped
 from dpconvex.evaluation.derivatives import gradient, hessian_product, values
 from dpconvex.evaluation.lowered_template import LoweredTemplate
 from dpconvex.evaluation.programs import Lowered
-from dpconvex.language.record import Batch
-
-__all__ = ["WholeLosses"]
+from dpconvex.language.batch import Batch
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -21,8 +21,6 @@ from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 
-__all__ = ["AbsoluteValues", "split_absolute", "weighted_sum"]
-
 Array = NDArray[np.float64]
 
 

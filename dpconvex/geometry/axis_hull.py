@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpconvex.geometry.convex_sets import UNIT, Piece
 
-__all__ = ["AxisHull"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.linearised import Cuts, Linearised
 
-__all__ = ["Certified", "Smooth", "SquaredDistance", "certified_distance"]
-
 # Of double or extended precision.
 Array = NDArray[Any]
 
@@ -47,9 +45,7 @@ class Smooth(Protocol):
         """An approximation of the matrix of second derivatives; steps depend on it, proofs do not."""
         ...
 
-    def gradient_error(self, x: Array, gradient: Array) -> float:
-        """Bound the error of a computed gradient."""
-        ...
+    def gradient_error(self, x: Array, gradient: Array) -> float: ...
 
 
 @dataclass(frozen=True, eq=False)

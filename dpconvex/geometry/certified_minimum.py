@@ -22,8 +22,6 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.face_polishing import on_face
 from dpconvex.geometry.linearised import MOST_PAIRED, Cuts, Linearised
 
-__all__ = ["minimum"]
-
 # Of double or extended precision.
 Array = NDArray[Any]
 

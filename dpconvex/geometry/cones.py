@@ -10,8 +10,6 @@ from scipy.optimize import isotonic_regression
 
 from dpconvex.geometry.convex_sets import UNIT, Piece, close
 
-__all__ = ["Ordered", "SecondOrderCone"]
-
 Array = NDArray[np.float64]
 
 

@@ -37,14 +37,11 @@ from dpconvex.geometry.stated_sets import (
     unsatisfiable,
 )
 
-__all__ = ["read_attributes", "read_constraint"]
-
 Array = NDArray[np.float64]
 Pieces = list[Piece] | None
 
 
 def read_attributes(block: Block) -> list[Piece]:
-    """Turn the attributes of a variable into pieces."""
     has, name, shape = block.variable.attributes, block.name, block.variable.shape
     coordinates = np.arange(block.start, block.start + block.dim)
     side = math.isqrt(block.variable.size)
@@ -78,7 +75,6 @@ def read_attributes(block: Block) -> list[Piece]:
 
 
 def read_constraint(constraint: Constraint, space: Space) -> list[Piece]:
-    """Turn a constraint into pieces."""
     text = shorten(str(constraint))
     fields = frozenset().union(*(argument.fields for argument in constraint.args))
     if fields:
@@ -97,7 +93,6 @@ def read_constraint(constraint: Constraint, space: Space) -> list[Piece]:
 
 
 def states_convex_set(constraint: Constraint) -> bool:
-    """Whether the discipline of convex programming shows that a constraint is convex."""
     if constraint.kind == "inequality":
         smaller, larger = constraint.args
         return is_convex(smaller) and is_concave(larger)
@@ -105,7 +100,6 @@ def states_convex_set(constraint: Constraint) -> bool:
 
 
 def recognised(constraint: Constraint, space: Space, text: str) -> Pieces:
-    """Return the pieces that a constraint states, or None."""
     first, *others = constraint.args
     if constraint.kind == "semidefinite":
         return semidefinite(*affine_map(first, space), text)
@@ -252,7 +246,6 @@ def atom_at_least(part: Expression, level: Array, space: Space, text: str) -> Pi
 
 
 def rows_times(matrix: sp.csr_array, factors: Array) -> sp.csr_array:
-    """Multiply each row by a number."""
     return sp.csr_array(sp.dia_array((factors[None], 0), shape=(len(factors), len(factors))) @ matrix)
 
 

@@ -15,18 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "AffineSubspace",
-    "ConesInBall",
-    "Interval",
-    "NormBall",
-    "Piece",
-    "Slab",
-    "Slack",
-    "Unrecognised",
-    "Warm",
-]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -177,7 +165,6 @@ class Interval(Piece):
         return np.clip(x, self.lower, self.upper)
 
     def bounds(self) -> tuple[Array, Array]:
-        """Return the bounds as declared."""
         return self.lower, self.upper
 
     def depth(self, x: Array) -> float:
@@ -215,7 +202,6 @@ class NormBall(Piece):
         return float(np.linalg.norm(self.center)) + self.radius
 
     def center_point(self) -> Array | None:
-        """Return the center."""
         return self.center
 
     def distance_bound(self, point: Array) -> float:
@@ -268,7 +254,6 @@ class AffineSubspace(Piece):
         return bool(np.linalg.norm(residual) <= 1e-12 * len(self.coordinates) * scale)
 
     def is_cone_at(self, point: Array) -> bool:
-        """Whether the point lies in the subspace, which is a cone around each of its points."""
         return self._close(self.matrix @ point - self.value, point)
 
     def project(self, x: Array) -> Array:
@@ -299,14 +284,12 @@ class ConesInBall(Piece):
         return tuple(np.array([position[int(c)] for c in cone.coordinates]) for cone in self.cones)
 
     def project(self, x: Array) -> Array:
-        """Project on every cone, then on the ball."""
         y = x.copy()
         for cone, place in zip(self.cones, self._places, strict=True):
             y[place] = cone.project(x[place])
         return self.ball.project(y)
 
     def bounds(self) -> tuple[Array, Array]:
-        """Intersect the bounds of the ball with those of the cones."""
         lower, upper = (b.copy() for b in self.ball.bounds())
         for cone, place in zip(self.cones, self._places, strict=True):
             below, above = cone.bounds()
@@ -314,7 +297,6 @@ class ConesInBall(Piece):
         return lower, upper
 
     def norm_bound(self) -> float:
-        """Return the ball's bound."""
         return self.ball.norm_bound()
 
     def center_point(self) -> Array | None:
@@ -322,7 +304,6 @@ class ConesInBall(Piece):
         return self.ball.center
 
     def distance_bound(self, point: Array) -> float:
-        """Return the ball's bound."""
         return self.ball.distance_bound(point)
 
     def error(self, x: Array) -> float:

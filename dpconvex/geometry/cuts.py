@@ -18,8 +18,6 @@ from scipy.optimize import brentq
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import UNIT, NormBall, Piece, Slab
 
-__all__ = ["Cut", "Ellipsoid", "Product"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -44,7 +42,6 @@ class Product(Piece):
         return [(piece, places(piece.coordinates, self.coordinates)) for piece in self.pieces]
 
     def project(self, x: Array) -> Array:
-        """Project on every piece."""
         y = x.copy()
         for piece, place in self.parts:
             y[place] = piece.project(x[place])

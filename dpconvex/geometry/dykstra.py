@@ -13,8 +13,6 @@ from dpconvex.errors import NotConverged
 from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, Warm
 from dpconvex.geometry.cuts import places
 
-__all__ = ["Intersection", "intersection"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.semidefinite import Spectrum
 
-__all__ = ["least_eigenvalue"]
-
 # Room for the rounding of a shift's eigenvalues.
 SLACK = 1e-12
 

@@ -22,8 +22,6 @@ from dpconvex.geometry.convex_sets import (
 )
 from dpconvex.geometry.semidefinite import Spectrum, smat, svec
 
-__all__ = ["coordinate_bounds", "corner", "enclosures", "rows_of"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -44,7 +42,6 @@ class Row:
 
 
 def coordinate_bounds(pieces: Iterable[Piece], dim: int) -> tuple[Array, Array]:
-    """Bounds of all coordinates, shape (dim,) each, possibly infinite."""
     lower, upper = np.full(dim, -np.inf), np.full(dim, np.inf)
     for piece in pieces:
         below, above = piece.bounds()
@@ -156,6 +153,5 @@ def bounded_trace(row: Row, spectrum: Spectrum) -> list[Piece]:
 
 
 def svec_diagonal(side: int) -> Indices:
-    """Places of the diagonal in svec."""
     row, column = np.triu_indices(side)
     return np.flatnonzero(row == column)

@@ -32,8 +32,6 @@ from dpconvex.geometry.inequalities import has_kinks
 from dpconvex.geometry.linear_maps import affine_map, groups
 from dpconvex.geometry.linearised import Linearised
 
-__all__ = ["Epigraph", "epigraph", "is_rough"]
-
 Array = NDArray[np.float64]
 
 # Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
@@ -107,7 +105,6 @@ def is_reached(part: Expression) -> bool:
 
 
 def is_piecewise_linear(node: Expression) -> bool:
-    """Whether an atom is piecewise linear in its arguments."""
     if node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL:
         return True
     return node.atom is NORM and node.option("p") in (1.0, np.inf)

@@ -20,8 +20,6 @@ from dpconvex.geometry.certified_distance import Certified, Smooth, certified_di
 from dpconvex.geometry.linearised import Cuts, Linearised
 from dpconvex.geometry.semidefinite import smat, svec
 
-__all__ = ["on_face"]
-
 # Of double or extended precision.
 Array = NDArray[Any]
 

@@ -29,8 +29,6 @@ from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
 from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
-__all__ = ["FeasibleSet", "feasible_set"]
-
 Array = NDArray[np.float64]
 
 # Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
@@ -64,7 +62,6 @@ class FeasibleSet:
 
     @property
     def is_space(self) -> bool:
-        """Whether K is the whole space."""
         return not self.declared
 
     @property
@@ -146,7 +143,6 @@ class FeasibleSet:
 
     @property
     def bounded(self) -> bool:
-        """Whether K is known to be bounded."""
         return bool(np.isfinite(self.norm_bound))
 
     @cached_property

@@ -22,8 +22,6 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 
-__all__ = ["implicit_constraints", "is_symmetric"]
-
 # Entries of a symmetric matrix may differ from their mirror images by this fraction of the largest.
 SYMMETRIC = 1e-12
 

@@ -26,8 +26,6 @@ from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Interval, Piece,
 from dpconvex.geometry.linear_maps import affine_map, groups
 from dpconvex.geometry.semidefinite import Spectrum
 
-__all__ = ["curved", "has_kinks", "simplified", "stated", "symmetric_map", "with_domains"]
-
 Array = NDArray[Any]
 
 # Atoms with kinks that no inequality of ours avoids; norms of order 1 and infinity have them too.
@@ -43,7 +41,6 @@ def stated(constraint: Constraint, space: Space) -> list[Piece] | None:
 
 
 def has_kinks(expression: Expression) -> bool:
-    """Whether an expression has kinks in the midst of its domain."""
     return any(
         node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
         for node in postorder([expression])
@@ -92,7 +89,6 @@ def symmetric_map(matrix: Expression, space: Space) -> tuple[sp.csr_array, Array
 
 
 def curved(constraint: Constraint) -> Expression:
-    """Return an expression that is not positive where a constraint holds, and only there."""
     first, *others = constraint.args
     if constraint.kind == "inequality":
         return first - others[0]

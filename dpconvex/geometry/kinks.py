@@ -32,8 +32,6 @@ from dpconvex.geometry.proximal_functions import (
 from dpconvex.geometry.proximal_terms import Term, is_radial, term_of, together
 from dpconvex.geometry.semidefinite import Spectrum
 
-__all__ = ["Kinks", "split_kinks"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -106,7 +104,6 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
 
 
 def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
-    """Do the work of `split_kinks`."""
     rest, kinks = split_proximal(feasible, regularizer)
     if not is_convex(regularizer) or not any(is_rough(part, feasible) for part in unfolded(rest)):
         return rest, kinks

@@ -15,8 +15,6 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
 
-__all__ = ["affine_map", "groups", "linear_parts", "weighted_counts"]
-
 Array = NDArray[np.float64]
 
 
@@ -40,7 +38,6 @@ def affine_map(expression: Expression, space: Space) -> tuple[sp.csr_array, Arra
 
 
 def weighted_counts(place: NDArray[Any], weights: Array, size: int) -> Array:
-    """Add up weights in their places."""
     return np.asarray(np.bincount(place, weights=weights, minlength=size), dtype=float)
 
 

@@ -32,8 +32,6 @@ from dpconvex.geometry.region import EXTENDED, ROOM, Region, spread
 from dpconvex.geometry.semidefinite import side_of, smat, svec
 from dpconvex.geometry.small_eigenvalues import spectral_curvature
 
-__all__ = ["MOST_PAIRED", "Cuts", "Linearised"]
-
 # Of double or extended precision.
 Array = NDArray[Any]
 
@@ -85,7 +83,6 @@ class Cuts:
         return np.asarray(self.errors + (self.slope_errors + (ROOM + len(x)) * UNIT * sizes) * away)
 
     def some(self, kept: NDArray[np.bool_]) -> Cuts:
-        """Return some of them."""
         return Cuts(*(part[kept] for part in vars(self).values()))
 
     def resembles(self, others: Cuts) -> NDArray[np.bool_]:

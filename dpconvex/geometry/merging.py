@@ -33,8 +33,6 @@ from dpconvex.geometry.polyhedron import polyhedron
 from dpconvex.geometry.semidefinite import Spectral, Spectrum, svec
 from dpconvex.geometry.tied import Tied, tied_coordinates
 
-__all__ = ["clash", "merge", "with_simplices"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -329,7 +327,6 @@ def curved(pieces: list[Piece]) -> Piece | None:
 
 
 def intersect(a: Piece, b: Piece) -> Piece | None:
-    """Return the intersection of two pieces of the same kind as one of that kind, or None if it is none."""
     if isinstance(a, Interval) and isinstance(b, Interval):
         return merge_intervals(a, b)
     if not np.array_equal(a.coordinates, b.coordinates):

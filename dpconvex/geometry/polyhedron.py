@@ -15,8 +15,6 @@ from scipy.optimize import linprog
 from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.convex_sets import UNIT, Piece, Warm
 
-__all__ = ["Polyhedron", "exact_residuals", "polyhedron"]
-
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Indices = NDArray[np.int64]
@@ -91,7 +89,6 @@ class Polyhedron(Piece):
 
     @cached_property
     def equal(self) -> Bools:
-        """Which rows are equations."""
         return self.least == self.most
 
     def _model(self) -> Any:
@@ -185,7 +182,6 @@ class Polyhedron(Piece):
         return max(float(np.min(np.concatenate(inside))), 0.0)
 
     def bounds(self) -> tuple[Array, Array]:
-        """Return the bounds of the coordinates."""
         return self.lower, self.upper
 
     def error(self, x: Array) -> float:
@@ -254,7 +250,6 @@ class Factors:
         return cls(np.ascontiguousarray(q[:, :rank]), np.asfortranarray(r[:rank, :rank]), order[:rank], len(rows))
 
     def change(self, aim: Array) -> tuple[Array, Array]:
-        """Return z and y."""
         y = np.zeros(self.count)
         if not len(self.order):
             return np.zeros(len(self.q)), y

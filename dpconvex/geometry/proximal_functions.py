@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import wrightomega, xlogy
 
-__all__ = ["ENTROPY", "EUCLIDEAN", "LARGEST", "LARGEST_SIZE", "LOGARITHM", "POSITIVE", "SIZES", "VectorFunction"]
-
 Array = NDArray[np.float64]
 
 
@@ -46,14 +44,12 @@ class VectorFunction:
 
 
 def shrink_rows(rows: Array, t: Array) -> Array:
-    """Shorten each row by t."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     kept = np.maximum(length - t[:, :1], 0.0)
     return np.asarray(rows * (kept / np.where(length > 0, length, 1.0)))
 
 
 def shrink_entries(rows: Array, t: Array) -> Array:
-    """Shorten each entry by t."""
     return np.asarray(np.sign(rows) * np.maximum(np.abs(rows) - t, 0.0))
 
 

@@ -36,8 +36,6 @@ from dpconvex.geometry.proximal_functions import (
     VectorFunction,
 )
 
-__all__ = ["Term", "is_radial", "term_of", "together"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 

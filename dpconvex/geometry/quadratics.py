@@ -14,8 +14,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 
-__all__ = ["Bend", "Quadratic", "quadratic", "quadratic_of", "squares"]
-
 Array = NDArray[np.float64]
 
 
@@ -33,7 +31,6 @@ class Quadratic:
         return float(theta @ bent / 2 + self.slope @ theta) + self.constant, bent + self.slope
 
     def hessian_product(self, direction: Array) -> Array:
-        """Multiply a direction with the Hessian."""
         return np.asarray(self.hessian @ direction)
 
 

@@ -26,8 +26,6 @@ from dpconvex.geometry.inequalities import curved, simplified, stated, symmetric
 from dpconvex.geometry.semidefinite import Spectrum, side_of, smat, svec
 from dpconvex.geometry.small_eigenvalues import least_eigenvalue
 
-__all__ = ["EXTENDED", "ROOM", "Region", "spread"]
-
 # Of double or extended precision.
 Array = NDArray[Any]
 
@@ -223,7 +221,6 @@ class Region:
 
     @cached_property
     def conic(self) -> ConicForm:
-        """The set in the form of conic solvers."""
         return ConicForm.of(self.space, self.constraints)
 
     @cached_property

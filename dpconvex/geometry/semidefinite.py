@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpconvex.geometry.convex_sets import UNIT, Piece, close
 
-__all__ = ["Spectral", "Spectrum", "clip_spectra", "side_of", "smat", "svec"]
-
 Array = NDArray[np.float64]
 
 

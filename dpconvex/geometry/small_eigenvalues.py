@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.semidefinite import smat, svec
 
-__all__ = ["least_eigenvalue", "spectral_curvature"]
-
 Array = NDArray[Any]
 
 

@@ -22,17 +22,6 @@ from dpconvex.geometry.convex_sets import (
 from dpconvex.geometry.cuts import Ellipsoid
 from dpconvex.geometry.semidefinite import Spectral, Spectrum
 
-__all__ = [
-    "linear",
-    "norm_ball",
-    "nuclear_ball",
-    "second_order",
-    "semidefinite",
-    "spectral_ball",
-    "two_sided",
-    "unsatisfiable",
-]
-
 Array = NDArray[np.float64]
 
 # Relative room for the rounding of a pseudo-inverse and of norms, far above it.
@@ -94,7 +83,6 @@ def two_sided(matrix: sp.csr_array, offset: Array, level: Array, text: str) -> l
 
 
 def norm_ball(matrix: sp.csr_array, offset: Array, order: float, radius: float, text: str) -> list[Piece]:
-    """Read ``||matrix @ theta + offset|| <= radius`` for a p-norm."""
     if radius < 0:
         raise unsatisfiable(text)
     if order == np.inf or len(offset) == 1:

@@ -13,14 +13,11 @@ from scipy.sparse.csgraph import connected_components
 
 from dpconvex.geometry.convex_sets import UNIT, AffineSubspace, Piece
 
-__all__ = ["Tied", "tied_coordinates"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
 def tied_coordinates(equations: Sequence[AffineSubspace], coordinates: Indices) -> Indices | None:
-    """Return the number of the class of equal coordinates that each belongs to; None if equations say anything else."""
     first, second = [], []
     for piece in equations:
         count = (piece.matrix != 0).sum(axis=1)
@@ -58,7 +55,6 @@ class Tied(Piece):
         return np.asarray(first + np.bincount(self.index, x - first[self.index]) / self.counts)
 
     def project(self, x: Array) -> Array:
-        """Project the means."""
         return np.asarray(self.whole.project(self.means(x))[self.index])
 
     def bounds(self) -> tuple[Array, Array]:

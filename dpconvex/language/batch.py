@@ -17,8 +17,6 @@ from dpconvex.core.summation import Tree
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import chosen
 
-__all__ = ["Batch", "PartitionedBatch", "Place"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -81,7 +79,6 @@ def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
 
 
 def bytes_of(column: Any) -> int:
-    """Return how many bytes of a column are in memory."""
     if sp.issparse(column):
         return int(column.data.nbytes + column.indices.nbytes + column.indptr.nbytes)
     return column.nbytes if isinstance(column, np.ndarray) else getsizeof(column)
@@ -96,9 +93,7 @@ class Place(Protocol):
 
     def each(
         self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[int, Any]]:
-        """Call ``function(batch, shared, *own)`` with each of some partitions; in any order."""
-        ...
+    ) -> Iterator[tuple[int, Any]]: ...
 
     def sums(
         self,
@@ -198,7 +193,6 @@ class PartitionedBatch(Batch):
     def added_up(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Any:
-        """Add up what a function returns for each partition; None without records, or if it returns None for one."""
         tree, missing = Tree(self.sizes), False
         for node, part in self.place.sums(function, shared, *self._asked(arguments, own), tree):
             missing = missing or part is None
@@ -209,16 +203,13 @@ class PartitionedBatch(Batch):
     def _asked(
         self, arguments: tuple[Any, ...], own: Sequence[Any] | None
     ) -> tuple[dict[int, Any], dict[int, tuple[Any, ...]]]:
-        """Return the partitions with records, and the arguments of each."""
         parts = {k: part for k, part in enumerate(self.parts) if self.sizes[k]}
         return parts, {k: arguments if own is None else (*arguments, own[k]) for k in parts}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        """Return partitions with records that a function of a batch and a value makes of these, one of each."""
         return self._mapped(function, value, [()] * len(self.parts), self.sizes)
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
-        """Return the chosen records, where they are."""
         own = self.split(rows)
         sizes = [int(part.sum()) for part in own]
         return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], sizes)
@@ -235,5 +226,4 @@ class PartitionedBatch(Batch):
 
     @classmethod
     def of(cls, parts: Sequence[Any], sizes: Sequence[int], place: Place) -> PartitionedBatch:
-        """Return the batch of what stands for some partitions at a place."""
         return cls(NOWHERE, NOWHERE, tuple(parts), tuple(sizes), place)

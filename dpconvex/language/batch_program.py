@@ -23,9 +23,7 @@ from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule
-from dpconvex.language.record import Batch
-
-__all__ = ["PerturbedProgram", "ProgramParts", "perturbed_program"]
+from dpconvex.language.batch import Batch
 
 Array = NDArray[np.float64]
 Objects = NDArray[np.object_]
@@ -129,7 +127,6 @@ class Rebuilder:
         return self._full(self.columns(expression).ravel()[0])
 
     def columns(self, expression: Expression) -> Objects:
-        """Return the columns of an expression, in an array of its shape."""
         if expression not in self.known:
             found = self._leaf(expression) if expression.is_affine else self._atom(expression)
             items = np.empty(expression.size, dtype=object)
@@ -162,7 +159,6 @@ class Rebuilder:
         return np.broadcast_to(value, (*expression.shape, value.shape[-1])).reshape(expression.size, value.shape[-1])
 
     def _row(self, offset: Array, matrix: Array, place: NDArray[np.int64]) -> Column:
-        """Return one affine entry: `matrix` has a row for each record and a column for each of the entries at `place`."""
         if not matrix.any():
             return Column(np.broadcast_to(offset, (self.count,)))
         if self.problem.projector is not None:

@@ -14,8 +14,6 @@ from dpconvex.core.monotone import direction
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.private_bound import PrivateBound
 
-__all__ = ["BoundedProgram"]
-
 Array = NDArray[np.float64]
 
 # Moves towards the anchor, in turn: what a solver leaves of a violation is of the order of its tolerance.
@@ -42,7 +40,6 @@ class BoundedProgram:
         self.allowed = 0.0
 
     def mentioned(self, expression: Any) -> list[PrivateBound]:
-        """Return the bounds that an expression mentions."""
         found = {id(parameter) for parameter in expression.parameters()}
         return [bound for bound in self.bounds if id(bound.parameter) in found]
 
@@ -109,7 +106,6 @@ class BoundedProgram:
             )
 
     def attempt(self, values: Mapping[str, Array], solver: str | None) -> str:
-        """Solve at given values of the bounds, from a cold start; return the status."""
         for bound in self.bounds:
             bound.parameter.value = values[bound.name]
         for variable in self.variables:

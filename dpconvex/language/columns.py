@@ -20,21 +20,6 @@ from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError
 from dpconvex.language.file_rows import FileRows
 
-__all__ = [
-    "Chunks",
-    "Gate",
-    "Pieces",
-    "Stored",
-    "Turned",
-    "blocks",
-    "chosen",
-    "dense",
-    "flattened",
-    "itself",
-    "readers",
-    "records_of",
-]
-
 Array = NDArray[np.float64]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
@@ -103,7 +88,6 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape ``(n, *shape)``."""
         return self.array.shape
 
     def __len__(self) -> int:
@@ -128,7 +112,6 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape ``(n, *shape)``."""
         return (len(self), *self.array.shape[1:])
 
     def __len__(self) -> int:

@@ -10,17 +10,6 @@ import numpy as np
 
 from dpconvex.errors import DomainError
 
-__all__ = [
-    "Lazy",
-    "columns_of_partitions",
-    "has_partitions",
-    "is_frame",
-    "is_future",
-    "is_lazy",
-    "resolved",
-    "tables_of_partitions",
-]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lazy:
@@ -56,7 +45,6 @@ def is_frame(value: Any) -> bool:
 
 
 def is_column(value: Any) -> bool:
-    """Whether a column is in partitions."""
     if isinstance(value, list | tuple):
         return len(value) > 0 and (is_lazy(value[0]) or is_lazy(value[-1]))  # all, or it is refused
     return is_collection(value)
@@ -76,12 +64,10 @@ def has_partitions(data: Any) -> bool:
 
 
 def tables_of_partitions(frame: Any) -> list[Any]:
-    """Return the partitions of a frame."""
     return [Lazy(part) for part in frame.to_delayed()]
 
 
 def columns_of_partitions(data: Any) -> list[Any]:
-    """Return partitions that map fields to columns."""
     from dask.delayed import delayed
 
     columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
@@ -123,7 +109,6 @@ def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
 
 
 def parts_of(column: Any) -> list[Any]:
-    """Return the pieces of a column."""
     return list(column) if isinstance(column, list | tuple) else list(np.ravel(column.to_delayed()))
 
 

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["has_masked", "numbers", "trusted_rows"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Triplets = tuple[Indices, Indices, Array]

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
 
-__all__ = ["FileRows"]
-
 # So many bytes before the numbers of a memory map are compared at most: headers of .npy files are shorter.
 LEAD = 2**16
 

@@ -15,8 +15,6 @@ import numpy as np
 from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError
 
-__all__ = ["huber_hinge"]
-
 
 def huber_hinge(expr: Any, width: float) -> cp.Expression:
     """Smooth the hinge ``max(m, 0)`` of margin violations m by a parabola on ``|m| <= width``, elementwise.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from dpconvex.language.record import Record
     from dpconvex.language.schema import Schema
 
-__all__ = ["Partitions", "partitions_of"]
-
 
 class Partitions:
     """Data in partitions, of which no more than one need be in memory at a time.
@@ -182,7 +180,6 @@ class Partitions:
 
 
 def partitions_of(data: Any) -> Partitions | None:
-    """Return data as partitions if that is what they are."""
     if isinstance(data, Partitions):
         return data
     return Partitions(data) if has_partitions(data) else None
@@ -206,7 +203,6 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def kept_in_file(column: Any) -> Any:
-    """Return a column of a partition; one in a file as what reads it there."""
     if isinstance(column, str | PathLike):
         return FileRows.of(column)
     mapped = FileRows.mapped(column) if isinstance(column, np.memmap) else None
@@ -230,5 +226,4 @@ def known_size(source: Any) -> int | None:
 
 
 def place_of(partitions: Partitions) -> Here | Workers:
-    """Return the workers of a cluster if there is one, and the partitions need not stay here."""
     return (workers() if partitions.is_remote else None) or Here()

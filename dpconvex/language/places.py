@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dpconvex.language.record import Record
     from dpconvex.language.schema import Schema
 
-__all__ = ["Check", "Here", "count", "here", "unchanged", "unreadable", "width", "within"]
-
 
 @dataclass(frozen=True, repr=False)
 class Check:
@@ -68,7 +66,6 @@ def width(field: str, source: Any) -> int:
 
 
 def column_shape(column: Any) -> tuple[int, ...]:
-    """Return the shape of a column of whatever kind."""
     return tuple(getattr(column, "shape", None) or np.shape(column))
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 
-__all__ = ["Predict", "labels_from", "softmax_of"]
-
 Array = NDArray[np.float64]
 Predict = Callable[[Mapping[str, Array], Array], NDArray[Any]]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
 
-__all__ = ["ADJACENCIES", "Privacy", "check_privacy", "computable", "text"]
-
 ADJACENCIES = ("replace-one", "add-remove")
 # Noise is computed for epsilon between these, and for a delta of 0 or above the smaller one: their squares do not overflow.
 COMPUTABLE = 1e-100, 1e100

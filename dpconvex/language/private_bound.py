@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import TemplateError
 
-__all__ = ["PrivateBound"]
-
 Array = NDArray[np.float64]
 
 

@@ -18,8 +18,6 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.reading_check import public_point
 from dpconvex.language.record import Record
 
-__all__ = ["problem_parts"]
-
 # The objective and the sum over records may differ in value by this fraction of the size of its terms.
 SAME = 1e-9
 
@@ -61,7 +59,6 @@ def problem_parts(problem: Any, records: Mapping[Any, Domain]) -> dict[str, Any]
 
 
 def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tuple[Any, Domain]], int]:
-    """Return the problem's data parameters with their rows' domains, and the number of records."""
     if not isinstance(records, Mapping) or not records:
         raise TemplateError(
             "from_problem: records must map each parameter that holds data (or its name) to the public domain of one of its "
@@ -92,7 +89,6 @@ def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tupl
 
 
 def row_of(symbol: Any, domain: Domain) -> Field:
-    """Return the field that stands for one row."""
     return Field.of(symbol.shape[1:], symbol.name(), ("row", symbol.id))
 
 

@@ -17,8 +17,6 @@ from dpconvex.core.from_cvxpy import Reader
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.record import Record
 
-__all__ = ["check_reading"]
-
 Array = NDArray[np.float64]
 Valued = tuple[Array, float]  # a value, and the largest number that occurs in computing it
 
@@ -136,7 +134,6 @@ def measured(original: Any, values: CvxpyValues) -> list[Valued]:
 
 
 def measured_core(read: Expression | Constraint, values: Mapping[Expression, Valued]) -> list[Valued]:
-    """Return what `measured` does, of what was read."""
     if isinstance(read, Expression):
         return [values[read]]
     parts = [values[argument] for argument in read.args]

@@ -25,8 +25,6 @@ from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import Partitions, partitions_of
 from dpconvex.language.validation import check_column, check_labels, held
 
-__all__ = ["Batch", "Record"]
-
 
 class Checked(Mapping[str, Any]):
     """Data that a record has checked already, as they were, with the outcome."""
@@ -38,7 +36,6 @@ class Checked(Mapping[str, Any]):
 
     @classmethod
     def made(cls, record: Record, batch: Batch, clip: bool) -> Checked:
-        """Return records that were made of checked ones."""
         data = cls.__new__(cls)
         data.record, data.data, data.clip, data.batch = record, {}, clip, batch
         return data
@@ -236,7 +233,6 @@ class Record:
 
 
 def record_of(fields: dict[str, Domain]) -> Record:
-    """Return a record of these fields."""
     return Record(**fields)
 
 
@@ -246,7 +242,6 @@ def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
 
 
 def in_partitions(data: Any) -> bool:
-    """Whether data are in partitions, checked or not."""
     return partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
 
 

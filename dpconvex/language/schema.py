@@ -28,8 +28,6 @@ from dpconvex.language.schema_columns import Column, Numeric, column_of
 from dpconvex.language.schema_entries import Where, codes, interval, levels_of, missing_entries
 from dpconvex.language.tables import check_names, columns_of, names_of
 
-__all__ = ["Schema", "read_settings"]
-
 Array = NDArray[np.float64]
 
 # Levels of a column that are shown in a notebook.
@@ -357,7 +355,6 @@ def named_list(name: str, value: Any) -> Sequence[str]:
 
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
-    """Read a TOML file of settings."""
     try:
         settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -31,8 +31,6 @@ from dpconvex.language.schema_entries import (
     text_of,
 )
 
-__all__ = ["Boolean", "Categorical", "Column", "Date", "Numeric", "Ordered", "column_of"]
-
 Array = NDArray[np.float64]
 
 INDICATOR = "indicator"
@@ -42,9 +40,7 @@ CLIP = "say clip=True (--clip) to move such values to the nearest bound"
 class Column(Protocol):
     """What a schema asks of a column."""
 
-    def names(self, name: str) -> list[str]:
-        """Name the features that a column becomes."""
-        ...
+    def names(self, name: str) -> list[str]: ...
 
     @property
     def square(self) -> float:
@@ -383,7 +379,6 @@ def column_of(name: str, declared: Any) -> Column:
 
 
 def check_missing(column: OneNumber, value: Any) -> None:
-    """Refuse a public value for missing entries that is no value of the column."""
     try:
         column._numbers(lambda i: "missing", np.array([value], dtype=object), False)
     except DomainError as error:

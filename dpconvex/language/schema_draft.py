@@ -13,8 +13,6 @@ from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date,
 from dpconvex.language.schema_entries import day, is_missing, text_of
 from dpconvex.language.tables import columns_of, names_of
 
-__all__ = ["draft"]
-
 # A column of numbers with at most so many different ones may be a category.
 FEW = 2
 # A column of texts with more levels than this is not offered as a category.

@@ -12,27 +12,11 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, TemplateError
 
-__all__ = [
-    "Where",
-    "codes",
-    "day",
-    "describe_missing",
-    "interval",
-    "is_missing",
-    "label_text",
-    "levels_of",
-    "missing_entries",
-    "not_a_number",
-    "parsed",
-    "text_of",
-]
-
 Array = NDArray[np.float64]
 Where = Callable[[int], str]
 
 
 def interval(what: str, pair: Any) -> tuple[float, float]:
-    """Return a pair of bounds as floats."""
     try:
         if isinstance(pair, str):
             raise TypeError
@@ -112,14 +96,12 @@ def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def is_missing(value: Any) -> bool:
-    """Say whether an entry is missing."""
     if value is None or isinstance(value, str):
         return value is None or not value.strip()
     return (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
 
 
 def describe_missing(value: Any) -> str:
-    """Say that an entry is missing, and what to do."""
     what = "the cell is empty" if isinstance(value, str) else f"{value!r} is not a finite number; the value is missing"
     return (
         f"{what}; remove such records or fill them in with public values, or declare what is missing: "
@@ -148,7 +130,6 @@ def not_a_number(where: str, value: Any) -> str:
 
 
 def day(value: Any) -> int | None:
-    """Return the number of a day, None if it is none."""
     if isinstance(value, datetime.datetime):
         return value.date().toordinal()
     if isinstance(value, datetime.date):

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from dpconvex.errors import DomainError
 from dpconvex.language.entries import has_masked
 
-__all__ = ["PARQUET", "Columns", "check_names", "columns_of", "names_of", "parquet_size"]
-
 Values = NDArray[Any]
 
 PARQUET = (".parquet", ".pq")
@@ -86,7 +84,6 @@ def names_of(data: Any) -> list[str]:
 def from_frame(
     data: Any, name: str, names: Sequence[str], known: Collection[str] | None, absent: Collection[str]
 ) -> Columns:
-    """Return the columns of a data frame, or of a mapping."""
     if isinstance(data, Mapping):
         present, column = list(data), lambda key: entries(key, data[key])
     else:
@@ -123,7 +120,6 @@ def series(column: nw.Series[Any]) -> Values:
 
 
 def entries(name: str, column: Any) -> Values:
-    """Return a column of a mapping."""
     if has_masked(column):
         raise DomainError(f"column {name!r}: entries are masked; put None for what is missing.")
     array = np.asarray(column) if hasattr(column, "dtype") else None

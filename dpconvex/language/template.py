@@ -28,8 +28,6 @@ from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
 from dpconvex.language.record import Record
 
-__all__ = ["Template"]
-
 NO_LOSS = (
     "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions of them "
     "and of variables that fit them, and let only fields with a Choice decide anything."
@@ -308,7 +306,6 @@ def check_names(variables: Iterable[Variable]) -> None:
 
 
 def scalar(what: str, value: Any) -> cp.Expression:
-    """Return `value` as a scalar CVXPY expression, or say what is wrong with it."""
     if value is None:
         raise TemplateError(f"Template: the {what} is None; does the function return its expression?")
     try:

@@ -20,8 +20,6 @@ from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, Turne
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
 from dpconvex.language.file_rows import FileRows
 
-__all__ = ["Gate", "check_column", "check_labels", "column_entries", "held"]
-
 Array = NDArray[np.float64]
 Continuous = Ball | Box
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Group", "Kept", "groups_of", "neighbours"]
-
 # The partitions of a task take this share of its worker's memory: Dask loads what a task needs before it begins, from disks too.
 SHARE = 0.25
 
@@ -81,7 +79,6 @@ def balanced(
 
 
 def within(parts: Sequence[Kept], limit: float) -> list[list[Kept]]:
-    """Cut a list of partitions into pieces of so many bytes, or of one partition."""
     groups: list[list[Kept]] = []
     used = 0
     for part in parts:

@@ -25,8 +25,6 @@ from dpconvex.language.dask_sources import Lazy
 from dpconvex.language.places import Check, unchanged, unreadable, within
 from dpconvex.language.worker_groups import Group, Kept, groups_of, neighbours
 
-__all__ = ["Workers", "workers"]
-
 # After so many seconds without a result it is asked whether any workers are left; and so many times.
 PATIENCE, TIMES = 10.0, 3
 # Results that are fetched at once.
@@ -117,8 +115,6 @@ def added_up(
     pairs: dict[int, tuple[int, int]],
     threads: int,
 ) -> dict[int, Any]:
-    """Call a function with several partitions, and add up what can be; of what is None for any, return that alone."""
-
     def one(part: Outcome, question: tuple[int, int, Any]) -> Any:
         number, size, own = question
         try:
@@ -236,13 +232,11 @@ class Workers:
         return delayed(outcome, pure=False)(function, *values, dask_key_name=name(function.__name__))
 
     def _task(self, function: Callable[..., Any], first: Any, *arguments: Any) -> Any:
-        """Start a task."""
         if not is_future(first):
             return self._sent(self.client.compute, self._delayed(function, first, *arguments), retries=RETRIES)
         return self._started(function, first, *arguments)
 
     def _started(self, function: Callable[..., Any], *arguments: Any, address: str = "") -> Any:
-        """Start a task with what workers have, on one of them if it is still there."""
         options = {"key": name(function.__name__), "pure": False, "retries": RETRIES, **preferred(address)}
         return self._sent(self.client.submit, outcome, function, *arguments, **options)
 
@@ -256,7 +250,6 @@ class Workers:
             raise lost(error) from error
 
     def _results(self, tasks: list[Any], numbers: Sequence[int] | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield the numbers of partitions, and the results of their tasks, in their order."""
         known = range(len(tasks)) if numbers is None else numbers
         for start in range(0, len(tasks), TOGETHER):
             some = slice(start, start + TOGETHER)
@@ -304,7 +297,6 @@ def preferred(address: str) -> dict[str, Any]:
 
 
 def of_cluster(error: BaseException) -> bool:
-    """Whether an error is one of the cluster, and not of what it was asked to do."""
     return type(error).__module__.partition(".")[0] in ("distributed", "tornado")
 
 

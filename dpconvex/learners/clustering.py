@@ -14,19 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.language.dask_sources import is_frame
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Batch, Record, table
+from dpconvex.language.record import Record, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, Statistics, nearest
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-
-__all__ = ["Grouping", "Records", "cluster", "method_of"]
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -147,7 +145,6 @@ class Grouping:
         return middle, float(np.linalg.norm(np.maximum(upper - middle, middle - lower))) * (1 + 1e-12)
 
     def calibrated(self, method: NoisyKMeans, privacy: Privacy, components: int) -> ClusteringNoise:
-        """Return the noise of a clustering."""
         middle, radius = self.extent
         classes = len(self.classes) or 1
         with computable(privacy):
@@ -239,13 +236,11 @@ class Records:
         return sums.reshape(centers.shape), counts.reshape(classes, count)
 
     def assigned(self, components: Components) -> Codes:
-        """Return the component of each record, shape (n,)."""
         none = np.zeros(0, dtype=np.int64)
         return np.concatenate([none, *(components.of(steps, codes) for steps, codes in self.blocks())])
 
 
 def method_of(clustering: NoisyKMeans | None) -> NoisyKMeans:
-    """Return how to cluster."""
     if clustering is None:
         return NoisyKMeans()
     if not isinstance(clustering, NoisyKMeans):

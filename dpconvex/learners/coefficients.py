@@ -25,8 +25,6 @@ from dpconvex.language.template import Template
 from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import form_of
 
-__all__ = ["Coefficients", "coefficients"]
-
 Array = NDArray[np.float64]
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.

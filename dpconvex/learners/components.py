@@ -26,8 +26,6 @@ from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
 from dpconvex.release.outputs import write_whole
 
-__all__ = ["Components", "in_steps"]
-
 Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex components", 1

@@ -20,8 +20,6 @@ from dpconvex.language.columns import blocks, dense
 from dpconvex.language.record import Record
 from dpconvex.release.release import Release
 
-__all__ = ["STEPS", "Errors"]
-
 # Errors of a regression are added up in so many steps of the largest one.
 STEPS = 2**20
 # Records whose predictions are compared at once.

@@ -28,8 +28,6 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size
 
-__all__ = ["Evaluation", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -25,8 +25,6 @@ from dpconvex.language.columns import dense
 from dpconvex.language.entries import numbers, trusted_rows
 from dpconvex.noise.samplers import seeded_generator
 
-__all__ = ["RandomFourierFeatures"]
-
 Array = NDArray[np.float64]
 # Angles that are made together fit into a processor's own cache; rows of them are filled up to whole vectors.
 BLOCK, VECTOR = 2**14, 32

@@ -20,8 +20,6 @@ from typing import Any, TypeVar
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import NotConverged, TemplateError
 
-__all__ = ["check_workers", "fitted"]
-
 T = TypeVar("T")
 
 # For each worker, so many fits are begun before the first of them is yielded; or so many, if nobody says how many workers there
@@ -45,7 +43,6 @@ class Here:
 
 
 def check_workers(workers: Any) -> None:
-    """Refuse what are no workers."""
     from dpconvex.evaluation.devices import current
 
     if workers is None:
@@ -108,7 +105,6 @@ class Team:
         self.asked: set[Any] = set()
 
     def results(self, tasks: Iterable[Callable[[Any], T]]) -> Iterator[T]:
-        """Yield the results of tasks in their order."""
         waiting: deque[Future[T]] = deque()
         with ThreadPoolExecutor(self.ahead, thread_name_prefix="dpconvex-fit") as threads:
             try:
@@ -125,7 +121,6 @@ class Team:
                     future.cancel()
 
     def _do(self, task: Callable[[Any], T], begun: Event) -> T:
-        """Do a task, in a thread."""
         from dpconvex.solvers.elsewhere import Elsewhere
 
         with self.baton:

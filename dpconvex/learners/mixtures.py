@@ -21,10 +21,10 @@ from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
-from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, Checked, Record, check_clip
+from dpconvex.language.record import Checked, Record, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
@@ -38,8 +38,6 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.solve import check_place, public_size, resolved, solve
 from dpconvex.release.verify import check_solvable, verify
-
-__all__ = ["Mixture", "fit_of_mixture", "solve_mixture", "verify_mixture"]
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -261,7 +259,6 @@ class Plan:
         return self.whole(verify(self.template, self.rest, size, mechanism, cover, whitening=whitening))
 
     def whole(self, fit: Certificate) -> Certificate:
-        """Return the certificate of the whole, from that of the fit."""
         if self.noise is None:
             return fit
         steps = self.method.derive(self.noise, self.privacy.adjacency), fit.derivation
@@ -293,7 +290,6 @@ class Plan:
         return self.grouping.released(self.method, self.noise, batch, self.part, source)
 
     def labelled(self, components: Components, batch: Batch) -> Batch:
-        """Return the records with their components, where they are."""
         record = self.template.record
         groups = [
             [record.combinations.index({**others, self.component: name}) for name in self.names]

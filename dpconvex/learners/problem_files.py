@@ -23,8 +23,6 @@ from dpconvex.errors import DPConvexError, TemplateError, shorten
 if TYPE_CHECKING:
     from dpconvex.language.template import Template
 
-__all__ = ["load", "locate", "options", "problems"]
-
 PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -29,8 +29,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import check_place, public_size, resolved, solve
 from dpconvex.release.verify import verify
 
-__all__ = ["sweep"]
-
 
 def sweep(
     template: Template | Sequence[Template],

@@ -38,8 +38,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import check_place, public_size, resolved, run_certified, run_whitened, solve
 from dpconvex.release.verify import Proved, check_solvable, proved, verify
 
-__all__ = ["Tuning", "tune"]
-
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
 
@@ -286,7 +284,6 @@ def check_partitions(caller: str, named: Mapping[str, Template], data: Any, solv
 
 
 def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:
-    """Return the function that checks the data for the record of a candidate; partitions are read and checked once for all."""
     record = next(iter(named.values())).record
     columns = record.held(data)
     if not in_partitions(data):
@@ -307,7 +304,6 @@ def named_templates(
 
 
 def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
-    """Return a candidate's template, or say what it is instead."""
     if isinstance(candidate, Template):
         return candidate
     build = getattr(candidate, "template", None)
@@ -331,7 +327,6 @@ def declared(name: str, candidate: Any, data: Any, features: str) -> Template:
 
 
 def shape_of(template: Template, field: str) -> tuple[int, ...] | None:
-    """Return the shape of a continuous field, None if there is none of that name."""
     return getattr(template.record.continuous.get(field), "shape", None)
 
 

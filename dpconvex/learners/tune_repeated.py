@@ -38,8 +38,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
 from dpconvex.release.verify import check_solvable, meant, planned as stages_of, verify
 
-__all__ = ["tune_repeated"]
-
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
 # A fit that is to be concentrated uses at least so much of what it may.
 CLOSE = 0.999
@@ -69,7 +67,6 @@ class Plan:
     stages: Stages | None = None
 
     def fit(self, template: Template, data: Checked, solver: Any, source: NoiseSource, clip: bool) -> Release:
-        """Fit once."""
         if self.stages is None:
             return run_certified(template, data, self.run, self.mechanism, solver, source, clip=clip)
         return run_whitened(template, data, self.run, self.stages, self.mechanism, solver, source, clip=clip)

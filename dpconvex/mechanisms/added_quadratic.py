@@ -25,17 +25,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.remembered import once
 from dpconvex.errors import TemplateError
 
-__all__ = [
-    "best_added",
-    "check_options",
-    "hinged",
-    "leaf_lengths",
-    "minimiser_radius",
-    "not_strongly_convex",
-    "reference_radius",
-    "shared_added",
-]
-
 Array = NDArray[np.float64]
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of

@@ -7,8 +7,6 @@ import numpy as np
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["advise"]
-
 # Curvature is worth a remark from this share of epsilon on; the advice aims at the second share.
 REMARKABLE = 0.25
 AIM = 0.1

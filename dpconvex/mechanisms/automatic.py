@@ -24,8 +24,6 @@ from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 
-__all__ = ["FORESEEN", "Automatic", "foreseen", "kind_of"]
-
 Array = NDArray[np.float64]
 Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 
@@ -96,7 +94,6 @@ class Automatic:
         return self._chosen(certificate).run(analysis, certificate, engine, rng)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
-        """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self._chosen(certificate).noise_bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:

@@ -11,8 +11,6 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 
-__all__ = ["Engine", "Mechanism"]
-
 Array = NDArray[np.float64]
 
 
@@ -42,9 +40,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def records(self) -> int:
-        """Number of records."""
-        ...
+    def records(self) -> int: ...
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,).

@@ -11,8 +11,6 @@ from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.truncated_laplace import TruncatedLaplace, excess, truncated_laplace
 
-__all__ = ["BoundCertificate", "bound_certificate"]
-
 SOURCE = "Muñoz Medina, Syed, Vassilvitskii & Vitercik 2021; docs/theory.md, section 19"
 ASSUMED = (
     "The declared sensitivity and minimum hold for all data; how values are made from data is not seen. Sums in floating "
@@ -85,7 +83,6 @@ class BoundCertificate:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> BoundCertificate:
-        """Rebuild from `to_dict`."""
         return cls(
             Privacy.from_dict(data["privacy"]),
             {name: TruncatedLaplace(**fields) for name, fields in data["noises"].items()},

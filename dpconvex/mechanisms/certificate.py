@@ -17,8 +17,6 @@ from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 
-__all__ = ["TAIL", "Certificate", "Comparison", "tail_of"]
-
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
 # Parts of a certificate that are objects of their own.

@@ -9,8 +9,6 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import brief
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 
-__all__ = ["clustering_rows", "number", "ratio", "source", "tree"]
-
 
 def clustering_rows(noise: ClusteringNoise) -> Iterator[tuple[str, str, str]]:
     """Yield (constant, value, where it comes from) of a clustering."""

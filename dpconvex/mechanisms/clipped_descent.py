@@ -41,8 +41,6 @@ from dpconvex.noise.poisson_sampling import sampled_multiplier
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = ["Options", "certify_clipped", "clipped_rounding", "descend", "for_directions", "reclipped"]
-
 Array = NDArray[np.float64]
 
 GAUSSIAN = SPHERICAL["gaussian"]
@@ -273,7 +271,6 @@ def curvature(analysis: Analysis) -> float:
 
 
 def clipped_rounding(analysis: Analysis, certificate: Certificate, records: float) -> float:
-    """Do the same for a certificate and another number of records."""
     settings, steps = certificate.settings, int(certificate.settings["steps"])
     slope = certificate.settings.get("sampling", 1.0) * regularizer_steepness(analysis, certificate.size)[1]
     cap = noise_quantile(certificate.noise_dimension, 2 * certificate.noise_scale, steps)
@@ -382,7 +379,6 @@ def assumptions(analysis: Analysis) -> tuple[str, ...]:
 
 
 def advise(analysis: Analysis, clip: float) -> tuple[str, ...]:
-    """Say what the clip does."""
     if analysis.unbounded is None and clip >= analysis.gradient_bound:
         bound = analysis.gradient_bound
         return (f"No gradient is longer than {bound:.4g}, so the clip changes nothing.",)

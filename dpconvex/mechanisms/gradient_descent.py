@@ -34,8 +34,6 @@ from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = ["NoisyGradientDescent"]
-
 Array = NDArray[np.float64]
 
 # A set of one point needs no steps, but a number that can be divided by.
@@ -244,7 +242,6 @@ def gradient_rounding(analysis: Analysis, records: float) -> float:
 
 
 def enough_steps(steepest: float, noise: float) -> int:
-    """Return the number of steps at which the error without noise is as large as that of the noise."""
     if not math.isfinite(steepest):
         return MOST
     return int(min(max(math.ceil((steepest / noise) ** 2), FEWEST), MOST)) if noise > 0 else MOST

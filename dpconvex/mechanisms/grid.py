@@ -14,19 +14,6 @@ from scipy.optimize import minimize_scalar
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
 
-__all__ = [
-    "GAUSSIAN",
-    "LAPLACE",
-    "IntegerNoise",
-    "gaussian_count",
-    "gaussian_integers",
-    "laplace_count",
-    "largest_rho",
-    "measurement",
-    "perturb",
-    "smallest_delta",
-]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

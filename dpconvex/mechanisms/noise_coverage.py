@@ -20,8 +20,6 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.sensitive_subspace import coefficient_vectors
 from dpconvex.errors import NotPrivate, TemplateError
 
-__all__ = ["Gap", "check_coverage", "find_gap", "sensitive_leaf"]
-
 Array = NDArray[np.float64]
 
 # Columns are orthonormal up to rounding; a sensitive direction that the noise misses sticks out by far more than this.

@@ -18,23 +18,15 @@ from dpconvex.accounting.events import Event, Pure
 from dpconvex.accounting.perturbation import Hull as ScaledHull, Kind, Perturbation, hull_delta
 from dpconvex.calculus.analysis import Analysis, Moduli
 from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.proof_steps import check_delta, sensitivity_of
 from dpconvex.noise.gaussian_profiles import smallest_scale
-from dpconvex.noise.matrix_variate import (
-    best_structure,
-    degrees_of_freedom,
-    matrix_noise,
-    noise_bound,
-    root_mean_square,
-    rounding_bound,
-)
+from dpconvex.noise.matrix_variate import best_structure, matrix_noise, noise_bound, root_mean_square, rounding_bound
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL, Spherical
-
-__all__ = ["LAWS", "Calibration", "GammaLaw", "GaussianLaw", "Law", "MatrixLaw", "objective_delta", "objective_event"]
 
 Array = NDArray[np.float64]
 
@@ -265,7 +257,6 @@ def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: f
 
 
 def kinds_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Kind, ...]:
-    """Return all kinds of neighbours, in units of sigma."""
     analysis = analysis.under(adjacency)
     curvatures, kinds = analysis.log_dets(moduli), []
     for item in differences(analysis, adjacency):
@@ -279,7 +270,6 @@ def kinds_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -
 
 
 def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHull:
-    """Return a polytope of differences in units of sigma, with what it is charged for curvature."""
     jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
     lengths = counts = ray = margin = None
     if hull.lengths is not None and hull.counts is not None:

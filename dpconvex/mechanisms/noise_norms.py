@@ -13,11 +13,8 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = ["cosine_quantile", "mean_square", "norm_quantile", "row_quantile", "square_moments"]
-
 
 def mean_square(certificate: Certificate) -> float:
-    """Return the mean square of the norm of the noise b."""
     p, scale = certificate.noise_dimension, certificate.noise_scale
     law = SPHERICAL.get(certificate.noise)
     return certificate.expected_noise**2 if law is None else law.square(p, scale)

@@ -31,8 +31,6 @@ from dpconvex.mechanisms.residual_noise import (
 )
 from dpconvex.mechanisms.rounding import margin
 
-__all__ = ["bound_on_count", "for_count"]
-
 
 def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None) -> float:
     """Release a number that is at least the number of records, but for a probability of 2^-100."""

@@ -27,18 +27,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
-__all__ = [
-    "ASSUMED",
-    "GAMMA",
-    "GAUSSIAN",
-    "ClusteringNoise",
-    "NoisyKMeans",
-    "block_sensitivity",
-    "euclidean_sensitivity",
-    "grid_step",
-    "nearest",
-]
-
 Array = NDArray[np.float64]
 Statistics = Callable[[Array], tuple[Array, Array]]
 
@@ -108,7 +96,6 @@ class ClusteringNoise:
 
     @property
     def law(self) -> Spherical:
-        """Law of the noise of one cell, or for Gaussian noise of all of them."""
         return SPHERICAL[self.noise]
 
     @property
@@ -317,7 +304,6 @@ def grid_step(radius: float) -> float:
 
 
 def nearest(records: Array, centers: Array) -> NDArray[np.int64]:
-    """Return the index of the centre that is nearest to each record; of equally near ones, the first."""
     score = 2 * (records @ centers.T) - np.sum(centers * centers, axis=1)
     return np.asarray(np.argmax(score, axis=1), dtype=np.int64)
 

@@ -42,8 +42,6 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
 from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
 
-__all__ = ["ObjectivePerturbation"]
-
 Array = NDArray[np.float64]
 
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"

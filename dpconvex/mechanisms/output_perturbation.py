@@ -44,8 +44,6 @@ from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, pub
 from dpconvex.noise.samplers import in_subspace, seeded_generator
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
-__all__ = ["OutputPerturbation"]
-
 Array = NDArray[np.float64]
 
 # The default tolerance is this fraction of the sensitivity, which it enlarges by twice as much.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 
-__all__ = ["SELECTIONS", "probabilities", "select"]
-
 SELECTIONS = ("permute-and-flip", "exponential")
 
 

@@ -40,8 +40,6 @@ from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = ["PrivateWhitening", "Stages", "whitened_matrix"]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -184,7 +182,6 @@ class Stages:
     fit: Certificate
 
     def whole(self, fit: Certificate | None = None) -> Certificate:
-        """Return the certificate of the whole, from that of the second stage."""
         fit = self.fit if fit is None else fit
         noise = self.noise
         values = {"sensitivity": noise.sensitivity, "sigma": noise.sigma, "level": noise.level}
@@ -218,7 +215,6 @@ class Stages:
 
 
 def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
-    """Return the field to be whitened."""
     balls = {key: d for key, d in record.continuous.items() if isinstance(d, Ball) and d.norm == 2}
     if name is None and len(balls) == 1:
         name = next(iter(balls))
@@ -239,7 +235,6 @@ def level(epsilon: float, delta: float) -> float:
 
 
 def gaussian_level(certificate: Certificate) -> float | None:
-    """Return the same for a certificate's noise; None if it is no Gaussian mechanism."""
     if certificate.noise != "gaussian" or "sampling" in certificate.settings:
         return None
     if certificate.perturbed == "statistics":

@@ -10,8 +10,6 @@ from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["check_delta", "declared_constants", "public_steps", "record_steps", "sensitivity_of"]
-
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""

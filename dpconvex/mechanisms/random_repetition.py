@@ -31,8 +31,6 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 
-__all__ = ["ACCOUNTINGS", "RUNS", "Repetitions", "concentration"]
-
 ACCOUNTINGS = ("direct", "renyi")
 # How a certificate of the best of several runs names their mean number among its settings.
 RUNS = "mean_number_of_runs"

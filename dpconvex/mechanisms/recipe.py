@@ -29,8 +29,6 @@ from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitenin
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["Whitened", "best_for_size", "clipped_steps", "plenty", "prepared", "why", "worth_whitening"]
-
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
 
 # From this many records on, for each parameter and unit of the Gaussian mechanism's level, minimisers are exact enough.
@@ -197,5 +195,4 @@ def predicts_alike(template: Template, dim: int) -> bool:
 
 
 def clipped_steps(analysis: Analysis) -> NoisyGradientDescent:
-    """Return gradient descent with the clip that needs no tuning."""
     return NoisyGradientDescent(clip=PART * analysis.gradient_bound)

@@ -31,8 +31,6 @@ from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.language.record import Record
 
-__all__ = ["bend_of", "bends"]
-
 
 def bend_of(form: LossForm, radius: float) -> Bend:
     """Bound the curvature of a template's regularizer at all points of K up to a norm."""
@@ -69,7 +67,6 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
 
 @once
 def found(form: LossForm, radius: float) -> Bend:
-    """Do the work of `bend_of`."""
     stiff, determinants, rest = parts(form)
     if rest is None:
         return Bend(stiff, determinants, math.inf)

@@ -34,17 +34,6 @@ from dpconvex.mechanisms.rounding import (
 )
 from dpconvex.noise.spherical import SPHERICAL
 
-__all__ = [
-    "ABOVE_FLOOR",
-    "ABOVE_RARE_FLOOR",
-    "Cover",
-    "calibrate_residual_noise",
-    "least_tolerance",
-    "noise_cap",
-    "released_event",
-    "residual_noise",
-]
-
 # Where rounding allows it, the residual noise is this small next to what the mechanism's noise does to the answer.
 RELATIVE_SIZE = 2.0**-23
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
@@ -234,7 +223,6 @@ def residual_noise(
     records: float,
     counting: float,
 ) -> IntegerNoise:
-    """Calibrate the residual noise for the tolerance of a certificate."""
     left_behind = linear_cap(certificate, certificate.tolerance)
     distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
     noise = calibrate_residual_noise(spent, distance, analysis.form.space.dim, cap, tail)
@@ -242,7 +230,6 @@ def residual_noise(
 
 
 def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
-    """Return the steps that say what the residual noise costs and, if there is one, a noisy number of records."""
     values = {
         "epsilon": noise.epsilon,
         "delta": noise.delta,

@@ -30,21 +30,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.regularizer_curvature import bend_of
 
-__all__ = [
-    "COUNTED",
-    "LARGEST_EPSILON",
-    "SHARE",
-    "SURPLUS",
-    "answer_radius",
-    "covered_count",
-    "largest_count",
-    "largest_floor",
-    "loss_drop",
-    "margin",
-    "minimiser_norm",
-    "projection_error",
-]
-
 Array = NDArray[np.float64]
 
 # Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate

@@ -43,8 +43,6 @@ from dpconvex.mechanisms.residual_noise import (
 from dpconvex.mechanisms.rounding import COUNTED, covered_count
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
-__all__ = ["SufficientStatistics"]
-
 Array = NDArray[np.float64]
 
 SOURCE = "docs/theory.md, section 18"

@@ -17,8 +17,6 @@ from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, measurement, two_sided
 
-__all__ = ["TruncatedLaplace", "truncated_laplace"]
-
 Array = NDArray[np.float64]
 
 # Grid steps in a sensitivity, for each entry: rounding costs less than a thousandth of it.

@@ -20,8 +20,6 @@ from dpconvex.calculus.weighted_moments import base_of, turned_parameters, weigh
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.sufficient_statistics import RESIDUALS, WEIGHT, SufficientStatistics
 
-__all__ = ["WeightedStatistics", "mechanism_of", "on_whitened", "usual_length"]
-
 Array = NDArray[np.float64]
 
 FIELD = "whitened_field"
@@ -54,7 +52,6 @@ def on_whitened(mechanism: SufficientStatistics, form: LossForm, field: str) -> 
 
 
 def mechanism_of(certificate: Certificate, form: LossForm) -> SufficientStatistics:
-    """Return the mechanism that a certificate is for."""
     settings = certificate.settings
     options = certificate.noise, settings[WEIGHT], RESIDUALS in settings
     if FIELD not in settings:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["LEVELS", "WhiteningNoise"]
-
 # Records are rounded towards 0 to so many levels for each radius: sums of their products are exact integers.
 LEVELS = 2**16
 

@@ -12,8 +12,6 @@ from scipy.special import gammaincc, gammainccinv
 
 from dpconvex.calculus.norm_angles import stretches
 
-__all__ = ["cap_delta"]
-
 # Cells of the norm of the noise, and how many of them share one chord of the loss.
 CELLS, STEP = 1200, 10
 # Where the tail is cut, as a fraction of the mass that is left; all of the rest is counted.

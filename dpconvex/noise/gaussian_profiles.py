@@ -22,17 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
 
-__all__ = [
-    "chi_delta",
-    "delta_of_shift",
-    "gaussian_delta",
-    "gaussian_sigma",
-    "logistic_delta",
-    "margin_delta",
-    "mean_norm",
-    "smallest_scale",
-]
-
 Array = NDArray[np.float64]
 
 # Cells of the quadratures; both are upper bounds for any number, and closer with more.

@@ -33,15 +33,6 @@ from dpconvex.calculus.rank_one_gradients import RankOne, degrees_of_freedom, ra
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.convex_sets import UNIT
 
-__all__ = [
-    "best_structure",
-    "degrees_of_freedom",
-    "matrix_noise",
-    "noise_bound",
-    "root_mean_square",
-    "rounding_bound",
-]
-
 Array = NDArray[np.float64]
 
 # Moments that a bound by Markov's inequality is tried with.
@@ -64,7 +55,6 @@ def best_structure(analysis: Analysis) -> RankOne:
 
 
 def root_mean_square(structure: RankOne, scale: float) -> float:
-    """Return the root mean square of the noise's norm, for an inverse scale ``beta = 1/scale``."""
     return scale * math.sqrt(structure.square)
 
 

@@ -11,8 +11,6 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["logistic_swing", "moving_delta", "swing"]
-
 Array = NDArray[np.float64]
 
 # Slices of the slopes, and halvings of the interval of noise that counts most.

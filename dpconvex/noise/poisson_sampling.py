@@ -23,8 +23,6 @@ from scipy.special import ndtr
 from dpconvex.errors import NotPrivate
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma, smallest_scale
 
-__all__ = ["SMALLEST_DELTA", "sampled_delta", "sampled_multiplier"]
-
 Array = NDArray[np.float64]
 
 # A promise of a smaller delta is refused: what is left out of the grid is a part of it.
@@ -56,7 +54,6 @@ class Losses:
 
     @cached_property
     def values(self) -> Array:
-        """The losses."""
         return np.asarray(self.step * (self.first + np.arange(len(self.probabilities))), dtype=float)
 
     @cached_property

@@ -27,8 +27,6 @@ from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 
-__all__ = ["NoiseSource", "gamma_direction", "gaussian", "in_subspace", "seeded_generator", "system_generator"]
-
 Array = NDArray[np.float64]
 
 ROUNDS = 20

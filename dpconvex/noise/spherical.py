@@ -15,8 +15,6 @@ from scipy.stats import chi, gamma
 from dpconvex.noise.gaussian_profiles import gaussian_sigma, mean_norm
 from dpconvex.noise.samplers import gamma_direction, gaussian
 
-__all__ = ["SPHERICAL", "Gamma", "Gaussian", "Spherical"]
-
 Array = NDArray[np.float64]
 
 # Quantiles are computed to many more digits than this.
@@ -45,7 +43,6 @@ class Gamma:
         return p * (p + 1) * scale**2
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
-        """Its quantile."""
         return float(gamma.isf(probability, p)) * scale * SLACK if p else 0.0
 
     def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:

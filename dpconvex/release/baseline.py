@@ -15,7 +15,8 @@ from dpconvex.core.discipline import is_convex
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import feasible_set
-from dpconvex.language.record import Batch, in_one_place
+from dpconvex.language.batch import Batch
+from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
 from dpconvex.release.release import Release
 from dpconvex.release.solve import DataEngine, resolved
@@ -23,8 +24,6 @@ from dpconvex.release.verify import analyse
 from dpconvex.solvers.duality_gap import least
 from dpconvex.solvers.first_order import Warm
 from dpconvex.solvers.problem import Problem
-
-__all__ = ["Baseline", "minimize"]
 
 Array = NDArray[np.float64]
 
@@ -137,7 +136,6 @@ def reaches_tolerance(analysis: Analysis) -> bool:
 
 
 def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:
-    """Return the coordinates of a start."""
     values = {}
     for name, block in space.blocks.items():
         value = np.asarray(start[name], dtype=float) if name in start else None

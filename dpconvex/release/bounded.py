@@ -20,8 +20,6 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 
-__all__ = ["solve_bounded", "verify_bounded"]
-
 Array = NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.release import ledger
 
-__all__ = ["Amount", "Budget", "Entry", "pay"]
-
 VERSION = 1
 
 

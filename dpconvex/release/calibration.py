@@ -22,8 +22,6 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.release.verify import meant, verify
 
-__all__ = ["Shared", "calibrate", "plan_of", "shared"]
-
 # A total this close to the promise, from below, is close enough; and so many promises are tried.
 CLOSE, TRIES = 0.998, 10
 

@@ -20,8 +20,6 @@ from dpconvex.release.statistics import Statistics, release_statistics
 from dpconvex.release.verify import form_of, proved
 from dpconvex.release.whitened_statistics import release_whitened_statistics
 
-__all__ = ["statistics"]
-
 
 def statistics(
     template: Template,

@@ -31,8 +31,6 @@ from dpconvex.noise.matrix_variate import best_structure
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.verify import analyse
 
-__all__ = ["RiskBound", "risk_bound"]
-
 # The part of the probability that is kept for the residual noise.
 COVER_SHARE = 1e-3
 # What is computed in floating point is raised by this.

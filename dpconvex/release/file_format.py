@@ -19,8 +19,6 @@ from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.whitening import Whitening
 
-__all__ = ["pack", "plain_value", "unpack"]
-
 Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex release", 1

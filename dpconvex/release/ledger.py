@@ -19,8 +19,6 @@ from typing import Any
 
 from dpconvex.errors import DPConvexError
 
-__all__ = ["append", "create", "locked", "mend", "parse", "read"]
-
 # Hexadecimal digits in the name of a draft.
 DIGITS = 16
 
@@ -184,7 +182,6 @@ def mend(descriptor: int, path: Path) -> str:
 
 
 def file_locks() -> ModuleType:
-    """Return the module of POSIX file locks, or say that there is none."""
     try:
         import fcntl
     except ImportError as error:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from dpconvex.errors import TemplateError
 
-__all__ = ["replaceable", "same_file", "writable", "write_whole"]
-
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a file that can be made, so that no fit is paid for and then lost."""
@@ -67,7 +65,6 @@ def draft_of(file: Path) -> Path:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
     draft = draft_of(file)
     try:
         with draft.open("xb") as stream:

@@ -33,8 +33,6 @@ from dpconvex.release.file_format import pack, plain_value, unpack
 from dpconvex.release.outputs import replaceable, write_whole
 from dpconvex.release.whitening import Whitening
 
-__all__ = ["Release"]
-
 Array = NDArray[np.float64]
 
 

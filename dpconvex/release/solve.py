@@ -20,11 +20,11 @@ from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
-from dpconvex.language.batch import PartitionedBatch
+from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
 from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Batch, Checked, check_clip, in_one_place, table
+from dpconvex.language.record import Checked, check_clip, in_one_place, table
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -48,8 +48,6 @@ from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:
     from dpconvex.evaluation.batch_loss import BatchedLoss
-
-__all__ = ["solve"]
 
 Array = NDArray[np.float64]
 
@@ -284,7 +282,6 @@ class DataEngine:
 
     @property
     def records(self) -> int:
-        """Number of records."""
         return self.batch.size
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:

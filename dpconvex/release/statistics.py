@@ -21,8 +21,8 @@ from dpconvex.core.markup import paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
+from dpconvex.language.batch import Batch
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
@@ -36,8 +36,6 @@ from dpconvex.release.release import Release
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
-
-__all__ = ["Statistics", "release_statistics"]
 
 Array = NDArray[np.float64]
 

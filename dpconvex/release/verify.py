@@ -25,8 +25,6 @@ from dpconvex.mechanisms.recipe import Whitened, prepared, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
-__all__ = ["Proved", "analyse", "check_solvable", "form_of", "is_private", "meant", "planned", "proved", "verify"]
-
 # Whole numbers up to this are exact as floating-point numbers.
 LARGEST_SIZE = 2**53
 
@@ -165,7 +163,6 @@ def choose_and_prove(
     cover: Cover | None,
     whitening: Whitened,
 ) -> Proved:
-    """Choose a mechanism, if none is named, and prove it private."""
     check_privacy("verify", privacy)
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")

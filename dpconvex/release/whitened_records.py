@@ -18,8 +18,6 @@ from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 from dpconvex.release.whitening import Whitening, second_moment
 
-__all__ = ["batch_moment", "weighted_batch", "whitened_records"]
-
 
 def batch_moment(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
     """Return the sum of ``x x'`` over the records, in squared levels: whole numbers, so that no order of adding them matters."""
@@ -56,7 +54,6 @@ def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
 
 
 def weighted_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
-    """Return the records of a batch, whitened whenever they are read, and their weights."""
     if isinstance(batch, PartitionedBatch):
         return batch.mapped(weighted, (record, whitening))
     return weighted(batch, (record, whitening))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import Stages, whitened_matrix
 from dpconvex.mechanisms.weighted_statistics import usual_length
@@ -13,8 +13,6 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.statistics import Statistics, release_statistics
 from dpconvex.release.whitened_records import batch_moment, weighted_batch
 from dpconvex.release.whitening import Whitening
-
-__all__ = ["release_whitened_statistics"]
 
 
 def release_whitened_statistics(

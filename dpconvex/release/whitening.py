@@ -18,8 +18,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.columns import blocks
 from dpconvex.mechanisms.whitening_noise import LEVELS
 
-__all__ = ["Whitening", "second_moment"]
-
 Array = NDArray[np.float64]
 
 # Entries of a matrix are rounded to so many levels, and those of a record to so many of the largest of them.

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["Backend", "resolve_backend", "solve"]
-
-
 # Steps that make up for what rounding does between a backend's certificate, on its copy of a problem, and the one that counts.
 RECHECK = 2
 # Coordinates beyond this are no answer: squares of them overflow.

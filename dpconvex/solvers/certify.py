@@ -15,8 +15,6 @@ from dpconvex.solvers.duals import certify_by_duals
 from dpconvex.solvers.polish import polish
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["certify", "is_certified", "remembered"]
-
 Array = NDArray[np.float64]
 
 
@@ -45,7 +43,6 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:
-    """Certify by steps that project on K."""
     composite = Composite(problem)
     best = polish(composite, start, tolerance, max_steps)
     if best.distance_bound <= tolerance:

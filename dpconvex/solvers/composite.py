@@ -19,8 +19,6 @@ from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["Composite"]
-
 Array = NDArray[np.float64]
 
 
@@ -120,7 +118,6 @@ class Composite:
         return max(change, mu) if np.isfinite(change) else mu
 
     def proximal(self, theta: Array, step: float) -> Array:
-        """Minimise ``h(x) + ||x - theta||^2 / (2 step)`` over x."""
         if self.kinks is not None:
             theta = self.kinks.proximal(theta, step * self.problem.size)
         return self.problem.feasible.project(theta)

@@ -25,8 +25,6 @@ from dpconvex.solvers.certify import certify
 from dpconvex.solvers.first_order import FirstOrder
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["Conic"]
-
 Array = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from dpconvex.evaluation.gram import Gram
 from dpconvex.solvers.composite import Composite
 
-__all__ = ["Models"]
-
 Array = NDArray[np.float64]
 Inverse = Callable[[Array], Array]
 
@@ -97,7 +95,6 @@ def inverse(composite: Composite, theta: Array, gram: Gram) -> Inverse | None:
 
 
 def of_grid(places: NDArray[np.int64], bend: Array, moments: Array, diagonal: Array) -> Inverse | None:
-    """Return the inverse of ``bend (x) moments + diagonal``, where the diagonal is made the same for all columns of the grid."""
     used = places[:, 0] >= 0
     places = places[used]
     root = np.sqrt(diagonal[places].mean(axis=1))

@@ -21,8 +21,6 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["Iterate", "at_point", "distance_bound", "floor", "step"]
-
 Array = NDArray[np.float64]
 
 

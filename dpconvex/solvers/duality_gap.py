@@ -22,8 +22,6 @@ from dpconvex.errors import MissingRule, NotConverged
 from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["least"]
-
 Array = NDArray[np.float64]
 
 # As far as the solver gets; if it gets less far, its gap says so.

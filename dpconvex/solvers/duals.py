@@ -16,8 +16,6 @@ from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["PerturbedObjective", "certify_by_duals"]
-
 Array = NDArray[np.float64]
 
 

@@ -22,8 +22,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.solvers.certify import remembered
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["Elsewhere", "Parcels", "sendable"]
-
 Array = NDArray[np.float64]
 Chosen = NDArray[np.bool_]
 
@@ -75,7 +73,6 @@ class Elsewhere:
         return remembered(Solution(*self._there(problem, "solve", self.backend, tolerance)), problem)
 
     def loss_gradient(self, problem: Problem, theta: Array) -> Array:
-        """See `Problem.loss_gradient`."""
         return self._gradient(problem, theta)
 
     def clipped_gradient(self, problem: Problem, theta: Array, clip: float, chosen: Chosen | None) -> Array:

@@ -14,8 +14,6 @@ from dpconvex.core.packing import unpacked
 from dpconvex.solvers.backend import solve
 from dpconvex.solvers.problem import Problem
 
-__all__ = ["done"]
-
 Array = NDArray[np.float64]
 
 # What problems share is kept for so many of them.
@@ -43,7 +41,6 @@ def done(name: str, payload: bytes | None, job: bytes) -> tuple[Any] | None:
 
 
 def solved(problem: Problem, backend: Any, tolerance: float) -> tuple[Array, float, int]:
-    """Solve a problem from the beginning."""
     problem.loss.begin()
     solution = solve(problem, backend, tolerance)
     return solution.theta, solution.distance_bound, solution.evaluations

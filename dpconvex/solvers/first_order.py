@@ -11,8 +11,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.problem import Problem, Solution
 
-__all__ = ["FirstOrder", "Warm"]
-
 
 @dataclass(frozen=True)
 class FirstOrder:

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.curvature import Models
 
-__all__ = ["Memory", "descend"]
-
 Array = NDArray[np.float64]
 
 # Fraction of the predicted decrease that a step must achieve (Armijo), and of the slope that may remain.

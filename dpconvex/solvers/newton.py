@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dpconvex.solvers.composite import Composite
 
-__all__ = ["descend_by_slopes"]
-
 Array = NDArray[np.float64]
 
 # A step solves its equation to this relative accuracy, with so many products at most.

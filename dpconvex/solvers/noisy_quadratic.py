@@ -20,8 +20,6 @@ from dpconvex.core.to_cvxpy import least_squares_program
 from dpconvex.errors import NotConverged
 from dpconvex.geometry.quadratics import quadratic
 
-__all__ = ["RIDGE", "NoisyQuadratic", "least_point"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 

@@ -17,8 +17,6 @@ from dpconvex.solvers.distance import Iterate, at_point, floor, step
 from dpconvex.solvers.lbfgs import Memory
 from dpconvex.solvers.whitening import Coordinates, plain, whitened
 
-__all__ = ["quasi_newton"]
-
 Array = NDArray[np.float64]
 
 # Pairs that are remembered, and steps after which the curvature is looked at again.

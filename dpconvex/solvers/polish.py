@@ -18,8 +18,6 @@ from dpconvex.solvers.newton import descend_by_slopes
 from dpconvex.solvers.panoc import quasi_newton
 from dpconvex.solvers.proximal_newton import by_models, pays
 
-__all__ = ["polish"]
-
 Array = NDArray[np.float64]
 
 # Quasi-Newton steps that got stuck begin anew, with what they know of the curvature forgotten, as long as that halves the bound.

@@ -28,13 +28,11 @@ from dpconvex.geometry.epigraph import Epigraph
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 
 if TYPE_CHECKING:
     from dpconvex.evaluation.batch_loss import BatchedLoss
-
-__all__ = ["Problem", "Solution"]
 
 Array = NDArray[np.float64]
 

@@ -20,8 +20,6 @@ from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, step
 from dpconvex.solvers.panoc import quasi_newton
 
-__all__ = ["by_models", "pays"]
-
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 
@@ -94,12 +92,10 @@ class Model(Composite):
         return self.value + float(self.gradient @ move) + 0.5 * float(move @ bent), self.gradient + bent
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Product of the model's Hessian with a direction."""
         return self.product(direction)
 
 
 def modelled(composite: Composite, theta: Array) -> Hessian | None:
-    """Return the model of the Hessian at a point from second moments of the records; None if there is none."""
     problem = composite.problem
     projector = problem.projector or unprojected
     gram: Gram | None = problem.loss.gram(projector(theta), by_label=True)
@@ -115,7 +111,6 @@ def modelled(composite: Composite, theta: Array) -> Hessian | None:
 
 
 def unprojected(vector: Array) -> Array:
-    """Return a vector as it is."""
     return vector
 
 

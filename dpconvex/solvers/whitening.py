@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from dpconvex.geometry.semidefinite import Spectrum, smat, svec
 from dpconvex.solvers.composite import Composite
 
-__all__ = ["Coordinates", "cones", "plain", "whitened"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -55,21 +53,18 @@ class Coordinates:
         self.scale = scale
 
     def of(self, theta: Array) -> Array:
-        """Return the coordinates of a point."""
         y = self.scale * theta
         for c in self.congruences:
             y[c.coordinates] = svec(c.root @ (smat(theta[c.coordinates]) - c.apex) @ swapped(c.root))
         return y
 
     def point(self, y: Array) -> Array:
-        """Return the point with given coordinates."""
         theta = y / self.scale
         for c in self.congruences:
             theta[c.coordinates] = svec(c.inverse @ smat(y[c.coordinates]) @ swapped(c.inverse) + c.apex)
         return theta
 
     def along(self, y: Array) -> Array:
-        """Return the direction with given coordinates."""
         theta = y / self.scale
         for c in self.congruences:
             theta[c.coordinates] = svec(c.inverse @ smat(y[c.coordinates]) @ swapped(c.inverse))
@@ -95,7 +90,6 @@ class Coordinates:
         return value, self.pulled(gradient)
 
     def hessian_product(self, theta: Array, y: Array) -> Array:
-        """Product of the Hessian at theta with a direction, both in these coordinates."""
         return self.pulled(self.composite.hessian_product(theta, self.along(y)))
 
     def proximal(self, y: Array, step: float) -> Array:

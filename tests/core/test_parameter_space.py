@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.from_cvxpy import variable_of
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
-from dpconvex.evaluation.compiled import double_precision
 
 w = cp.Variable(3, name="w")
 v = cp.Variable(name="v")

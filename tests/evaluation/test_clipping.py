@@ -15,7 +15,7 @@ from dpconvex.evaluation import clipped_engine, whole_losses
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.clipped_engine import ClippedEngine
 from dpconvex.evaluation.clipping import clipped
-from dpconvex.language.record import Batch
+from dpconvex.language.batch import Batch
 
 
 def mixed() -> dp.Template:

@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from dpconvex.core.atoms.squares import sum_squares
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.compiled import compiled, double_precision, lower
+from dpconvex.evaluation.compiled import compiled, lower
 from dpconvex.evaluation.lowered_template import lower_template
-from dpconvex.language.record import Batch, Record
+from dpconvex.language.batch import Batch
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 
 

@@ -15,16 +15,9 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.rank_one_gradients import rank_one_structures
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom, rank_one_structures
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.noise.matrix_variate import (
-    best_structure,
-    degrees_of_freedom,
-    matrix_noise,
-    noise_bound,
-    root_mean_square,
-    rounding_bound,
-)
+from dpconvex.noise.matrix_variate import best_structure, matrix_noise, noise_bound, root_mean_square, rounding_bound
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

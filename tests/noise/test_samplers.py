@@ -26,9 +26,10 @@ from scipy import stats
 
 import dpconvex
 import dpconvex as dp
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.noise.matrix_variate import degrees_of_freedom, matrix_noise
+from dpconvex.noise.matrix_variate import matrix_noise
 from dpconvex.noise.samplers import (
     ROUNDS,
     NoiseSource,

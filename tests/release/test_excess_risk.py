@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile, square_moments
-from dpconvex.noise.matrix_variate import best_structure, degrees_of_freedom, matrix_noise
+from dpconvex.noise.matrix_variate import best_structure, matrix_noise
 from dpconvex.noise.samplers import gamma_direction
 from dpconvex.release.excess_risk import displacement, minimiser_radius
 from dpconvex.release.solve import DataEngine

@@ -11,8 +11,9 @@ import numpy as np
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.geometry.feasible_set import feasible_set
+from dpconvex.language.batch import Batch
 from dpconvex.language.huber_hinge import huber_hinge
-from dpconvex.language.record import Batch, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers.problem import Problem
 

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from sample_problems import PROBLEMS, build, logistic
 
 from dpconvex.core.record_domains import Ball, Choice
-from dpconvex.language.record import Batch, Record
+from dpconvex.language.batch import Batch
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers import curvature
 from dpconvex.solvers.certify import certify

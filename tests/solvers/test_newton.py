@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from sample_problems import PROBLEMS, build
 
 from dpconvex.core.record_domains import Ball, Choice
+from dpconvex.language.batch import Batch
 from dpconvex.language.huber_hinge import huber_hinge
-from dpconvex.language.record import Batch, Record
+from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite

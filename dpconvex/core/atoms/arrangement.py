@@ -54,20 +54,17 @@ def places(expression: Expression) -> NDArray[np.int64]:
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a rearrangement of entries."""
     stacked, order = Polynomial.stacked([expander.expand_leaf(a) for a in expression.args]), places(expression)
     plain = stacked.size == order.size and (np.diff(order.ravel(order="F"), prepend=-1) == 1).all()
     return stacked.reshaped(expression.shape) if plain else stacked.gathered(order)
 
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
-    """Rearrange what is known of entries."""
     everything = [entry for entries in arguments for entry in entries]
     return [everything[k] if k >= 0 else total([]) for k in places(expression).ravel(order="F")]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
-    """Shape of a part."""
     return np.empty(shape, dtype=bool)[slices(key)].shape
 
 
@@ -345,12 +342,10 @@ def transpose(a: Any, axes: tuple[int, ...] | None = None) -> Expression:
 
 
 def diag_matrix(a: Any, k: int = 0) -> Expression:
-    """Matrix with a vector on its diagonal."""
     return DIAG_MATRIX(a, k=k)
 
 
 def diagonal(a: Any, k: int = 0) -> Expression:
-    """Diagonal of a matrix."""
     a = constant(a)
     rows, columns = np.nonzero(np.eye(a.shape[0], a.shape[1], k))
     return entry_at(a, (rows, columns))

@@ -33,7 +33,6 @@ def tried(expression: Expression) -> Any:
 
 
 def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
-    """Declared slopes of one sign."""
     low, high = expression.option("declaration").slope
     return 1 if low >= 0 else -1 if high <= 0 else 0
 

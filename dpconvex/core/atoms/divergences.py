@@ -20,7 +20,6 @@ BOYD = "Boyd & Vandenberghe, Convex Optimization, example 3.19"
 
 
 def a_log_ratio(xp: Any, a: Any, b: Any) -> Any:
-    """A log(a/b), 0 at a = 0."""
     safe = xp.where(a > 0, a, 1.0)
     return xp.where(a > 0, safe * xp.log(safe / b), xp.where(a == 0, 0.0, np.inf))
 
@@ -62,7 +61,6 @@ def divergence(m: Scalar, y: Scalar, shift: float) -> Scalar:
 
 
 def log_ratio_slope(a: Any, b: Any) -> Any:
-    """Slope of a log(a/b) by a; 0 at a = 0, where there is none."""
     safe = np.where(a > 0, a, 1.0)
     return np.where(a > 0, np.log(safe / b) + 1.0, 0.0)
 

@@ -327,7 +327,6 @@ def soft_maximum(low: Any, high: Any) -> Interval:
 
 
 def log_sum_exp_bounds(expression: Expression, expander: Any) -> Pair:
-    """Bound the log-sum-exp of a function of the record."""
     low, high = expander.bounds(expression.args[0])
     found = [soft_maximum(low[line], high[line]) for line in lines(expression)]
     return np.array([value.low for value in found]), np.array([value.high for value in found])
@@ -372,6 +371,5 @@ LOG_SUM_EXP = Atom(
 
 
 def log_sum_exp(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Log sum exp over axes."""
     a = constant(a)
     return LOG_SUM_EXP(a, axis=every_axis(a, axis), keepdims=keepdims)

@@ -47,7 +47,6 @@ LARGEST_CHOICE = 256
 
 
 def largest_value(xp: Any, expression: Expression, *terms: Any) -> Any:
-    """Largest argument."""
     best = terms[0]
     for term in terms[1:]:
         best = xp.maximum(best, term)
@@ -55,7 +54,6 @@ def largest_value(xp: Any, expression: Expression, *terms: Any) -> Any:
 
 
 def smallest_value(xp: Any, expression: Expression, *terms: Any) -> Any:
-    """Smallest argument."""
     best = terms[0]
     for term in terms[1:]:
         best = xp.minimum(best, term)
@@ -165,7 +163,6 @@ def minimum(*terms: Any) -> Expression:
 
 
 def shared_among_entries(expression: Expression, value: Any, slope: Any, a: Any) -> Any:
-    """Share the slope equally among the entries that attain an extreme."""
     attained = (a == unreduced(expression, value)) * 1.0
     return attained * (unreduced(expression, slope) / np.sum(attained, axis=expression.option("axis"), keepdims=True))
 
@@ -220,7 +217,6 @@ def choices(expression: Expression) -> np.ndarray | None:
 
 
 def sum_largest_bounds(expression: Expression, expander: Any) -> Pair:
-    """The sums of the largest ends."""
     low, high = (np.sort(end)[-expression.option("k") :].sum() for end in expander.bounds(expression.args[0]))
     return outward(np.array([low]), np.array([high]), 4 + expression.option("k"))
 
@@ -292,17 +288,14 @@ def largest_sum(node: Any, argument: Expression) -> Expression:
 
 
 def largest_entry(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Largest entry over axes."""
     a = constant(a)
     return MAX(a, axis=every_axis(a, axis), keepdims=keepdims)
 
 
 def smallest_entry(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
-    """Smallest entry over axes."""
     a = constant(a)
     return MIN(a, axis=every_axis(a, axis), keepdims=keepdims)
 
 
 def sum_largest(a: Any, k: int) -> Expression:
-    """Sum of the k largest entries."""
     return SUM_LARGEST(a, k=int(k))

@@ -117,7 +117,6 @@ def scaled_mass(group: list[Scalar], factor: float) -> Array | None:
 
 
 def is_one_row(entry: Scalar) -> bool:
-    """Whether the gradient of an entry is one known row."""
     return entry.is_affine and (not entry.terms or (len(entry.terms) == 1 and len(entry.terms[0].rows) == 1))
 
 

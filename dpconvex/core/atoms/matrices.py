@@ -20,14 +20,12 @@ SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a
 
 
 def of_matrix(shape: Shape) -> Shape:
-    """Shape of a function of one matrix."""
     if len(shape) != 2:
         raise ValueError(f"there is a rule for matrices, and the argument has shape {shape}")
     return ()
 
 
 def of_square(shape: Shape) -> Shape:
-    """Shape of a function of one square matrix."""
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"there is a rule for square matrices, and the argument has shape {shape}")
     return ()
@@ -182,7 +180,6 @@ def outer(vectors: Any, others: Any) -> Any:
 
 
 def largest_eigenvector(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
-    """The projection on an eigenvector of the largest eigenvalue."""
     vectors = np.linalg.eigh(symmetric(np, records_first(a)))[1][..., -1:]
     return [slope * outer(vectors, vectors)]
 

@@ -47,7 +47,6 @@ INFINITE = float("inf")
 
 
 def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
-    """p-norm with p >= 1; the derivative at 0 is 0."""
     p, axis = expression.option("p"), expression.option("axis")
     size = xp.maximum(a, -a)
     if p == 1:
@@ -226,7 +225,6 @@ NORM = Atom(
 
 
 def norm_text(expression: Expression, write: Any) -> tuple[str, int]:
-    """Write a norm with its order, unless that is 2."""
     order, axis = expression.option("p"), expression.option("axis")
     words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
     return f"norm({', '.join(words)}{axis_text(expression, axis)})", 4

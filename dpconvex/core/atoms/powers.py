@@ -280,7 +280,6 @@ def huber(a: Any, M: float = 1.0) -> Expression:
 
 
 def absolute(a: Any) -> Expression:
-    """Absolute value."""
     return ABS(a)
 
 
@@ -293,5 +292,4 @@ def power(a: Any, p: float) -> Expression:
 
 
 def square(a: Any) -> Expression:
-    """Square."""
     return power(a, 2.0)

@@ -143,7 +143,6 @@ MATMUL = Atom(
 
 
 def kron_shape(one: Shape, two: Shape) -> Shape:
-    """Shape of a Kronecker product of matrices."""
     if len(one) != 2 or len(two) != 2:
         return _refuse("the Kronecker product of", one, two)
     return (one[0] * two[0], one[1] * two[1])
@@ -163,7 +162,6 @@ def kron_places(expression: Expression) -> list[list[int]]:
 
 
 def kron_product(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a Kronecker product: the products of its factors, entry by entry."""
     pairs = zip(expression.args, kron_places(expression), strict=True)
     left, right = (expander.expand(a).gathered(np.array(k, dtype=np.int64)) for a, k in pairs)
     product: Polynomial = left.times(right).reshaped(expression.shape)

@@ -41,7 +41,6 @@ def total(entries: Sequence[Scalar]) -> Scalar:
 
 
 def image(function: Callable[[float], Any], interval: Interval) -> Interval:
-    """Return the image of an interval under a non-decreasing function."""
     return Interval(float(function(interval.low)), float(function(interval.high))).rounded()
 
 

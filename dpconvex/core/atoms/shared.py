@@ -58,7 +58,6 @@ def sum_sign(expression: Expression, signs: Sequence[int]) -> int:
 
 
 def product_sign(expression: Expression, signs: Sequence[int]) -> int:
-    """The product of signs."""
     return signs[0] * signs[1]
 
 
@@ -92,7 +91,6 @@ def number(option: Any) -> float:
 
 
 def nowhere_negative(expression: Expression, signs: Sequence[int]) -> int:
-    """The sign of functions that are never negative."""
     return 1
 
 
@@ -107,12 +105,10 @@ def grows(expression: Expression, k: int, signs: Sequence[int]) -> int:
 
 
 def convex(expression: Expression) -> int:
-    """Convex on all of its domain."""
     return 1
 
 
 def concave(expression: Expression) -> int:
-    """Concave on all of its domain."""
     return -1
 
 

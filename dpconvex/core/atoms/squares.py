@@ -193,5 +193,4 @@ def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims:
 
 
 def sum_squares(a: Any, axis: tuple[int, ...] | None = None) -> Expression:
-    """Sum of squares."""
     return quad_over_lin(a, 1.0, axis)

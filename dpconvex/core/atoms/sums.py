@@ -40,7 +40,6 @@ def summed_text(expression: Expression, write: Write) -> tuple[str, int]:
 
 
 def added(xp: Any, expression: Expression, *terms: Any) -> Any:
-    """Add up."""
     result = terms[0]
     for term in terms[1:]:
         result = result + term
@@ -53,7 +52,6 @@ def added_shape(*shapes: Shape) -> Shape:
 
 
 def add_terms(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a sum: collect the terms."""
     parts = [expander.expand_leaf(argument) for argument in expression.args]
     return concatenate(parts, expression.shape, [part.entry for part in parts]).collected()
 
