@@ -176,7 +176,7 @@ def tune(
     releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers, solver))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
     counts = [count_mistakes(release, record, held_out, features, label, privacy.adjacency) for release in releases]
-    chosen = select(counts, privacy.epsilon, privacy.adjacency, rng, selection)
+    chosen = select(counts, privacy.epsilon, privacy.adjacency, source.seeded, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
 
@@ -268,7 +268,7 @@ def on_all(
     pairs = zip(named.values(), plan.fits, strict=True)
     tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
     releases, wrong = zip(*fitted(tasks, workers, solver), strict=True)
-    chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.rng, selection)
+    chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.seeded, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
     return Tuning(list(named)[chosen], release, release.spent)

@@ -167,7 +167,7 @@ def tune_repeated(
         check_solvable(template, plans[name].mechanism)
     source = NoiseSource(seed)
     rng = source.rng
-    count = chosen.draw(rng)
+    count = chosen.draw(source.seeded)
     pay(budget, privacy, "tune_repeated", costliest(plans.values()))
     checked_for = reading(named, data, clip)
     checked = {name: checked_for(template.record) for name, template in named.items()}
@@ -231,7 +231,7 @@ def planned(
         derivation=Derivation("best of a random number of runs", "", privacy.claims, SOURCE, steps),
         assumptions=(
             *bare.assumptions,
-            "Nobody learns how many runs there were, and they are independent. Their number is drawn in double precision.",
+            "Nobody learns how many runs there were, and they are independent.",
             "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
             "mistakes by at most one.",
             f"What is said above about one run's tail probability of 2^-100 counts {repetitions.mean:g} times on average.",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext
 from functools import lru_cache
 
 import numpy as np
@@ -30,6 +31,7 @@ from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.noise.samplers import below
 
 ACCOUNTINGS = ("direct", "renyi")
 # How a certificate of the best of several runs names their mean number among its settings.
@@ -42,6 +44,8 @@ LEAST = 1e-22
 SMALLEST = 1e-250
 ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (128.0, 256.0, 512.0)
 STEPS = 60
+# Logarithms of 1/gamma are looked for up to here.
+LONGEST = 600.0
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,16 @@ class Repetitions:
             raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
         return self._invert(probability)
 
-    def draw(self, rng: np.random.Generator) -> int:
-        """Draw the number of runs; it must stay secret."""
-        return self._invert(float(rng.random()))
+    def draw(self, rng: np.random.Generator | None = None) -> int:
+        """Draw the number of runs, which must stay secret; from the operating system, or for tests from a generator.
+
+        The law is inverted at a uniform number, of which as many digits are drawn as it takes: so it is exact, with
+        ``gamma = exp(-L)`` for the float L that the mean leads to.
+        """
+        digits, uniform = 40, below(10**40, rng)
+        while (found := self._invert_exactly(uniform, digits)) is None:
+            uniform, digits = uniform * 10**40 + below(10**40, rng), digits + 40
+        return found
 
     def total(self, run: Privacy) -> Privacy:
         """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
@@ -200,6 +211,30 @@ class Repetitions:
             count += 1
         return count
 
+    def _invert_exactly(self, uniform: int, digits: int) -> int | None:
+        """Do the same for a number of which so many digits are known; None if they do not settle it.
+
+        Every operation rounds by at most one unit of the last place, and terms of one sign are added, so that after k terms sums
+        are wrong by less than 8 (k + 8) units, relatively.
+        """
+        length = Decimal(log_inverse_gamma(float(self.mean), float(self.shape)))
+        shape = Decimal(float(self.shape))
+        lost = max(0, -length.adjusted(), -(shape * length).adjusted() if shape else 0)  # where exp(..) - 1 cancels
+        with localcontext(prec=digits + lost + 20, Emax=MAX_EMAX, Emin=MIN_EMIN) as context:
+            unit = Decimal(10) ** (lost + 2 - context.prec)
+            rest = 1 - (-length).exp()
+            mass = rest * shape / ((shape * length).exp() - 1) if shape else rest / length
+            low = Decimal(uniform).scaleb(-digits)
+            high, total, count = low + Decimal(10) ** -digits, Decimal(0), 0
+            while True:
+                count, total = count + 1, total + mass
+                error = 8 * (count + 8) * unit * total
+                if total - error >= high:
+                    return count
+                if total + error > low:
+                    return None
+                mass *= rest * (count + shape) / (count + 1)
+
 
 @lru_cache(maxsize=64)
 def log_inverse_gamma(mean: float, shape: float) -> float:
@@ -212,6 +247,10 @@ def log_inverse_gamma(mean: float, shape: float) -> float:
     low, high = 0.0, 1.0
     while excess(high) < math.log(mean):
         low, high = high, 2 * high
+        if high > LONGEST:
+            raise TemplateError(
+                f"Repetitions: no law with a shape of {shape:g} has a mean of {mean:g}; use a larger shape."
+            )
     return bisect(lambda length: excess(length) < math.log(mean), low, high, 100)[1]
 
 

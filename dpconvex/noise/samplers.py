@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,6 +108,34 @@ class NoiseSource:
         if self.seed is None:
             return {"spent": privacy, "not_private_because": ""}
         return {"spent": None, "not_private_because": f"the noise was drawn with the seed {self.seed}"}
+
+
+def below(limit: int, rng: np.random.Generator | None) -> int:
+    """Draw a whole number from 0 to limit - 1, all equally likely: from the operating system, or from a seed."""
+    if rng is None:
+        return secrets.randbelow(limit)
+    bits = (limit - 1).bit_length()
+    while True:
+        drawn = int.from_bytes(rng.bytes((bits + 7) // 8), "little") & ((1 << bits) - 1)
+        if drawn < limit:
+            return drawn
+
+
+def coin(probability: Fraction, rng: np.random.Generator | None) -> bool:
+    """Return True with exactly that probability."""
+    return below(probability.denominator, rng) < probability.numerator
+
+
+def accepts(exponent: Fraction, rng: np.random.Generator | None) -> bool:
+    """Return True with a probability of exactly exp(-exponent): Canonne, Kamath & Steinke 2020, algorithm 1, in whole numbers."""
+    while exponent > 1:
+        if not accepts(Fraction(1), rng):
+            return False
+        exponent -= 1
+    count = 1
+    while coin(exponent / count, rng):
+        count += 1
+    return count % 2 == 1
 
 
 def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:

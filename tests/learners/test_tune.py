@@ -12,11 +12,16 @@ import scipy.sparse as sp
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.auditing.choices import choice_law
 from dpconvex.learners.tune import parts, tune
-from dpconvex.mechanisms.private_selection import probabilities, select
+from dpconvex.mechanisms.private_selection import rate as rate_of, select
 from dpconvex.noise.samplers import seeded_generator
 
 ALARM = 1e-6
+
+
+def probabilities(mistakes: list[int], epsilon: float, adjacency: str) -> np.ndarray:
+    return choice_law(np.array(mistakes, dtype=float), rate_of(epsilon, adjacency), "exponential")
 
 
 def frequencies(mistakes: list[int], epsilon: float, how: str, adjacency: str, draws: int = 20_000) -> np.ndarray:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from scipy import stats
 
 import dpconvex as dp
 from dpconvex.mechanisms.grid import smallest_delta
-from dpconvex.mechanisms.random_repetition import Repetitions, concentration
+from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 
@@ -90,6 +91,26 @@ def test_extreme_laws_are_drawn_as_they_are(mean: float, shape: float) -> None:
         assert probabilities[: count - 1].sum() <= level + 1e-9
         assert probabilities[:count].sum() >= level - 1e-9
     assert law.draw(seeded_generator(1)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("mean", "shape"), [(3.0, 0.0), (10.0, 1.0), (2.0, -0.5), (30.0, -0.9), (4.0, 1e-9), (200.0, 20.0)]
+)
+def test_the_law_is_inverted_exactly(mean: float, shape: float) -> None:
+    """Of numbers next to the edges of a cell, both sides are told apart to the last of 60 digits."""
+    law, digits = Repetitions(mean, shape), 60
+    with mpmath.workdps(120):
+        length = mpmath.mpf(log_inverse_gamma(mean, shape))
+        rest, eta = 1 - mpmath.exp(-length), mpmath.mpf(shape)
+        mass = rest * eta / mpmath.expm1(eta * length) if shape else rest / length
+        edge = mpmath.mpf(0)
+        for k in range(1, 40):
+            edge += mass
+            mass *= rest * (k + eta) / (k + 1)
+            below = int(mpmath.floor(edge * mpmath.mpf(10) ** digits))
+            assert law._invert_exactly(below - 1, digits) == k
+            assert law._invert_exactly(below, digits) is None
+            assert law._invert_exactly(below + 1, digits) == k + 1
 
 
 # Exact privacy under direct accounting.
