@@ -15,7 +15,9 @@ from dpconvex.language.columns import Turned
 from dpconvex.language.dask_sources import has_partitions
 from dpconvex.language.entries import numbers
 from dpconvex.language.file_rows import FileRows
+from dpconvex.language.forms import length_of_numbers
 from dpconvex.language.partitions import Partitions
+from dpconvex.language.places import within
 
 
 def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
@@ -37,6 +39,8 @@ def partitioned(estimator: Any, X: Any, y: Any) -> Partitions | None:
     if shape is not None and len(shape) != 2:
         raise DomainError(f"fit: expected features of shape (n, features), got {len(shape)} axes.")
     known = parts.width("x") if shape is None else int(shape[1])
+    for number, form in parts.forms():
+        within(number, length_of_numbers, "x", (known,), form.get("x"))
     # A frame without records, as Dask describes its frames, has names for its columns.
     described = X._meta if hasattr(X, "columns") else np.zeros((0, known))
     validate_data(estimator, described, skip_check_array=True)

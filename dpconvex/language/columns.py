@@ -44,7 +44,8 @@ class Chunks:
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
-        self._length: int | None = None
+        self._forms: list[tuple[tuple[int, ...] | None, Any]] | None = None
+        self._length = 0
         if isinstance(source, type) or not (callable(source) or is_series(source)):
             raise DomainError(
                 f"Chunks: pass a list of arrays, or a function that returns an iterator over them, not {source!r}."
@@ -61,10 +62,19 @@ class Chunks:
             raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
         yield from pieces
 
+    @property
+    def forms(self) -> list[tuple[tuple[int, ...] | None, Any]]:
+        """Shape and type of each piece that is an array; they are read once for this, as they are to be counted."""
+        if self._forms is None:
+            found, length = [], 0
+            for piece in self:
+                found.append(form_of(piece))
+                length += records_of(piece)
+            self._forms, self._length = list(dict.fromkeys(found)), length
+        return self._forms
+
     def __len__(self) -> int:
-        if self._length is None:
-            self._length = sum(records_of(piece) for piece in self)
-        return self._length
+        return self._length if self.forms is not None else 0
 
 
 class Gate(Protocol):
@@ -181,6 +191,15 @@ class Pieces:
             raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
         if held:
             yield held[0] if len(held) == 1 else np.concatenate(held)
+
+
+def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:
+    """Return the shape of a piece's records and its type; none of what cannot be made an array."""
+    try:
+        array = np.zeros(()) if sp.issparse(piece) else np.asarray(piece)
+    except Exception:  # what it is, is said when it is read
+        return None, None
+    return array.shape and (0, *array.shape[1:]), array.dtype
 
 
 def is_series(pieces: Any) -> bool:

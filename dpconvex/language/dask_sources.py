@@ -13,10 +13,11 @@ from dpconvex.errors import DomainError
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lazy:
-    """A partition that Dask computes: a delayed object or a future, and its number of records where that is known."""
+    """A partition that Dask computes; its number of records, and columns like its own without any, where they are known."""
 
     value: Any
     size: int | None = None
+    form: dict[str, Any] | None = None
 
 
 def is_lazy(value: Any) -> bool:
@@ -63,7 +64,7 @@ def has_partitions(data: Any) -> bool:
     return is_frame(data) or (isinstance(data, dict) and any(is_column(column) for column in data.values()))
 
 
-def tables_of_partitions(frame: Any) -> list[Any]:
+def tables_of_partitions(frame: Any) -> list[Lazy]:
     return [Lazy(part) for part in frame.to_delayed()]
 
 
@@ -87,7 +88,16 @@ def columns_of_partitions(data: Any) -> list[Any]:
     if len(set(counts.values())) != 1:
         raise DomainError(f"the fields have different numbers of partitions: {counts}.")
     whole = [delayed({name: part[k] for name, part in parts.items()}) for k in range(min(counts.values()))]
-    return [Lazy(part, size) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+    forms = {name: form_of(column) for name, column in columns.items()}
+    form = None if any(found is None for found in forms.values()) else forms
+    return [Lazy(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
+
+
+def form_of(column: Any) -> Any:
+    """Return a column like a collection's without records; None where that is not known."""
+    kind = getattr(column, "dtype", None)
+    known = isinstance(kind, np.dtype) and hasattr(column, "shape") and all(size == size for size in column.shape[1:])
+    return np.empty((0, *map(int, column.shape[1:])), kind) if known else None
 
 
 def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ the workers of a Dask cluster (`workers`).  Whoever sums up over the records ask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from os import PathLike
@@ -31,7 +31,7 @@ from dpconvex.language.dask_sources import (
 )
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, here, width
-from dpconvex.language.tables import PARQUET, parquet_size
+from dpconvex.language.tables import PARQUET, parquet_header
 from dpconvex.language.workers import Workers, workers
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class Partitions:
 
     def _entries(self, source: Any) -> Sequence[Any]:
         if is_frame(source):
+            if self.schema is not None:
+                self.schema.check_names(source._meta)
             return tables_of_partitions(source) if self.schema else columns_of_partitions(source)
         if isinstance(source, Mapping):
             return columns_of_partitions(source)
@@ -115,12 +117,8 @@ class Partitions:
     def _here(self, entry: Any) -> Any:
         """Return a partition that is in memory or in files; names of columns in memory are checked."""
         if self.schema is not None:
-            if not isinstance(entry, str | PathLike):
-                self.schema.check_names(entry)
-                return entry
-            if Path(entry).suffix.lower() in PARQUET:
-                parquet_size(Path(entry))
-            return abspath(entry)
+            self.schema.check_names(entry)
+            return abspath(entry) if isinstance(entry, str | PathLike) else entry
         if isinstance(entry, Mapping):
             if any(map(is_lazy, entry.values())):
                 raise DomainError("a column is of Dask; wrap the partition as a whole: dask.delayed({...}).")
@@ -129,6 +127,14 @@ class Partitions:
             "a partition must map fields to columns, or be a table with a schema, a function, or of Dask, not a "
             f"{type(entry).__name__}."
         )
+
+    def forms(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
+        if self.schema is None and not self.turns:
+            for number, source in enumerate(self.sources):
+                form = source.form if isinstance(source, Lazy) else source
+                if isinstance(form, Mapping):
+                    yield number, form
 
     @property
     def is_remote(self) -> bool:
@@ -221,7 +227,7 @@ def known_size(source: Any) -> int | None:
     if isinstance(source, Mapping):
         return max((records_of(column) for column in source.values()), default=0)
     if isinstance(source, str) and Path(source).suffix.lower() in PARQUET:
-        return parquet_size(Path(source))
+        return int(parquet_header(Path(source)).num_rows)
     return source.size if isinstance(source, Lazy) else None
 
 

@@ -22,7 +22,9 @@ from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
+from dpconvex.language.forms import length_of_labels, length_of_numbers
 from dpconvex.language.partitions import Partitions, partitions_of
+from dpconvex.language.places import within
 from dpconvex.language.validation import check_column, check_labels, held
 
 
@@ -165,10 +167,38 @@ class Record:
             self.fields if found is None else found
         )  # where they are not known, whoever reads a partition looks
         if names != set(self.fields):
-            missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
-            raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+            raise self._other_names(names)
         if parts is not None:
             self._check_schema(parts)
+
+    def check_form(self, data: Mapping[str, ArrayLike], empty: bool = False) -> None:
+        """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
+        if isinstance(data, Checked) and data.record is self:
+            return
+        self.check_names(data)
+        parts = partitions_of(data)
+        if parts is not None:
+            for number, form in parts.forms():
+                within(number, self._length, form)
+            size = None if empty else sum(parts.sizes)
+        else:
+            size = self._length(data)
+        if size == 0 and not empty:
+            raise DomainError("the data are empty: there is no record to learn from.")
+
+    def _length(self, data: Mapping[str, Any]) -> int:
+        """Return the number of records in columns that have the right form."""
+        if set(data.keys()) != set(self.fields):
+            raise self._other_names(set(data.keys()))
+        lengths = {name: length_of_numbers(name, d.shape, data[name]) for name, d in self.continuous.items()}
+        lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
+        if len(set(lengths.values())) != 1:
+            raise DomainError(f"the fields have different numbers of records: {lengths}.")
+        return next(iter(lengths.values()))
+
+    def _other_names(self, names: set[str]) -> DomainError:
+        missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
+        return DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
 
     def _check_schema(self, parts: Partitions) -> None:
         """Refuse a schema whose labels, which are texts, are none of the declared ones."""

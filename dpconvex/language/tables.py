@@ -76,7 +76,7 @@ def names_of(data: Any) -> list[str]:
         return list(native(data, "the table").columns)
     path = Path(data)
     if path.suffix.lower() in PARQUET:
-        return list(parquet(path).column_names)
+        return list(parquet_header(path).schema.to_arrow_schema().names)
     with path.open(encoding="utf-8-sig", newline="") as stream:
         return [name.strip() for name in next(csv.reader(stream), [])]
 
@@ -162,13 +162,13 @@ def parquet(path: Path) -> Any:
     return with_pyarrow(path, lambda module: module.read_table(path))
 
 
-def parquet_size(path: Path) -> int:
-    """Return the number of records that a Parquet file says it has."""
+def parquet_header(path: Path) -> Any:
+    """Return what a Parquet file says about itself."""
     if path.is_dir():
         raise DomainError(f"{path}: this is a folder, and a Parquet file was expected; give the files in it.")
     if not path.exists():
         raise DomainError(f"{path}: there is no such file.")
-    return int(with_pyarrow(path, lambda module: module.read_metadata(path)).num_rows)
+    return with_pyarrow(path, lambda module: module.read_metadata(path))
 
 
 def with_pyarrow(path: Path, read: Callable[[Any], Any]) -> Any:

@@ -19,7 +19,7 @@ from dpconvex.language.columns import BLOCK_BYTES, blocks, dense
 from dpconvex.language.dask_sources import is_frame
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy, check_privacy, computable
-from dpconvex.language.record import Record, table
+from dpconvex.language.record import Record, check_clip, table
 from dpconvex.language.template import Template
 from dpconvex.learners.components import Components, in_steps
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise, NoisyKMeans, Statistics, nearest
@@ -89,10 +89,13 @@ def cluster(
     grouping = Grouping.of(record.record if isinstance(record, Template) else record, features, group)
     noise = grouping.calibrated(method, privacy, components)
     source = NoiseSource(seed)
-    pay(budget, privacy, label)
+    protected = privacy.adjacency == "add-remove"
     part = replace(grouping, record=Record(**grouping.fields))
     columns = picked(list(part.record.fields), Partitions(data) if is_frame(data) else data)
-    batch = part.record.validate(columns, clip=clip, empty=privacy.adjacency == "add-remove")
+    check_clip(clip)
+    part.record.check_form(columns, empty=protected)
+    pay(budget, privacy, label)
+    batch = part.record.validate(columns, clip=clip, empty=protected)
     return part.released(method, noise, batch, privacy, source)
 
 

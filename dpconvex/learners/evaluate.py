@@ -129,7 +129,7 @@ def evaluate(
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
     protected = privacy.adjacency == "add-remove"
     public = public_size(template, data, privacy, 1 if protected else None)
-    template.record.check_names(data)
+    template.record.check_form(data, empty=protected)
     source = NoiseSource(seed)
     pay(budget, Privacy(privacy.epsilon, 0.0, privacy.adjacency), name)
     batch = template.record.validate(data, clip=clip, empty=protected)

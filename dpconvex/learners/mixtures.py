@@ -176,7 +176,7 @@ def solve_mixture(
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
-    plan.others.check_names(data)
+    plan.others.check_form(data, empty=privacy.adjacency == "add-remove")
     pay(budget, privacy, label, certificate.event)
     batch = plan.others.checked(data, clip).batch
     components = plan.components(batch, source)

@@ -136,8 +136,9 @@ def sweep(
                 public = public_size(learner, data, privacy, size)
                 verify(learner, privacy, public, mechanism, cover, whitening=whitening)
         bill, options = None, {**options, "budget": budget}
+    protected = (total or promises[0]).adjacency == "add-remove" if templates and promises else True
     for learner in templates:
-        learner.record.check_names(data)  # a `total` is paid before the first fit looks
+        learner.record.check_form(data, empty=protected)  # a `total` is paid before the first fit looks
     order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
     return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)
 

@@ -149,6 +149,7 @@ def tune(
         plan = composed(named, privacy, public, mechanism, whitening)
         return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget, workers)
     rng = source.rng
+    next(iter(named.values())).record.check_form(data, empty=privacy.adjacency == "add-remove")
     columns: Any = data if in_partitions(data) else {name: whole(name, column) for name, column in data.items()}
     count = public_size(next(iter(named.values())), columns, privacy, size)
     share = count // (len(named) + 1)
@@ -254,6 +255,7 @@ def on_all(
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
     for template, way in zip(named.values(), plan.fits, strict=True):
         check_solvable(template, way.mechanism)
+        template.record.check_form(data, empty=plan.privacy.adjacency == "add-remove")
     pay(budget, plan.privacy, "tune", plan.shares.event)
     checked_for = reading(named, data, clip)
 
@@ -280,7 +282,6 @@ def check_partitions(caller: str, named: Mapping[str, Template], data: Any, solv
         check_place(data, solver)
         if workers is not None:
             in_one_place(f"{caller} with workers", data, "leave workers out: partitions are summed where they lie")
-        next(iter(named.values())).record.check_names(data)
 
 
 def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:

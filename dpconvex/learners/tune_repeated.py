@@ -165,6 +165,7 @@ def tune_repeated(
         }
     for name, template in named.items():
         check_solvable(template, plans[name].mechanism)
+        template.record.check_form(data, empty=privacy.adjacency == "add-remove")
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(source.seeded)

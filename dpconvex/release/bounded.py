@@ -121,6 +121,8 @@ def solve_bounded(
         shape = np.shape(values[bound])
         if shape != bound.shape:
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
+        if np.asarray(values[bound]).dtype.kind not in "biufO":
+            raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {values[bound]!r}.")
     certificate = certified(program, privacy, solver)
     source = NoiseSource(seed)
     pay(budget, privacy, label)

@@ -85,7 +85,7 @@ def statistics(
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")
     certificate, _, stages = proved(template, privacy, public, chosen, cover, whitening)
     check_clip(clip)
-    template.record.check_names(data)
+    template.record.check_form(data, empty=privacy.adjacency == "add-remove")
     source = NoiseSource(seed)
     pay(budget, privacy, label, certificate.event)
     batch = template.record.validate(data, clip=clip, empty=privacy.adjacency == "add-remove")

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def solve(
     certificate, chosen, stages = proved(template, privacy, public, mechanism, cover, whitening)
     check_solvable(template, chosen)
     check_clip(clip)
-    template.record.check_names(data)
+    template.record.check_form(data, empty=privacy.adjacency == "add-remove")
     source = NoiseSource(seed)
     solver = resolved(backend, template)
     check_place(data, solver)
@@ -338,8 +337,6 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 template.regularizer,
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
-        if partitions_of(data) is None:
-            table(data)  # its columns are not read before they are paid for
         return size
     counted = max(lengths_of(data), default=0)
     if size is not None and size != counted:
@@ -351,16 +348,10 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
 
 
 def lengths_of(data: Any) -> list[int]:
-    """Return how many entries each column has, 0 for what is no column; a single number is refused."""
+    """Return how many entries each column has, 0 for what is no column."""
     if isinstance(data, Checked):
         return [data.batch.size]
     parts = partitions_of(data)
     if parts is not None:
         return [sum(parts.sizes)]
-    lengths = []
-    for name in table(data).keys():  # noqa: SIM118  (not every table is a Mapping)
-        column = data[name]
-        if isinstance(column, Number) or getattr(column, "ndim", None) == 0:
-            raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
-        lengths.append(records_of(column))
-    return lengths
+    return [records_of(data[name]) for name in table(data).keys()]  # noqa: SIM118  (not every table is a Mapping)
