@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -43,6 +44,18 @@ def test_a_loss_of_no_field_is_refused(adjacency: Any) -> None:
         dp.verify(blind, dp.Privacy(1.0, 1e-6, adjacency), 100)
     labelled = dp.Template(record, lambda x, y: cp.huber(w[0] - y), cp.sum_squares(w))
     assert dp.verify(labelled, dp.Privacy(1.0, 1e-6, adjacency), 100)
+
+
+def test_data_written_into_a_loss_are_refused_before_anything_is_expanded() -> None:
+    rng = np.random.default_rng(0)
+    X, y, w = rng.normal(size=(20_000, 5)), rng.choice([-1.0, 1.0], 20_000), cp.Variable(5, name="w")
+    start = time.process_time()
+    template = dp.Template(
+        dp.Record(x=dp.Ball(5)), lambda x: cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / 20_000, cp.sum_squares(w)
+    )
+    with pytest.raises(dp.NotPrivate, match="the same for all records"):
+        dp.verify(template, dp.Privacy(1.0), 20_000)
+    assert time.process_time() - start < 5.0
 
 
 def test_labels_that_a_schema_makes_texts_of_are_refused_before_anything_is_paid() -> None:

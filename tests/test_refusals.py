@@ -387,9 +387,9 @@ REFUSED: dict[str, Case] = {
     ),
     "a loss that is the same for all records": Case(
         verified(lambda w, x, y: cp.sum(w)),
-        "every record has the same gradient",
+        "the loss is the same for all records",
         "sum(w)",
-        "let the loss depend on a field of the record",
+        "write the loss of one record",
     ),
     "a number that is not finite": Case(
         verified(lambda w, x, y: cp.logistic(np.nan * (x @ w))),

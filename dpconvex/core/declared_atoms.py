@@ -8,7 +8,7 @@ declared ones, or it is refused; the certificate says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,12 +18,16 @@ import numpy as np
 from cvxpy.atoms.elementwise.elementwise import Elementwise
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.dual_numbers import Dual
 from dpconvex.core.interpolation import Broken, PiecewiseQuadratic, built
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]
+
+# Declared numbers are at most this large, so that their products are finite.
+LARGEST = 1e100
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,18 +72,24 @@ class Atom:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise TemplateError(f"Atom {self.name!r}: function must be callable.")
-        try:
-            lowest, highest = (float(end) for end in self.slope)
-            curvature, lower = float(self.curvature), float(self.lower)
-        except (TypeError, ValueError) as error:
+        given = self.slope
+        slope = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        numbers = (*slope, self.curvature, self.lower)
+        if len(slope) != 2 or not all(is_real(number) for number in numbers):
+            raise TemplateError(f"Atom {self.name!r}: slope must be two numbers, curvature and lower one each.")
+        lowest, highest, curvature, lower = (float(number) for number in numbers)
+        if not -LARGEST <= lowest <= highest <= LARGEST:
             raise TemplateError(
-                f"Atom {self.name!r}: slope must be two numbers, curvature and lower one each ({error})."
-            ) from error
-        if not np.isfinite((lowest, highest)).all() or lowest > highest:
-            raise TemplateError(f"Atom {self.name!r}: slope must be two finite numbers, the lower first.")
-        if not (np.isfinite(curvature) and curvature >= 0) or np.isnan(lower):
+                f"Atom {self.name!r}: slope must be two finite numbers, the lower first, not {self.slope!r}."
+            )
+        if not 0 <= curvature <= LARGEST:
             raise TemplateError(
-                f"Atom {self.name!r}: curvature must be finite and not negative, and lower must be a number."
+                f"Atom {self.name!r}: curvature must be finite and not negative, not {self.curvature!r}."
+            )
+        if not (lower == -np.inf or -LARGEST <= lower <= LARGEST):
+            raise TemplateError(
+                f"Atom {self.name!r}: lower must be a finite number, or minus infinity if the function has no lower bound, "
+                f"not {self.lower!r}."
             )
         for name, value in (("slope", (lowest, highest)), ("curvature", curvature), ("lower", lower)):
             object.__setattr__(self, name, value)  # whatever was given may change later
@@ -107,21 +117,18 @@ class Atom:
                 return found
         try:
             return self._compiled(points)
-        except (TypeError, ValueError, ImportError) as error:  # JAX's own errors are type errors
+        except Exception as error:  # whatever the user's function, or JAX on tracing it, raises
+            said = next(iter(str(error).splitlines()), "")
             raise TemplateError(
                 f"Atom {self.name!r}: function must be a NumPy or JAX function of one scalar that returns one scalar, written "
-                f"with numpy, or with jax.numpy where JAX is installed ({str(error).splitlines()[0]})."
+                f"with numpy, or with jax.numpy where JAX is installed ({type(error).__name__}: {said})."
             ) from error
 
     @cached_property
     def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
         """The user's function with its derivative, compiled for few numbers of points."""
-        try:
-            import jax
-        except ImportError as error:
-            raise TemplateError(
-                f"Atom {self.name!r}: function needs JAX: install the extra 'fast' (pip install dpconvex[fast])."
-            ) from error
+        import jax
+
         pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
 
         def evaluate(points: Array) -> tuple[Array, Array]:
@@ -180,9 +187,11 @@ def carried(function: Callable[[Any], Any], points: Array) -> tuple[Array, Array
     with np.errstate(all="ignore"):
         try:
             all_of, some = (function(Dual(m, np.ones_like(m))) for m in (points, points[few]))
-        except (TypeError, ValueError, ImportError, AttributeError):
+        except Exception:  # JAX may know what to do; if not, its error is the one to show
             return None
     if not isinstance(all_of, Dual) or not isinstance(some, Dual) or all_of.shape != points.shape:
+        return None
+    if not np.isrealobj(all_of.value) or not np.isrealobj(all_of.whole):
         return None
     if not np.array_equal(all_of.value[few], some.value, equal_nan=True):
         return None

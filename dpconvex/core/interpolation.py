@@ -30,6 +30,12 @@ FINITE, FARTHEST = 1e9, 300
 END = 1e30
 MOST_NODES = 1 << 17
 ROUNDS = 60
+# Values are right to this fraction of the numbers in computing them.
+ROUNDED = 64 * float(np.finfo(float).eps)
+NOT_FINITE = (
+    "is not finite, with a finite derivative, on the whole real line",
+    "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)",
+)
 
 
 class Broken(Exception):
@@ -84,23 +90,23 @@ def built(
     """Return the stand-in for a function, with the declared constants, and how far these are reached."""
     steepest = max(abs(slope[0]), abs(slope[1]))
     unit = steepest / curvature if steepest and curvature else 1.0
-    nodes, values, slopes = sampled(sample, unit)
-    nodes, slopes = refined(sample, nodes, slopes, steepest)
+    nodes, values, slopes = refined(sample, *sampled(sample, unit), steepest)
     seen = float(slopes.min()), float(slopes.max())
     room = ROUNDING * steepest
-    if seen[0] < slope[0] - room or seen[1] > slope[1] + room:
+    if not (slope[0] - room <= seen[0] and seen[1] <= slope[1] + room):
         raise Broken(
             f"has slopes in [{seen[0]:.6g}, {seen[1]:.6g}], outside the declared {list(slope)}",
             "declare slopes that hold on the whole real line: at least those",
         )
     rising = np.maximum.accumulate(slopes)
-    if (rising - slopes).max() > MISSED * steepest:
+    if not (rising - slopes).max() <= MISSED * steepest:
         raise Broken(
             "is not convex: its derivative decreases somewhere", "declare a convex function; no other is minimised here"
         )
+    check_values(nodes, values, slopes, steepest, unit)
     if np.isfinite(lower) and not slope[0] <= 0 <= slope[1]:
         raise Broken("is not bounded below, as declared: its slopes have one sign", "declare no lower bound")
-    if float(values.min()) < lower - ROUNDING * (abs(lower) + steepest * unit):
+    if lower > -np.inf and not float(values.min()) >= lower - ROUNDING * (abs(lower) + steepest * unit):
         raise Broken(
             f"takes the value {values.min():.6g}, below the declared lower bound {lower:.6g}",
             "declare a lower bound that holds on the whole real line, or none",
@@ -109,7 +115,7 @@ def built(
     nodes, rising = thinned(*cropped(nodes[inside], np.clip(rising[inside], *slope), steepest), steepest)
     bound = bent(nodes, rising, curvature)
     bends = np.diff(rising) / np.diff(nodes)
-    if (rising - bound).max() > MISSED * steepest:
+    if not (rising - bound).max() <= MISSED * steepest:
         raise Broken(
             f"has curvature {bends.max(initial=0.0):.6g}, above the declared {curvature:.6g}, or a kink",
             "declare a curvature that holds on the whole real line, or smooth the kink",
@@ -121,25 +127,40 @@ def built(
     return integrated(sample, nodes, bound, curvature, lower, steepest), ratios
 
 
+def check_values(nodes: Array, values: Array, slopes: Array, steepest: float, unit: float) -> None:
+    """Refuse a function that rises between neighbouring nodes by other than its slopes: it jumps."""
+    with np.errstate(over="ignore", invalid="ignore"):  # far out; what is no number is refused
+        width, rise = np.diff(nodes), np.diff(values)
+        least, most = np.minimum(slopes[:-1], slopes[1:]) * width, np.maximum(slopes[:-1], slopes[1:]) * width
+        size = np.abs(values) + steepest * (np.abs(nodes) + 1.0)
+        room = ROUNDING * steepest * (width + unit) + ROUNDED * (size[1:] + size[:-1])
+        outside = ~((least - room <= rise) & (rise <= most + room)) & (np.abs(nodes[1:]) <= END)
+    if outside.any():
+        k = int(np.argmax(outside))
+        raise Broken(
+            f"jumps: between {nodes[k]:.6g} and {nodes[k + 1]:.6g} it rises by {rise[k]:.6g}, and by its slopes by "
+            f"{least[k]:.6g} to {most[k]:.6g}",
+            "declare a continuous function, whose derivative is that of its values (no rounding, no detours by numpy.where)",
+        )
+
+
 def sampled(sample: Sampler, unit: float) -> tuple[Array, Array, Array]:
-    """Return nodes on all scales, dense where the function can bend, with values and slopes."""
-    outer = np.logspace(-6, FARTHEST, 16 * (FARTHEST + 6))
+    """Return nodes on all scales and at random, dense where the function can bend, with values and slopes."""
+    rng = np.random.default_rng(0)
+    outer = np.concatenate([np.logspace(-6, FARTHEST, 16 * (FARTHEST + 6)), 10.0 ** rng.uniform(-6, 9, 4096)])
     inner = np.concatenate([unit * np.linspace(-64, 64, 4097), np.linspace(-1e3, 1e3, 8001)])
-    nodes = np.unique(np.concatenate([-outer, inner, outer]))
+    nodes = np.unique(np.concatenate([-outer, inner, outer, unit * rng.uniform(-64, 64, 4096)]))
     values, slopes = sample(nodes)
     finite = np.isfinite(values) & np.isfinite(slopes)
     if not finite[np.abs(nodes) <= FINITE].all():
-        raise Broken(
-            "is not finite, with a finite derivative, on the whole real line",
-            "write it so that it neither overflows nor leaves its domain (numpy.logaddexp, numpy.where)",
-        )
+        raise Broken(*NOT_FINITE)
     # Programs overflow far out, where what runs is affine; what comes after an overflow is left out.
     last = int(np.argmin(np.append(finite[nodes > 0], False))) + int((nodes <= 0).sum())
     first = int((nodes < 0).sum()) - int(np.argmin(np.append(finite[nodes < 0][::-1], False)))
     return nodes[first:last], values[first:last], slopes[first:last]
 
 
-def refined(sample: Sampler, nodes: Array, slopes: Array, steepest: float) -> tuple[Array, Array]:
+def refined(sample: Sampler, nodes: Array, values: Array, slopes: Array, steepest: float) -> tuple[Array, Array, Array]:
     """Halve every interval on which the slope is not linear, again and again."""
     active = np.arange(len(nodes) - 1)
     for _ in range(ROUNDS):
@@ -149,20 +170,19 @@ def refined(sample: Sampler, nodes: Array, slopes: Array, steepest: float) -> tu
         active, middle = active[open_], middle[open_]
         if not len(active):
             break
-        values, found = sample(middle)
-        if not (np.isfinite(values) & np.isfinite(found))[np.abs(middle) <= FINITE].all():
-            raise Broken(
-                "is not finite, with a finite derivative, on the whole real line", "mend it between its corners"
-            )
-        found = np.where(np.isfinite(found), found, (slopes[active] + slopes[active + 1]) / 2)
-        curved = np.abs(found - (slopes[active] + slopes[active + 1]) / 2) > ACCURACY * steepest
-        active, middle, found = active[curved], middle[curved], found[curved]
+        value, found = sample(middle)
+        finite = np.isfinite(value) & np.isfinite(found)
+        if not finite[np.abs(middle) <= FINITE].all():
+            raise Broken(*NOT_FINITE)
+        curved = finite & (np.abs(found - (slopes[active] + slopes[active + 1]) / 2) > ACCURACY * steepest)
+        active, middle, value, found = active[curved], middle[curved], value[curved], found[curved]
         if not len(active) or len(nodes) + len(active) > MOST_NODES:
             break
-        nodes, slopes = np.insert(nodes, active + 1, middle), np.insert(slopes, active + 1, found)
+        nodes = np.insert(nodes, active + 1, middle)
+        values, slopes = np.insert(values, active + 1, value), np.insert(slopes, active + 1, found)
         here = active + np.arange(len(active))
         active = np.sort(np.concatenate([here, here + 1]))
-    return nodes, slopes
+    return nodes, values, slopes
 
 
 def cropped(nodes: Array, slopes: Array, steepest: float) -> tuple[Array, Array]:

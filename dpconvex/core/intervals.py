@@ -16,6 +16,8 @@ APART = 1e-9
 class Interval:
     """A closed interval; sums, products and powers are rounded outward, unless they are exact.
 
+    An end that is not a number, after an overflow, is infinite: nothing is known.
+
     Examples
     --------
     >>> Interval(1e16, 1e16) + Interval(1.0, 1.0)
@@ -26,6 +28,11 @@ class Interval:
 
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.low) or math.isnan(self.high):
+            object.__setattr__(self, "low", -math.inf)
+            object.__setattr__(self, "high", math.inf)
 
     @property
     def size(self) -> float:
@@ -61,9 +68,7 @@ class Interval:
         if low <= high:
             return Interval(low, high)
         ends = (self.low, self.high, other.low, other.high)
-        if any(map(math.isnan, ends)):  # an overflow: nothing is known
-            return Interval(-math.inf, math.inf)
-        if low - high > APART * max(magnitude, *(abs(end) for end in ends if math.isfinite(end))):
+        if not low - high <= APART * max([magnitude, *(abs(end) for end in ends if math.isfinite(end))]):
             raise AssertionError(f"bounds of one number contradict each other: {self} and {other}.")
         return Interval(high, low)
 

@@ -150,22 +150,10 @@ def proved(
     whitening: Whitened,
 ) -> Proved:
     """Do the work of `verify`; also returns what was chosen, so that a fit need not choose again."""
-    found = choose_and_prove(template, privacy, size, mechanism, cover, whitening)
-    check_records_matter(template)
-    return found
-
-
-def choose_and_prove(
-    template: Template,
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism | None,
-    cover: Cover | None,
-    whitening: Whitened,
-) -> Proved:
     check_privacy("verify", privacy)
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
+    check_records_matter(template)
     chosen, first = meant(whitening, template, mechanism, privacy, int(size))
     if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
         what = f"the class {chosen.__name__} itself" if isinstance(chosen, type) else f"a {type(chosen).__name__}"
