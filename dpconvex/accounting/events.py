@@ -23,7 +23,7 @@ from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.gaussian_profiles import concentrated_delta, gaussian_delta
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
@@ -166,28 +166,16 @@ class Concentrated(Event):
         check(self, rho=self.rho)
 
     def profile(self) -> Profile:
-        """What the best order proves, at points."""
+        """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by the best Rényi divergence, at points."""
         rho = max(self.rho, SMALLEST_SHIFT**2)
-        return table(lambda epsilon: concentrated_delta(rho, epsilon), scale=rho + math.sqrt(rho))
+        pinsker = min(math.sqrt(rho / 2), 1.0)
+        return table(lambda epsilon: min(concentrated_delta(rho, epsilon), pinsker), scale=rho + math.sqrt(rho))
 
     def renyi(self, order: float) -> tuple[float, float]:
         return order * self.rho, 0.0
 
     def __str__(self) -> str:
         return f"concentrated, rho = {self.rho:.4g}"
-
-
-def concentrated_delta(rho: float, epsilon: float) -> float:
-    """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by some Rényi divergences (docs/release.md, section 3)."""
-    best = min(math.sqrt(rho / 2), 1.0) if epsilon >= 0 else 1.0
-    if rho <= 0 or epsilon <= rho:
-        return best
-    middle = (epsilon + rho) / (2 * rho)  # the best order is near it
-    for factor in (0.9, 0.95, 1.0, 1.05, 1.1, 1.2, 1.5):
-        order = 1 + (middle - 1) * factor + 1e-9
-        exponent = (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - math.log(order - 1)
-        best = min(best, math.exp(min(exponent, 0.0)) * (1 + 1e-9))
-    return best
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import Cover, confirm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -177,6 +177,7 @@ def solve_mixture(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
     plan.others.check_form(data, empty=privacy.adjacency == "add-remove")
+    confirm(certificate)
     pay(budget, privacy, label, certificate.event)
     batch = plan.others.checked(data, clip).batch
     components = plan.components(batch, source)

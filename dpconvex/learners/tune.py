@@ -31,6 +31,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.residual_noise import confirm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import Shared, plan_of, shared
@@ -156,7 +157,7 @@ def tune(
     if share < 1:
         raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
     for template in named.values():
-        verify(template, privacy, share, mechanism, whitening=whitening)
+        confirm(verify(template, privacy, share, mechanism, whitening=whitening))
         check_solvable(template, mechanism)
     record = next(iter(named.values())).record
     pay(budget, privacy, "tune")
@@ -256,6 +257,7 @@ def on_all(
     for template, way in zip(named.values(), plan.fits, strict=True):
         check_solvable(template, way.mechanism)
         template.record.check_form(data, empty=plan.privacy.adjacency == "add-remove")
+        confirm(way.certificate)
     pay(budget, plan.privacy, "tune", plan.shares.event)
     checked_for = reading(named, data, clip)
 

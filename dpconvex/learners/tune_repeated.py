@@ -28,10 +28,11 @@ from dpconvex.learners.sweep import bar
 from dpconvex.learners.tune import Tuning, check, check_partitions, count_mistakes, named_templates, reading
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, perturb
+from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.mechanisms.residual_noise import confirm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
@@ -166,6 +167,8 @@ def tune_repeated(
     for name, template in named.items():
         check_solvable(template, plans[name].mechanism)
         template.record.check_form(data, empty=privacy.adjacency == "add-remove")
+        confirm(plans[name].run)
+        measurement(plans[name].score)
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(source.seeded)

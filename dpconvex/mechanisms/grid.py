@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
 
-from dpconvex.core.bisection import bisect
 from dpconvex.errors import DPConvexError
+from dpconvex.noise.gaussian_profiles import concentrated_delta
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -90,31 +88,6 @@ class IntegerNoise:
         return math.sqrt(self.dimension) * self.step * each
 
 
-def smallest_delta(rho: float, epsilon: float) -> float:
-    """Return a delta for which rho-zero-concentrated privacy implies (epsilon, delta).
-
-    For every alpha > 1, ``delta = exp((alpha - 1)(alpha rho - epsilon)) (1 - 1/alpha)^alpha / (alpha - 1)`` will do (C. Canonne,
-    G. Kamath, T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; proof in docs/release.md).  The
-    best alpha is searched for, and any other would be valid too.
-    """
-
-    def log_delta(log_order: float) -> float:
-        order = 1 + math.exp(log_order)
-        return (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order) - log_order
-
-    middle = math.log(max(epsilon, 1e-300) / rho) if rho > 0 else 0.0
-    best = minimize_scalar(log_delta, bounds=(min(middle, 0.0) - 20, max(middle, 0.0) + 5), method="bounded")
-    return float(min(math.exp(min(best.fun, 0.0)) * (1 + 1e-9), 1.0))
-
-
-@lru_cache(maxsize=256)
-def largest_rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
-    low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
-    low -= math.log(max(-math.log(delta), 1.0))
-    return math.exp(bisect(lambda rho: smallest_delta(math.exp(rho), epsilon) <= delta, low, high, 100)[0])
-
-
 def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
     """Return integer noise that makes a sum of integers epsilon-private, which one record moves by at most the sensitivity."""
     scale = math.nextafter(sensitivity / epsilon, math.inf)
@@ -124,7 +97,7 @@ def laplace_count(epsilon: float, sensitivity: int = 1) -> IntegerNoise:
 def gaussian_count(rho: float, epsilon: float) -> IntegerNoise:
     """Return integer noise that makes such a count rho-zero-concentrated, with the delta that this implies for an epsilon."""
     sigma = math.nextafter(1 / math.sqrt(2 * rho), math.inf)
-    return IntegerNoise(GAUSSIAN, epsilon, smallest_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
+    return IntegerNoise(GAUSSIAN, epsilon, concentrated_delta(rho * (1 + 1e-9), epsilon), 0.5, 1.0, 1, 1.0, sigma, 0.0)
 
 
 def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
@@ -169,7 +142,7 @@ def measurement(noise: IntegerNoise) -> Any:
     domain = vector_domain(atom_domain(T="i64"))
     if noise.is_gaussian:
         found = make_gaussian(domain, l2_distance(T="f64"), scale=noise.scale)
-        within = smallest_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
+        within = concentrated_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
     else:
         found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
         within = found.map(int(noise.sensitivity)) <= noise.epsilon

@@ -21,7 +21,7 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, largest_rho
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement
 from dpconvex.mechanisms.regularizer_curvature import bend_of
 from dpconvex.mechanisms.rounding import (
     COUNTED,
@@ -32,6 +32,7 @@ from dpconvex.mechanisms.rounding import (
     largest_floor,
     margin,
 )
+from dpconvex.noise.gaussian_profiles import largest_rho
 from dpconvex.noise.spherical import SPHERICAL
 
 # Where rounding allows it, the residual noise is this small next to what the mechanism's noise does to the answer.
@@ -44,6 +45,10 @@ ABOVE_RARE_FLOOR = 2.0
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
 SLACK = 1 + 1e-12
+# Gaussian noise on the grid is larger by this than it need be, and OpenDP confirms it with half of that to spare, before anything
+# is paid: then it confirms the noise for any other distance, whose scale over sensitivity is the same but for rounding.
+CONFIRMED = 1 + 1e-10
+SPARE = 1 + 5e-11
 
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
@@ -310,9 +315,19 @@ def calibrate_residual_noise(
     if spent.delta <= 2 * tail:  # too little for Gaussian noise
         return laplace
     euclidean = (2 * distance / step + root) * SLACK
-    sigma = euclidean / math.sqrt(2 * largest_rho(spent.epsilon, spent.delta - tail)) * SLACK
+    sigma = euclidean / math.sqrt(2 * largest_rho(spent.epsilon, spent.delta - tail)) * CONFIRMED
     gaussian = replace(laplace, noise=GAUSSIAN, sensitivity=euclidean, scale=sigma)
     return min(laplace, gaussian, key=lambda noise: noise.size)
+
+
+def confirm(certificate: Certificate) -> None:
+    """Ask OpenDP what the residual noise costs, and that of a count, before anything is paid."""
+    cover = certificate.cover
+    if cover is None:
+        return
+    measurement(replace(cover, sensitivity=cover.sensitivity * SPARE) if cover.is_gaussian else cover)
+    if cover.counting:
+        measurement(laplace_count(cover.counting))
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
 
+from dpconvex.core.bisection import bisect
+
 Array = NDArray[np.float64]
 
 # Cells of the quadratures; both are upper bounds for any number, and closer with more.
@@ -219,6 +221,33 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     found = smallest_scale(lambda sigma: delta_of_shift(epsilon, sensitivity / sigma), delta, sensitivity)
     assert found is not None  # the profile falls to 0
     return found
+
+
+def concentrated_delta(rho: float, epsilon: float) -> float:
+    """Return the smallest delta for which rho-zero-concentrated privacy is known to imply (epsilon, delta).
+
+    For every order a > 1, ``delta = exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)`` will do (C. Canonne, G. Kamath,
+    T. Steinke, "The discrete Gaussian for differential privacy", 2020, section 2; docs/release.md).  Its logarithm's derivative,
+    ``(2 a - 1) rho - epsilon + log(1 - 1/a)``, rises, so the best order is its root.
+    """
+    if rho <= 0:
+        return 0.0 if epsilon > 0 else 1.0
+
+    def falls(t: float) -> bool:
+        return (2 * math.exp(t) + 1) * rho - epsilon - float(np.logaddexp(0.0, -t)) < 0
+
+    t = bisect(falls, min(epsilon - 3 * rho, 0.0), math.log(max((epsilon + 1) / rho, 1.0)), 60)[0]
+    above = math.exp(t)
+    exponent = above * ((1 + above) * rho - epsilon) - (1 + above) * float(np.logaddexp(0.0, -t)) - t
+    return min(math.exp(min(exponent, 0.0)) * (1 + 1e-9), 1.0)
+
+
+@lru_cache(maxsize=256)
+def largest_rho(epsilon: float, delta: float) -> float:
+    """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
+    low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
+    low -= math.log(max(-math.log(delta), 1.0))
+    return math.exp(bisect(lambda rho: concentrated_delta(math.exp(rho), epsilon) <= delta, low, high, 60)[0])
 
 
 def mean_norm(dimension: int, sigma: float) -> float:

@@ -11,7 +11,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import Cover, confirm
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -87,6 +87,7 @@ def statistics(
     check_clip(clip)
     template.record.check_form(data, empty=privacy.adjacency == "add-remove")
     source = NoiseSource(seed)
+    confirm(certificate)
     pay(budget, privacy, label, certificate.event)
     batch = template.record.validate(data, clip=clip, empty=privacy.adjacency == "add-remove")
     if privacy.adjacency == "replace-one" and batch.size != certificate.size:

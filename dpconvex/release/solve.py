@@ -33,7 +33,7 @@ from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.private_whitening import Stages, whitened_matrix
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.residual_noise import Cover, confirm
 from dpconvex.mechanisms.rounding import minimiser_norm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -121,6 +121,7 @@ def solve(
     source = NoiseSource(seed)
     solver = resolved(backend, template)
     check_place(data, solver)
+    confirm(certificate)
     pay(budget, privacy, label, certificate.event)
     if stages is not None:
         return run_whitened(template, data, certificate, stages, chosen, solver, source, clip=clip)

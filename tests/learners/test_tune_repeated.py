@@ -14,7 +14,8 @@ import dpconvex as dp
 from dpconvex.learners import tune_repeated as repeated
 from dpconvex.learners.errors_of_releases import Errors
 from dpconvex.learners.tune_repeated import planned, tune_repeated
-from dpconvex.mechanisms.grid import gaussian_count, laplace_count, smallest_delta
+from dpconvex.mechanisms.grid import gaussian_count, laplace_count
+from dpconvex.noise.gaussian_profiles import concentrated_delta
 
 
 def data(size: int = 1000) -> dict[str, np.ndarray]:
@@ -107,7 +108,7 @@ def test_scores_are_as_private_as_they_should_be() -> None:
     assert laplace.scale >= 1 / 0.05
     gaussian = gaussian_count(1e-3, 1.0)
     assert 1 / (2 * gaussian.scale**2) <= 1e-3
-    assert smallest_delta(1e-3, 1.0) <= gaussian.delta
+    assert concentrated_delta(1e-3, 1.0) <= gaussian.delta
 
 
 def test_the_better_candidate_wins_and_the_release_says_what_the_whole_cost() -> None:

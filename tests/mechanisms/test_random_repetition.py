@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.grid import smallest_delta
 from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
+from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 
@@ -228,7 +228,7 @@ def test_what_is_concentrated_and_what_is_not() -> None:
         assert (
             rho >= ((found.sensitivity / found.noise_scale) ** 2 if noise == "gaussian" else found.noise_epsilon**2) / 2
         )
-        assert smallest_delta(rho, found.noise_epsilon) >= found.delta
+        assert concentrated_delta(rho, found.noise_epsilon) >= found.delta
         with pytest.raises(dp.NotPrivate, match="objective perturbation"):
             concentration(replace(found, event=None))  # nothing but its promise is known
 

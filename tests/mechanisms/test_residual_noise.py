@@ -20,11 +20,13 @@ from scipy.signal import lfilter
 
 import dpconvex as dp
 from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb, smallest_delta
+from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, Cover, calibrate_residual_noise, noise_cap
+from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, SPARE, Cover, calibrate_residual_noise, noise_cap, tail_cost
 from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop
+from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend
@@ -225,7 +227,7 @@ def test_the_conversion_agrees_with_that_of_opendp(rho: float, epsilon: float) -
 
     noise = made("discrete Gaussian", scale=100.0 / math.sqrt(2 * rho), epsilon=epsilon, delta=1.0, sensitivity=100.0)
     curve = make_zCDP_to_approxDP(measurement(noise)).map(100.0)
-    ours = smallest_delta(rho, epsilon)
+    ours = concentrated_delta(rho, epsilon)
     assert curve.epsilon(ours) == pytest.approx(epsilon, rel=2e-3)
     assert float(stats.norm.cdf(0)) > ours > 0
 
@@ -678,3 +680,29 @@ def test_an_answer_that_is_no_vector_of_numbers_is_not_perturbed(theta: Array) -
 def test_a_distance_without_a_grid_is_refused(distance: float) -> None:
     with pytest.raises(dp.DPConvexError, match="no grid"):
         calibrate_residual_noise(dp.Privacy(0.01), distance, 3)
+
+
+def test_opendp_confirms_every_noise_with_room_for_other_distances() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        spent = dp.Privacy(10 ** rng.uniform(-5, -1), 10 ** rng.uniform(-25, -4), "add-remove")
+        noise = calibrate_residual_noise(
+            spent, 10 ** rng.uniform(-14, -3), int(rng.integers(1, 500)), 0.0, tail_cost(spent)
+        )
+        measurement(replace(noise, sensitivity=noise.sensitivity * SPARE) if noise.is_gaussian else noise)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(
+    adjacency: dp.Adjacency, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(noise: IntegerNoise) -> None:
+        raise dp.DPConvexError("not confirmed")
+
+    monkeypatch.setattr(residual, "measurement", refuse)
+    budget, privacy = dp.Budget(dp.Privacy(1.0, 1e-6, adjacency)), dp.Privacy(1.0, 1e-6, adjacency)
+    data = {"x": np.zeros((20, 2)), "y": np.ones(20, dtype=int)}
+    size = None if adjacency == "replace-one" else 20
+    with pytest.raises(dp.DPConvexError, match="not confirmed"):
+        dp.solve(dp.load("logistic_regression", features=2), data, privacy, size=size, budget=budget)
+    assert budget.spent.epsilon == 0
