@@ -18,7 +18,7 @@ from dpconvex.apps.settings import assignments, declare, ledger, named, privacy,
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.language.schema import Schema
-from dpconvex.language.tables import columns_of
+from dpconvex.language.tables import table_of
 from dpconvex.language.template import Template
 from dpconvex.release.outputs import writable, write_whole
 
@@ -73,7 +73,7 @@ def predict(chosen: argparse.Namespace) -> None:
     X, _ = schema.encode(chosen.data, labelled=False, clip=chosen.clip)
     columns: dict[str, Sequence[Any]] = {}
     if chosen.id is not None:
-        columns[chosen.id] = columns_of(chosen.data, [chosen.id], None, ()).columns[chosen.id].tolist()
+        columns[chosen.id] = passed_through(chosen.data, chosen.id)
     if chosen.id == schema.label:
         raise TemplateError(f"--id names a column to pass through, and {schema.label!r} is the one that is predicted.")
     found = release.predict(X)
@@ -96,6 +96,12 @@ def predict(chosen: argparse.Namespace) -> None:
         further = {name: list(column) for name, column in columns.items() if name != schema.label}
         told = {"label": schema.label, "predictions": columns[schema.label]}
         print(json.dumps(told | ({"columns": further} if further else {}), default=str))
+
+
+def passed_through(data: str, name: str) -> list[Any]:
+    table = table_of(data)
+    table.check_names([name], None)
+    return list(table.column(name).tolist())
 
 
 def per_label(title: str, values: Any, schema: Schema, codes: list[Any]) -> dict[str, Sequence[float]]:

@@ -18,7 +18,7 @@ from dpconvex.apps import applying, budgets, demo, fitting, proving
 from dpconvex.apps.arguments import Commands
 from dpconvex.errors import BudgetExceeded, DPConvexError, NotConverged, NotPrivate
 
-REFUSED, MISTAKEN = 1, 2
+REFUSED, MISTAKEN, INTERRUPTED = 1, 2, 130
 
 ABOUT = """
 An epsilon says how much one person's record can change what is released: whatever a reader thought the odds of anything about
@@ -40,6 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads the output has seen enough
         sys.stdout = None
         return REFUSED
+    except KeyboardInterrupt:
+        print(
+            f"dpconvex {chosen.name}: interrupted; nothing was written, and what was paid stays paid.", file=sys.stderr
+        )
+        return INTERRUPTED
     except (DPConvexError, OSError) as error:
         if chosen.json:
             print(json.dumps(complaint(error)))

@@ -55,7 +55,7 @@ def literal(text: str) -> Any:
     for read in (int, float, lambda value: tomllib.loads(f"value = {value}")["value"]):
         try:
             return read(text)
-        except ValueError:  # a TOML error is one, too
+        except (ValueError, RecursionError):  # a TOML error is one, too
             continue
     return text
 

@@ -21,6 +21,8 @@ Indices = NDArray[np.int64]
 Triplets = tuple[Indices, Indices, Array]
 
 REAL_KINDS = "biuf"
+# Arrays have at most so many axes.
+DEPTH = 64
 
 
 def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
@@ -51,15 +53,17 @@ def real_objects(name: str, array: NDArray[Any]) -> Array:
     return np.array(array, dtype=float)
 
 
-def has_masked(column: Any) -> bool:
-    """Whether entries are masked, in an array or in a list of arrays."""
+def has_masked(column: Any, depth: int = 0) -> bool:
+    """Whether entries are masked, in an array or in a list of arrays; a list that contains itself is no column anyway."""
+    if depth > DEPTH:
+        return False
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
     if isinstance(column, np.ndarray):
-        return column.dtype.kind == "O" and any(map(has_masked, column.ravel().tolist()))
+        return column.dtype.kind == "O" and any(has_masked(entry, depth + 1) for entry in column.ravel().tolist())
     if isinstance(column, list | tuple):
         # A list of lists of numbers is looked at to its bottom; `type` is quicker than a call for each number.
-        return any(has_masked(entry) for entry in column if type(entry) not in (float, int, str))
+        return any(has_masked(entry, depth + 1) for entry in column if type(entry) not in (float, int, str))
     return False
 
 

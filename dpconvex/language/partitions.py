@@ -31,7 +31,7 @@ from dpconvex.language.dask_sources import (
 )
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, here, width
-from dpconvex.language.tables import PARQUET, parquet_header
+from dpconvex.language.tables import PARQUET, parquet_header, path_of
 from dpconvex.language.workers import Workers, workers
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Partitions:
                     f"{source}: a folder holds tables, which need a schema: Partitions(folder, schema). Paths of .npy files go "
                     'into a list: Partitions([{"x": "x0.npy", "y": "y0.npy"}, ...]).'
                 )
-            return files_of(Path(source))
+            return files_of(path_of(source))
         if isinstance(source, list | tuple):
             return source
         raise DomainError(

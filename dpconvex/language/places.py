@@ -16,7 +16,7 @@ from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself, records_of
 from dpconvex.language.dask_sources import resolved
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.tables import columns_of, names_of
+from dpconvex.language.tables import table_of
 
 if TYPE_CHECKING:
     from dpconvex.language.record import Record
@@ -52,7 +52,8 @@ def count(source: Any) -> int:
     if isinstance(found, Mapping):
         return max((records_of(column) for column in found.values()), default=0)
     if isinstance(found, str | PathLike):
-        return columns_of(found, names_of(found)[:1], None, ()).size
+        table = table_of(found)
+        return len(table.column(table.names[0]))
     return records_of(found)
 
 

@@ -26,7 +26,7 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.record import Record
 from dpconvex.language.schema_columns import Column, Numeric, column_of
 from dpconvex.language.schema_entries import Where, codes, interval, levels_of, missing_entries
-from dpconvex.language.tables import check_names, columns_of, names_of
+from dpconvex.language.tables import path_of, table_of
 
 Array = NDArray[np.float64]
 
@@ -202,17 +202,18 @@ class Schema:
         DomainError
             If an entry does not fit its declaration, naming its row and column, or columns are missing or unknown.
         """
-        table = columns_of(data, *self._names(labelled), self.absent)
-        if not table.size and not empty:
+        names, known = self._names(labelled)
+        table = table_of(data)
+        table.check_names(names, known)
+        columns = table.columns(names, self.absent)
+        if not len(columns[names[0]]) and not empty:
             raise DomainError(
-                f"{table.name}: there is no record{' below the header' if table.lines is not None else ''}."
+                f"{table.title}: there is no record{' below the header' if table.lines is not None else ''}."
             )
         clipped = self.clip if clip is None else clip
-        parts = [
-            column.encode(table.where(name), table.columns[name], clipped) for name, column in self.features.items()
-        ]
+        parts = [column.encode(table.where(name), columns[name], clipped) for name, column in self.features.items()]
         X = sp.hstack([sp.csr_array(part) for part in parts]).tocsr() if sparse else np.hstack(parts)
-        target = self._target(table.where(self.label), table.columns[self.label], clipped) if labelled else np.zeros(0)
+        target = self._target(table.where(self.label), columns[self.label], clipped) if labelled else np.zeros(0)
         return self._extended(self._scaled(X)), target
 
     def check_names(self, data: Any) -> None:
@@ -228,7 +229,7 @@ class Schema:
         DomainError
             If a column is missing, is there twice, or is not known.
         """
-        check_names("the table", names_of(data), *self._names(True))
+        table_of(data, header=True).check_names(*self._names(True))
 
     def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:
         """Return the names of the columns that are read, and of those that may be there, if others may not."""
@@ -356,7 +357,9 @@ def named_list(name: str, value: Any) -> Sequence[str]:
 
 def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
+    except RecursionError:
+        raise TemplateError(f"{path}: not valid TOML (it is nested too deeply).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TemplateError(f"{path}: not valid TOML ({error}).") from error
     unknown = [key for key in settings if key not in allowed]

@@ -355,9 +355,15 @@ KINDS: dict[str, Callable[..., Column]] = {
     "bounds": lambda pair, **rest: Numeric(*interval("a number", pair), **rest),
     "ordered": Ordered,
     "levels": Categorical,
-    "boolean": lambda pair, **rest: Boolean(*pair, **rest),
-    "dates": lambda pair, **rest: Date(*pair, **rest),
+    "boolean": lambda pair, **rest: Boolean(*pair_of(pair), **rest),
+    "dates": lambda pair, **rest: Date(*pair_of(pair), **rest),
 }
+
+
+def pair_of(pair: Any) -> Sequence[Any]:
+    if not isinstance(pair, list | tuple):
+        raise TypeError
+    return pair
 
 
 def column_of(name: str, declared: Any) -> Column:

@@ -11,7 +11,7 @@ from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric
 from dpconvex.language.schema_entries import day, is_missing, text_of
-from dpconvex.language.tables import columns_of, names_of
+from dpconvex.language.tables import table_of, without
 
 # A column of numbers with at most so many different ones may be a category.
 FEW = 2
@@ -41,9 +41,11 @@ def draft(data: Any, label: str) -> str:
     DomainError
         If there is no such column, or a column has nothing in it.
     """
-    names = [name for name in names_of(data) if name]  # an index has none
-    columns = columns_of(data, names, None, UNKNOWN).columns
-    marked = columns_of(data, names, None, ()).columns
+    table = table_of(data)
+    names = [name for name in table.names if name]  # an index has none
+    table.check_names(names, None)
+    marked = table.columns(names)
+    columns = {name: without(values, UNKNOWN) for name, values in marked.items()}
     if label not in columns:
         raise DomainError(f"there is no column {label!r}; the columns are {', '.join(names)}.")
     found = {name: column_from(name, values.tolist()) for name, values in columns.items()}

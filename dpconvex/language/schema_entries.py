@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from dpconvex.errors import DomainError, TemplateError
 Array = NDArray[np.float64]
 Where = Callable[[int], str]
 
+DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+
 
 def interval(what: str, pair: Any) -> tuple[float, float]:
     try:
-        if isinstance(pair, str):
+        if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
             raise TypeError
         lower, upper = (float(value) for value in pair)
     except (TypeError, ValueError) as error:
@@ -135,8 +138,9 @@ def day(value: Any) -> int | None:
     if isinstance(value, datetime.date):
         return value.toordinal()
     if isinstance(value, np.datetime64):
-        return day(value.astype("datetime64[D]").item())
-    try:
-        return datetime.date.fromisoformat(str(value)[:10]).toordinal() if len(str(value)) >= 10 else None
+        return day(value.astype("datetime64[D]").item()) if not np.isnat(value) else None
+    text = str(value)
+    try:  # a day, perhaps with a time of it
+        return datetime.datetime.fromisoformat(text).toordinal() if DAY.match(text) else None
     except ValueError:
         return None

@@ -30,6 +30,8 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
         clear(path)
         if path.exists():
             return
+        if path.is_symlink():
+            raise DPConvexError(f"{path}: this is a link to {os.readlink(path)}, which is not there; name a file.")
         draft, descriptor = drafted(path)
     except (OSError, ValueError) as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
