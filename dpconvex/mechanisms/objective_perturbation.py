@@ -17,6 +17,7 @@ private linear learners"); docs/theory.md, section 7, says what is proved beyond
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +70,6 @@ class ObjectivePerturbation:
         the predicted excess risk or by a share of epsilon for curvature (docs/choosing.md).
     reference_norm : float or None
         A public guess of the norm of the minimiser.  It only steers the choice of `added`: every choice is private.
-    tolerance : float
-        Largest distance from the exact minimiser that a release may have.
 
     Raises
     ------
@@ -81,15 +80,12 @@ class ObjectivePerturbation:
     noise: str = "gamma"
     added: float | None = None
     reference_norm: float | None = None
-    tolerance: float = 1e-6
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, str) or self.noise not in LAWS:
             known = ", ".join(map(repr, LAWS))
             raise TemplateError(f"ObjectivePerturbation: noise must be one of {known}, not {self.noise!r}.")
-        if self.tolerance is None:
-            raise TemplateError("ObjectivePerturbation: tolerance must be finite and positive, not None.")
-        check_options("ObjectivePerturbation", self, ("added",), ("reference_norm", "tolerance"))
+        check_options("ObjectivePerturbation", self, ("added",), ("reference_norm",))
 
     @property
     def name(self) -> str:
@@ -123,7 +119,7 @@ class ObjectivePerturbation:
             noise_epsilon=left,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
-            tolerance=self.tolerance,
+            tolerance=math.inf,  # the cover chooses it
             derivation=derive(analysis, privacy, moduli, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
             advice=advise(analysis, privacy, size, added, left / found.sensitivity, found.sensitivity),

@@ -29,14 +29,16 @@ from dpconvex.mechanisms.rounding import (
     SHARE,
     answer_radius,
     covered_count,
+    largest_eigenvalue,
     largest_floor,
     margin,
 )
 from dpconvex.noise.gaussian_profiles import largest_rho
 from dpconvex.noise.spherical import SPHERICAL
 
-# Where rounding allows it, the residual noise is this small next to what the mechanism's noise does to the answer.
-RELATIVE_SIZE = 2.0**-23
+# Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer, in
+# every direction: both are independent, so together they are longer by half the square of it, .005 %.
+RELATIVE_SIZE = 0.01
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
 ABOVE_FLOOR = 10.0
 # The same for numbers of records that a noisy number of them all but excludes.
@@ -132,7 +134,7 @@ class Cover:
         check_smoothness(analysis, bare, cap, records)
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
         spare = margin(counting) if counting else 0.0
-        tolerance = self._tolerance(analysis, bare, cap, own, (records, spare))
+        tolerance = self._tolerance(analysis, bare, cap, own, records, spare)
         tail = tail_cost(privacy)
         bare = replace(bare, tolerance=tolerance)
         noise = residual_noise(mechanism, analysis, bare, own, cap, tail, records, counting)
@@ -152,17 +154,17 @@ class Cover:
         )
 
     def _tolerance(
-        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, count: tuple[float, float]
+        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, records: float, spare: float
     ) -> float:
         """Choose the distance that solvers must certify, from public numbers."""
         if not certificate.minimises:  # the mechanism knows how exact its answer is
             return certificate.tolerance
-        least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), *count)
+        least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), records, spare)
         asked = certificate.tolerance if certificate.pays_for_distance else self.tolerance
         if asked is None:
             unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
-            negligible = RELATIVE_SIZE * certificate.expected_shift / unit
-            return max(least, min(negligible, certificate.tolerance))
+            shift = certificate.expected_noise / largest_curvature(analysis, certificate, cap, records)
+            return max(least, RELATIVE_SIZE * shift / unit)
         if asked < least:
             raise TemplateError(
                 f"a tolerance of {asked:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
@@ -193,6 +195,13 @@ def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, re
     """Return a distance that solvers reach with ease, whatever the data."""
     usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
     return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
+
+
+def largest_curvature(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
+    """Bound the curvature of the whole objective: noise b moves the minimiser by ``||b||`` over this, at least."""
+    radius = answer_radius(analysis, certificate, linear_cap(certificate, cap), records)
+    regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
+    return max(certificate.size * (certificate.hessian_bound + regular) + certificate.added, certificate.strong_convexity)
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:

@@ -220,10 +220,26 @@ def objective_excess(
     noise = length**2 / (2 * mu)
     exact = worst / (2 * (mu + added))
     expected = (mean_square(certificate) + reach**2) / (2 * (mu + added))
-    where = answer_radius(analysis, certificate, norm_quantile(certificate, TAIL))
     parts = {"noise": min(noise, exact), "added quadratic": exact - min(noise, exact)}
-    parts["cover"] = rise(analysis, certificate.size, where, covered.likely)
-    return Excess(expected + rise(analysis, certificate.size, where, covered.usual), length, parts)
+    parts["cover"] = cover_rise(analysis, certificate, length, covered.likely)
+    usual = cover_rise(analysis, certificate, math.sqrt(mean_square(certificate)), covered.usual)
+    return Excess(expected + usual, length, parts)
+
+
+def cover_rise(analysis: Analysis, certificate: Certificate, noise: float, distance: float) -> float:
+    """Bound how much the objective rises at a distance from a minimiser that noise of such a length has moved.
+
+    In all of space the objective's slope there is the noise, and what the added quadratic pulls with; curvature does the rest.
+    """
+    n, form = certificate.size, analysis.form
+    where = answer_radius(analysis, certificate, norm_quantile(certificate, TAIL))
+    anyhow = rise(analysis, n, where, distance)
+    if not form.feasible.is_space:
+        return anyhow
+    stiffness, slope = bregman_bounds(form.template.regularizer, form)
+    slopes = noise + certificate.added * where + 2 * n * slope
+    losses = min(certificate.hessian_bound * distance / 2, 2 * analysis.gradient_bound)
+    return min(anyhow, (slopes + n * losses) * distance + n * stiffness * distance**2 / 2)
 
 
 def output_excess(

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.solvers.problem import Problem, Solution
 
-# Steps that make up for what rounding does between a backend's certificate, on its copy of a problem, and the one that counts.
-RECHECK = 2
+# Steps that make up for what a certificate of the point alone asks more than that which a backend made on its copy of a problem.
+RECHECK = 100
 # Coordinates beyond this are no answer: squares of them overflow.
 LARGEST = 1e100
 

@@ -520,13 +520,22 @@ def test_no_fit_fails_on_many_records(problem: str, size: int, adjacency: str) -
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_cover_is_a_millionth_of_the_parameters(problem: str) -> None:
-    template = dp.load(problem, features=9, regularization=0.01)
-    release = dp.solve(template, records(problem, 600, features=9), dp.Privacy(1.0), GAMMA, seed=0)
-    assert release.certificate is not None
-    assert release.certificate.cover is not None
-    norm = math.sqrt(sum(float(np.sum(value**2)) for value in release.values()))
-    assert release.certificate.cover.size < 1e-6 * norm
+def test_the_cover_adds_less_than_a_ten_thousandth_in_every_direction(problem: str) -> None:
+    """Noise b moves the answer by b over the Hessian; the law of the cover is the same in all directions."""
+    template, data = dp.load(problem, features=9, regularization=0.01), records(problem, 600, features=9)
+    for mechanism in (GAMMA, dp.ObjectivePerturbation("gaussian")):
+        privacy = dp.Privacy(1.0) if mechanism is GAMMA else dp.Privacy(1.0, 1e-6)
+        spy = Spy()
+        release = dp.solve(template, data, privacy, mechanism, backend=spy, seed=0)
+        certificate = release.certificate
+        assert certificate is not None
+        assert certificate.cover is not None
+        ((made, solution),) = spy.seen
+        largest = float(np.linalg.eigvalsh(made.hessian(solution.theta))[-1])
+        moved = certificate.expected_noise / largest / math.sqrt(certificate.noise_dimension)
+        added = certificate.cover.size / math.sqrt(certificate.cover.dimension)
+        assert math.sqrt(1 + (added / moved) ** 2) < 1 + 1e-4
+        assert certificate.tolerance > 1e-9  # and no solver works for digits that nobody sees
 
 
 @pytest.mark.parametrize("regularizer", ["squares", "absolute values", "flat", "curved"])
@@ -558,7 +567,7 @@ def test_regularizers_of_every_kind_reach_their_tolerance_under_constraints(regu
                 assert all(np.isfinite(Composite(problem).curvature) for problem, _ in spy.seen)
 
 
-def test_matrix_noise_is_covered_by_a_hundred_thousandth_of_the_parameters() -> None:
+def test_matrix_noise_is_covered_by_a_thousandth_of_the_parameters() -> None:
     x, labels = breast_cancer()
     data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}
     norms = []
@@ -569,7 +578,7 @@ def test_matrix_noise_is_covered_by_a_hundred_thousandth_of_the_parameters() -> 
         assert certificate.cover is not None
         assert certificate.noise == "matrix"
         norms.append(math.sqrt(sum(float(np.sum(value**2)) for value in release.values())))
-    assert certificate.cover.size < 1e-5 * float(np.median(norms))
+    assert certificate.cover.size < 1e-3 * float(np.median(norms))
     # What rounding does to the draw is part of the distance.
     rounding = dp.ObjectivePerturbation("matrix").noise_rounding(certificate, TAIL)
     assert certificate.cover.distance >= certificate.tolerance + rounding / certificate.strong_convexity
