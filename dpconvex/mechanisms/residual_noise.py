@@ -201,7 +201,9 @@ def largest_curvature(analysis: Analysis, certificate: Certificate, cap: float, 
     """Bound the curvature of the whole objective: noise b moves the minimiser by ``||b||`` over this, at least."""
     radius = answer_radius(analysis, certificate, linear_cap(certificate, cap), records)
     regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
-    return max(certificate.size * (certificate.hessian_bound + regular) + certificate.added, certificate.strong_convexity)
+    return max(
+        certificate.size * (certificate.hessian_bound + regular) + certificate.added, certificate.strong_convexity
+    )
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
