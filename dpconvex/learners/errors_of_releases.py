@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,25 +62,68 @@ class Errors:
         domain = self.record.fields[self.label]
         known = self.record.values(batch, self.label) if isinstance(domain, Choice) else batch.fields[self.label]
         for block, truth in zip(blocks(batch.fields[self.features], BLOCK), blocks(known, BLOCK), strict=True):
-            if not len(truth):  # a learner's predict need not know what to do with nothing
-                continue
-            predicted = self._predicted(frozen(dense(block)), truth.shape)
-            if isinstance(domain, Choice):
-                yield np.asarray(predicted != truth, dtype=np.int64)
-                continue
-            lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
-            shares = ((np.clip(predicted, lower, upper) - dense(truth)) / (upper - lower)) ** 2
-            yield np.clip(np.rint(shares * STEPS), 0, STEPS).astype(np.int64)
+            if len(truth):  # a learner's predict need not know what to do with nothing
+                yield self._of_block(frozen(dense(block)), truth if isinstance(domain, Choice) else dense(truth))
 
-    def _predicted(self, x: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.generic]:
-        """Return one prediction for each record: in another shape, one record might count many times."""
-        predicted = self.release.predict_each(x) if self.alone else self.release.predict(x)
-        if predicted.shape != shape:
-            what = "label" if self.label in self.record.discrete else "value"
-            raise TemplateError(
-                f"{self.caller}: predict must return shape {shape}, one {what} for each record, not {predicted.shape}."
-            )
-        return predicted
+    def _of_block(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the errors of some records: whatever one of them does to a prediction, it counts for one record, in full."""
+        found = None if self.alone else self._counted(x, truth)
+        if found is not None:
+            return found
+        full = np.array([1 if isinstance(self.record.fields[self.label], Choice) else STEPS])
+        rows = [self._counted(x[k : k + 1], truth[k : k + 1]) for k in range(len(truth))]
+        return np.concatenate([full if row is None else row for row in rows])
+
+    def _counted(self, x: NDArray[np.float64], truth: NDArray[Any]) -> NDArray[np.int64] | None:
+        """Return errors; None where there is no prediction of the right form for each of the records."""
+        domain = self.record.fields[self.label]
+        try:
+            predicted = self.release.predict(x)
+            if predicted.shape != truth.shape:
+                return None
+            if isinstance(domain, Choice):
+                declared = {np.asarray(value).dtype.kind for value in domain.values}
+                # Arrays have one type, and one record's prediction may have changed that of all.
+                if len(truth) > 1 and not (predicted.dtype.kind == "O" or alike({predicted.dtype.kind}, declared)):
+                    return None
+                wrong = np.asarray(predicted != truth)
+                return wrong.astype(np.int64) if wrong.shape == truth.shape and wrong.dtype == bool else None
+            if predicted.dtype.kind not in "biufc" and len(truth) > 1:
+                return None
+            values = predicted.astype(complex)
+        except MemoryError:
+            raise
+        except Exception:  # a function of somebody else's, which may do anything
+            return None
+        lower, upper = float(domain.lower), float(domain.upper)  # type: ignore[union-attr]
+        with np.errstate(all="ignore"):
+            shares = ((np.clip(values.real, lower, upper) - truth) / (upper - lower)) ** 2
+        usable = np.isfinite(values) & (values.imag == 0) & np.isfinite(shares)
+        return np.rint(np.clip(np.where(usable, shares, 1.0), 0, 1) * STEPS).astype(np.int64)
+
+
+def alike(kinds: set[str], others: set[str]) -> bool:
+    """Say whether types of arrays are all numbers, or all texts."""
+    both = kinds | others
+    return both <= set("biuf") or both == {"U"}
+
+
+def check_predictions(caller: str, record: Record, release: Release, features: str, strict: bool = True) -> None:
+    """Refuse, before anything is paid, a function that does not predict one value for each of two public records."""
+    if features not in record.continuous:
+        raise TemplateError(f"{caller}: the record has no field {features!r} of numbers to predict from.")
+    domain = record.continuous[features]
+    lower, upper = domain.bounds
+    rows = np.repeat((lower / 2 + upper / 2).reshape(1, *domain.shape), 2, axis=0)
+    try:
+        with np.errstate(all="ignore"):
+            shape = release.predict(rows).shape
+    except Exception as error:
+        if not strict:  # of parameters that nobody fitted
+            return
+        raise TemplateError(f"{caller}: the release does not predict for records of {domain!r} ({error}).") from error
+    if shape != (2,):
+        raise TemplateError(f"{caller}: predict must return one value for each record, shape (2,) for 2, not {shape}.")
 
 
 def total_of(batch: Batch, errors: Errors) -> int:

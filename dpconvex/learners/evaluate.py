@@ -21,7 +21,7 @@ from dpconvex.language.partitions import partitions_of
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
-from dpconvex.learners.errors_of_releases import STEPS, Errors
+from dpconvex.learners.errors_of_releases import STEPS, Errors, check_predictions
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
@@ -127,6 +127,8 @@ def evaluate(
     largest = error_bound(template, features, label)
     if not isinstance(release, Release):
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
+    check_predictions("evaluate", template.record, release, features)
+    top = largest_error(template.record.fields[label])
     protected = privacy.adjacency == "add-remove"
     public = public_size(template, data, privacy, 1 if protected else None)
     template.record.check_form(data, empty=protected)
@@ -145,7 +147,6 @@ def evaluate(
         for count, noise in zip(counts, noises, strict=True)
     ]
     records = max(round(noisy[1]), 1) if protected else public
-    top = largest_error(template.record.fields[label])
     unit = top / largest
     # Each noise is within its quantile but for its part of 0.05.
     apart = [quantile(noise.scale, 0.05 / len(noises)) for noise in noises]
@@ -171,7 +172,7 @@ def error_bound(template: Template, features: str, label: str) -> int:
     if isinstance(domain, Choice):
         return 1
     lower, upper = (np.asarray(getattr(domain, side, np.inf)) for side in ("lower", "upper"))
-    if lower.shape != () or not np.isfinite(upper - lower) or lower == upper:
+    if lower.shape != () or not 1e-150 < upper - lower < 1e150:  # its square, too, is a number
         raise TemplateError(f"evaluate: the field {label!r} must be a Choice, or one bounded number, not {domain!r}.")
     return STEPS
 

@@ -24,7 +24,7 @@ from dpconvex.language.partitions import Partitions, partitions_of
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked, Record, check_clip, in_one_place, in_partitions, table
 from dpconvex.language.template import Template
-from dpconvex.learners.errors_of_releases import Errors
+from dpconvex.learners.errors_of_releases import Errors, check_predictions
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -346,6 +346,9 @@ def check(named: Mapping[str, Template], features: str, label: str) -> None:
             raise TemplateError(
                 f"tune: candidate {name!r} has no label {label!r} that is a Choice, so its mistakes cannot be counted."
             )
+        zeros = {variable.name: np.zeros(variable.shape) for variable in template.variables}
+        trial = Release(zeros, not_private_because="of no data", predictor=template.predict)
+        check_predictions("tune", template.record, trial, features, strict=False)
     (first, reference), *others = ((name, declaration(template)) for name, template in named.items())
     for name, other in others:
         if other != reference:

@@ -167,18 +167,6 @@ class Release(Mapping[str, Array]):
         """
         return self._applied("predict", self.predictor, x)
 
-    def predict_each(self, x: ArrayLike) -> NDArray[Any]:
-        """Predict each record by itself, slowly: what is predicted for one does not depend on the others to the last bit.
-
-        Libraries of linear algebra round a row's product by its place and by the number of rows.  Where a record may be missing,
-        the places of all that follow change, and predictions on a boundary with them.  Arguments and errors are those of
-        `predict`.
-        """
-        rows = np.asarray(numbers("x", x), dtype=float)
-        if not len(rows):
-            return self.predict(rows)
-        return np.concatenate([self.predict(rows[place : place + 1]) for place in range(len(rows))])
-
     def decision_function(self, x: ArrayLike) -> NDArray[Any]:
         """Return scores: above 0 for the second of two labels, shape (n,), or one for each label, shape (n, labels).
 

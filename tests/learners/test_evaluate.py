@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -114,3 +116,69 @@ def test_the_quantile_is_that_of_integers(epsilon: float) -> None:
     k = quantile(1 / epsilon, 0.05)
     assert beyond(k) <= 0.05 * (1 + 1e-9)
     assert k == 0 or beyond(k - 1) > 0.05
+
+
+def judged(function: Any, y: Any, template: dp.Template = HUBER, x: Any = None) -> tuple[int, list[int]]:
+    """Return the sum of errors in steps, and those of the same records one by one."""
+    x = np.column_stack([np.linspace(-1, 1, len(y)), np.zeros(len(y))]) if x is None else x
+    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=function)
+    errors = Errors("evaluate", template.record, release, "x", "y", alone=False)
+    each = [errors.total(template.record.validate({"x": x[k : k + 1], "y": y[k : k + 1]})) for k in range(len(y))]
+    return errors.total(template.record.validate({"x": x, "y": y})), each
+
+
+def raises_at_zero(parameters: Any, x: Any) -> Any:
+    if (x[:, 0] == 0).any():
+        raise ZeroDivisionError
+    return x[:, 0]
+
+
+STRANGE: dict[str, Any] = {
+    "NaN": lambda p, x: (x @ p["w"]) / np.linalg.norm(x, axis=1),
+    "infinite": lambda p, x: np.where(x[:, 0] == 0, np.inf, x[:, 0]),
+    "minus infinity": lambda p, x: np.where(x[:, 0] == 0, -np.inf, x[:, 0]),
+    "complex": lambda p, x: np.where(x[:, 0] == 0, 1j, x[:, 0]),
+    "complex NaN": lambda p, x: np.where(x[:, 0] == 0, complex(0.0, np.nan), x[:, 0]),
+    "missing row": lambda p, x: x[x[:, 0] != 0, 0],
+    "a further row": lambda p, x: np.append(x[:, 0], x[x[:, 0] == 0, 0]),
+    "text": lambda p, x: [v if v else "nothing" for v in x[:, 0]],
+    "object": lambda p, x: np.array([v if v else None for v in x[:, 0]], dtype=object),
+    "masked": lambda p, x: np.ma.masked_invalid(np.where(x[:, 0] == 0, np.nan, x[:, 0])),
+    "raises": raises_at_zero,
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_record_that_cannot_be_predicted_counts_in_full_and_changes_no_other(kind: str) -> None:
+    y = np.clip(np.linspace(-1, 1, 5), -1, 1)
+    total, each = judged(STRANGE[kind], y)
+    assert each[2] == error_bound(HUBER, "x", "y")
+    assert all(0 <= error <= each[2] for error in each)
+    assert total == sum(each)
+    labels = np.array([-1, -1, 1, 1, 1])
+    total, each = judged(lambda p, x: STRANGE[kind](p, np.sign(x)), labels, LOGISTIC)
+    assert each == [0, 0, 1, 0, 0]
+    assert total == 1
+
+
+@pytest.mark.parametrize("shape", ["(n, 1)", "a number", "(1, n)"])
+def test_predictions_of_another_form_are_refused_before_anything_is_paid(shape: str) -> None:
+    forms = {"(n, 1)": lambda p, x: x[:, :1], "a number": lambda p, x: 0.0, "(1, n)": lambda p, x: x[None, :, 0]}
+    release = dp.Release({"w": [1.0, 0.0]}, not_private_because="a test", predictor=forms[shape])
+    budget = dp.Budget(dp.Privacy(1.0))
+    with pytest.raises(dp.TemplateError, match="one value for each record"):
+        dp.evaluate(HUBER, release, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5), budget=budget)
+    with pytest.raises(dp.TemplateError, match="does not predict for records"):
+        dp.evaluate(dp.load("logistic_regression", features=3), MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), budget=budget)
+    with pytest.raises(dp.TemplateError, match="of numbers"):
+        dp.evaluate(LOGISTIC, MODEL, {"x": X, "y": Y}, dp.Privacy(0.5), features="y", budget=budget)
+    assert budget.spent.epsilon == 0
+
+
+def test_errors_whose_squares_are_no_numbers_are_refused_before_anything_is_paid() -> None:
+    w = cp.Variable(2, name="w")
+    record = dp.Record(x=dp.Ball(2), y=dp.Box(-1e152, 1e152))
+    huge = dp.Template(record, lambda x, y: cp.huber(x @ w), cp.sum_squares(w), predict=HUBER.predict)
+    with pytest.raises(dp.TemplateError, match="one bounded number"):
+        dp.evaluate(huge, LINE, {"x": X, "y": X[:, 0]}, dp.Privacy(0.5))

@@ -160,7 +160,7 @@ def test_a_prediction_of_another_shape_is_refused() -> None:
     template = dp.load("logistic_regression", features=3, regularization=0.1)
     template.predict = lambda parameters, x: np.ones((len(x), 1))
     for search in (tune, dp.tune_repeated):
-        with pytest.raises(dp.TemplateError, match="one label for each record"):
+        with pytest.raises(dp.TemplateError, match="one value for each record"):
             search([template], data(100), dp.Privacy(epsilon=2.0))
 
 
