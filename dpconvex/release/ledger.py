@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,9 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from dpconvex.errors import DPConvexError
-
-# Hexadecimal digits in the name of a draft.
-DIGITS = 16
+from dpconvex.release.outputs import clear, drafted, force_name, is_at
 
 
 def create(path: Path, first: Mapping[str, Any]) -> None:
@@ -32,7 +28,7 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
             return
         if path.is_symlink():
             raise DPConvexError(f"{path}: this is a link to {os.readlink(path)}, which is not there; name a file.")
-        draft, descriptor = drafted(path)
+        draft, descriptor = drafted(path, 0o644)
     except (OSError, ValueError) as error:
         raise DPConvexError(f"{path}: the ledger cannot be made ({reason(error)}).") from error
     try:
@@ -46,48 +42,6 @@ def create(path: Path, first: Mapping[str, Any]) -> None:
     finally:
         os.close(descriptor)
         draft.unlink(missing_ok=True)
-
-
-def drafted(path: Path) -> tuple[Path, int]:
-    """Make and lock a file beside a ledger that is to become the ledger."""
-    while True:
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(DIGITS // 2)}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        try:
-            file_locks().flock(descriptor, file_locks().LOCK_EX)
-        except OSError:
-            os.close(descriptor)
-            draft.unlink(missing_ok=True)
-            raise
-        if is_at(descriptor, draft):
-            return draft, descriptor
-        os.close(descriptor)  # it was cleared away before it was locked
-
-
-def clear(path: Path) -> None:
-    """Remove drafts of a ledger that nobody has locked: whoever made them came to a sudden end."""
-    fcntl, found = file_locks(), list[str]()
-    with suppress(OSError):  # a folder that may not be listed is none that cannot hold a ledger
-        found = os.listdir(path.parent)
-    mine = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}")
-    for draft in (path.with_name(name) for name in found if mine.fullmatch(name)):
-        with suppress(OSError):
-            descriptor = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    draft.unlink()
-            finally:
-                os.close(descriptor)
-
-
-def force_name(path: Path) -> None:
-    """Force the name of a file to the disk: it has to last as well as the content."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 @contextmanager
@@ -126,15 +80,6 @@ def locked(path: Path) -> Iterator[int]:
             with suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough if a thread forked meanwhile
             os.close(descriptor)
-
-
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one that a path leads to."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False
-    return os.path.samestat(os.fstat(descriptor), found)
 
 
 def reason(error: Exception) -> str:

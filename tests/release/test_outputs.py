@@ -1,0 +1,109 @@
+"""Files appear whole, where a path leads, with the permissions that they had, and nothing is left beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dpconvex as dp
+from dpconvex.learners.components import Components
+from dpconvex.release.outputs import draft_of, write_whole
+
+RELEASE = dp.Release({"w": [0.5]}, not_private_because="no noise was added")
+SAVES: dict[str, Callable[[Any], None]] = {"release": RELEASE.save, "components": Components([[[0.5]]]).save}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
+@pytest.mark.parametrize("before", [0o600, 0o640, 0o444, 0o666])
+def test_a_file_keeps_its_permissions(tmp_path: Path, save: Callable[[Any], None], before: int) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(b"before")
+    path.chmod(before)
+    save(path)
+    assert path.read_bytes() != b"before"
+    assert mode(path) == before
+
+
+def test_a_new_file_has_usual_permissions(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        RELEASE.save(tmp_path / "model.npz")
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "model.npz") == 0o640
+
+
+@pytest.mark.parametrize("save", SAVES.values(), ids=SAVES)
+@pytest.mark.parametrize("there", [True, False])
+def test_links_stay_and_what_they_lead_to_is_written(tmp_path: Path, save: Callable[[Any], None], there: bool) -> None:
+    (tmp_path / "store").mkdir()
+    target, link, second = tmp_path / "store" / "model.npz", tmp_path / "link.npz", tmp_path / "second.npz"
+    link.symlink_to(target)
+    second.symlink_to("link.npz")
+    if there:
+        target.write_bytes(b"before")
+        target.chmod(0o600)
+    save(second)
+    assert link.is_symlink()
+    assert second.is_symlink()
+    assert target.stat().st_size > 10
+    assert not there or mode(target) == 0o600
+    assert os.listdir(tmp_path / "store") == ["model.npz"]
+
+
+KILLED = """
+import os, sys
+import dpconvex as dp
+release = dp.Release({"w": [0.5]}, not_private_because="no noise was added")
+def stop(*a):
+    print("writing", flush=True)
+    sys.stdin.read()
+os.replace = stop
+release.save(sys.argv[1])
+"""
+
+
+def test_drafts_of_processes_that_were_killed_go_with_the_next_save(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    running = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        running.append(process)
+    foreign = [tmp_path / ".model.npz.notes", tmp_path / ".other.npz.0123456789abcdef"]
+    for file in foreign:
+        file.touch()
+    assert len(os.listdir(tmp_path)) == 4  # the second did not take the draft of the first, which lives
+    running[0].send_signal(signal.SIGKILL)
+    running[0].communicate()
+    RELEASE.save(path)
+    assert len(os.listdir(tmp_path)) == 4  # the file, and the draft of the one that lives
+    running[1].kill()
+    running[1].communicate()
+    RELEASE.save(path)
+    assert set(os.listdir(tmp_path)) == {"model.npz", *(file.name for file in foreign)}
+
+
+def test_a_folder_that_cannot_be_listed_can_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Any) -> list[str]:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "listdir", refused)
+    write_whole(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+    assert draft_of(tmp_path / "file").parent == tmp_path
