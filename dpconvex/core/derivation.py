@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from dpconvex.core.plain_data import built
 from dpconvex.errors import readable, shorten
 
 
@@ -57,5 +58,4 @@ class Derivation:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Derivation:
         """Rebuild a tree from `to_dict`."""
-        children = tuple(cls.from_dict(child) for child in data["children"])
-        return cls(data["rule"], data["expression"], dict(data["claims"]), data["source"], children)
+        return cast(Derivation, built(cls, data))

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.plain_data import built
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
@@ -240,11 +241,11 @@ class Components:
             if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("they have another format")
             for name, build in {
-                "noise": lambda v: ClusteringNoise(**v),
-                "derivation": Derivation.from_dict,
-                "spent": Privacy.from_dict,
+                "noise": ClusteringNoise | None,
+                "derivation": Derivation | None,
+                "spent": Privacy | None,
             }.items():
-                values[name] = None if values[name] is None else build(values[name])
+                values[name] = built(build, values[name])
             return cls(**values)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise TemplateError(f"Components: these are not the fields of saved components ({error}).") from error

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
+from dpconvex.core.plain_data import built
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.truncated_laplace import TruncatedLaplace, excess, truncated_laplace
 
@@ -83,13 +84,7 @@ class BoundCertificate:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> BoundCertificate:
-        return cls(
-            Privacy.from_dict(data["privacy"]),
-            {name: TruncatedLaplace(**fields) for name, fields in data["noises"].items()},
-            data["allowed"],
-            Derivation.from_dict(data["derivation"]),
-            tuple(data["assumptions"]),
-        )
+        return cast(BoundCertificate, built(cls, data))
 
 
 def bound_certificate(

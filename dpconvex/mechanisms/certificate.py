@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dpconvex.accounting.event_fields import event_of
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
+from dpconvex.core.plain_data import built
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate_text import clustering_rows, number, ratio, source, tree
 from dpconvex.mechanisms.grid import IntegerNoise
@@ -327,14 +328,7 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`."""
-        fields = {"settings": {}, **data}
-        fields |= {name: tuple(fields[name]) for name in ("assumptions", "advice")}
-        fields["settings"] = dict(fields["settings"])
-        fields["privacy"] = Privacy.from_dict(fields["privacy"])
-        fields["derivation"] = Derivation.from_dict(fields["derivation"])
-        fields["event"] = None if fields.get("event") is None else event_of(fields["event"])
-        parts = {name: fields.get(name) for name in PARTS}
-        return cls(**fields | {name: None if part is None else PARTS[name](**part) for name, part in parts.items()})
+        return cast(Certificate, built(cls, data, {Event: event_of}))
 
 
 @dataclass(frozen=True)

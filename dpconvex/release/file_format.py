@@ -6,26 +6,43 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.event_fields import event_of
+from dpconvex.accounting.events import Event
+from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.ledger import distinct
 from dpconvex.release.whitening import Whitening
 
 Array = NDArray[np.float64]
 
 FORMAT, VERSION = "dpconvex release", 1
 HEADER = "header"
-KEYS = {"format", "version", "names", "certificate", "spent", "not_private_because", "source", "table", "whitening"}
-# Entries that files of earlier versions do not have.
-LATER = {"whitening": None}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says beside its arrays."""
+
+    format: str
+    version: int
+    names: tuple[str, ...]
+    certificate: Certificate | BoundCertificate | None
+    spent: Privacy | None
+    not_private_because: str
+    source: tuple[str, dict[str, Any]] | None
+    table: Schema | None
+    whitening: tuple[str, float] | None = None
 
 
 def pack(header: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
@@ -54,51 +71,59 @@ def plain_value(value: object) -> object:
 def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read the bytes of a saved release into the constructor's arguments."""
     damaged = f"{path}: the file is damaged, or is not a release that was saved by this program"
+    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
     try:
         members = dict(read(content))
-        header = json.loads(str(members.pop(HEADER)))
-        if header["format"] != FORMAT:
-            raise ValueError(f"its format is {header['format']!r}")
-        version = header["version"]
-    # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
+        values = header_of(members.pop(HEADER), FORMAT)
+        version = values["version"]
+        if version == VERSION:
+            header: Header = built(Header, values, {Schema: Schema.from_dict, Event: event_of})
+            names = header.names
+            if len(set(names)) != len(names):
+                raise ValueError("a name is there twice")
+            expected = [member(k) for k in range(len(names) + (header.whitening is not None))]
+            if set(members) != set(expected):
+                raise ValueError("names and arrays do not match")
+            fields = {
+                "certificate": header.certificate,
+                "spent": header.spent,
+                "not_private_because": header.not_private_because,
+                "source": header.source,
+                "schema": header.table,
+                "whitening": header.whitening and Whitening(*header.whitening, members[expected[-1]]),
+            }
+            if header.certificate is not None:  # one that cannot be read is none
+                str(header.certificate), header.certificate._repr_html_()
+            return fields, {name: members[member(k)] for k, name in enumerate(names)}
     except Exception as error:
         raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
-    if version != VERSION:
-        raise DPConvexError(
-            f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
-            "read it with the dpconvex that wrote it, or a later one."
-        )
-    try:
-        header = {**LATER, **header}
-        if set(header) != KEYS:
-            raise ValueError(f"its header has the entries {sorted(header)}")
-        names, whitening = header["names"], header["whitening"]
-        arrays = len(names) + (whitening is not None)
-        if set(members) != {member(index) for index in range(arrays)} or len(set(names)) != len(names):
-            raise ValueError("names and arrays do not match")
-        fields = {
-            "certificate": None if header["certificate"] is None else proof(header["certificate"]),
-            "spent": None if header["spent"] is None else Privacy.from_dict(header["spent"]),
-            "not_private_because": str(header["not_private_because"]),
-            "source": None if header["source"] is None else tuple(header["source"]),
-            "schema": None if header["table"] is None else Schema.from_dict(header["table"]),
-            "whitening": None
-            if whitening is None
-            else Whitening(str(whitening[0]), float(whitening[1]), members[member(len(names))]),
-        }
-        return fields, {name: members[member(index)] for index, name in enumerate(names)}
-    except Exception as error:
-        raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
+    raise DPConvexError(
+        f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
+        "read it with the dpconvex that wrote it, or a later one."
+    )
 
 
-def proof(fields: dict[str, Any]) -> Certificate | BoundCertificate:
-    """Rebuild a certificate; that of private bounds has a noise for each."""
-    return BoundCertificate.from_dict(fields) if "noises" in fields else Certificate.from_dict(fields)
+def header_of(member: NDArray[Any], form: str) -> dict[str, Any]:
+    """Return the header of a file, as JSON has it; not a number, and what is there twice, have no place in one."""
+    if member.shape != () or member.dtype.kind != "U":
+        raise ValueError("its header is no text")
+    values = json.loads(str(member), object_pairs_hook=distinct, parse_constant=infinite)
+    if not isinstance(values, dict) or values["format"] != form:
+        raise ValueError("it has another format")
+    return values
+
+
+def infinite(text: str) -> float:
+    if text == "NaN":
+        raise ValueError("its header has a number that is none")
+    return float(text)
 
 
 def read(content: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays of an uncompressed NPZ archive; each is checked against its checksum before it is parsed."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if len(set(archive.namelist())) != len(archive.namelist()):
+            raise ValueError("a member is there twice")
         for info in archive.infolist():
             if info.compress_type != zipfile.ZIP_STORED or not info.filename.endswith(".npy"):
                 raise ValueError(f"unexpected member {info.filename!r}")

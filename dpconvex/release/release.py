@@ -304,6 +304,8 @@ class Release(Mapping[str, Array]):
         released = {name: value.shape for name, value in self.items()}
         if declared != released:
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
+        if self.whitening is not None:
+            self.whitening.check(template)
         kept = self.source if self.source is not None else template.source
         return replace(
             self,

@@ -13,11 +13,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.accounting.event_fields import event_of
+from dpconvex.accounting.events import Event
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.calculus.weighted_moments import turned_parameters
 from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import paragraph
+from dpconvex.core.plain_data import built
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
 from dpconvex.evaluation.moment_sums import moment_sums
@@ -30,7 +33,7 @@ from dpconvex.mechanisms.noisy_count import bound_on_count
 from dpconvex.mechanisms.weighted_statistics import mechanism_of
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.noise.spherical import SPHERICAL
-from dpconvex.release.file_format import plain_value, read
+from dpconvex.release.file_format import header_of, plain_value, read
 from dpconvex.release.outputs import replaceable, write_whole
 from dpconvex.release.release import Release
 from dpconvex.release.verify import form_of
@@ -42,6 +45,29 @@ Array = NDArray[np.float64]
 FORMAT, VERSION = "dpconvex statistics", 1
 # The ridge for whitened records, next to the largest eigenvalue of the noise (docs/choosing.md).
 WHITENED_RIDGE = 0.5
+
+
+@dataclass(frozen=True)
+class KindFields:
+    """A kind of moments, but for its arrays."""
+
+    bases: tuple[int, ...]
+    scale: float
+    weights: int = 0
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says beside its arrays."""
+
+    format: str
+    version: int
+    fields: str
+    kinds: tuple[KindFields, ...]
+    certificate: Certificate
+    spent: Privacy | None
+    not_private_because: str
+    whitening: tuple[str, float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,6 +210,8 @@ class Statistics:
                 f"fit: the statistics are sums over records with the fields {self.fields}, and the template declares "
                 f"{fields_of(chosen)}."
             )
+        if self.whitening is not None:
+            self.whitening.check(chosen)
         return chosen
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -249,32 +277,31 @@ class Statistics:
         """Read the bytes of saved statistics; arguments and errors are those of `load`."""
         try:
             members = dict(read(content))
-            header = json.loads(str(members["header"]))
-            if (header["format"], header["version"]) != (FORMAT, VERSION):
-                raise ValueError(f"its format is {header['format']!r}, version {header['version']!r}")
+            header: Header = built(Header, header_of(members["header"], FORMAT), {Event: event_of})
+            if header.version != VERSION:
+                raise ValueError(f"its version is {header.version}")
             kinds = tuple(
-                Kind(
-                    tuple(part["bases"]),
-                    members[f"monomials_{k}"],
-                    members[f"patterns_{k}"],
-                    float(part["scale"]),
-                    int(part.get("weights", 0)),
-                )
-                for k, part in enumerate(header["kinds"])
+                Kind(part.bases, members[f"monomials_{k}"], members[f"patterns_{k}"], part.scale, part.weights)
+                for k, part in enumerate(header.kinds)
             )
-            whitening = header.get("whitening")
+            str(header.certificate), header.certificate._repr_html_()
+            if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in kinds):
+                raise ValueError("its moments have no scale")
+            if any(kind.monomials.dtype.kind != "i" or kind.patterns.dtype.kind != "f" for kind in kinds):
+                raise ValueError("its moments are no numbers")
+            field, radius, least = header.whitening or ("", 0.0, 0.0)
             found = cls(
                 values=members["values"],
                 moments=Moments(kinds),
-                fields=str(header["fields"]),
-                certificate=Certificate.from_dict(header["certificate"]),
-                spent=None if header["spent"] is None else Privacy.from_dict(header["spent"]),
-                not_private_because=str(header["not_private_because"]),
+                fields=header.fields,
+                certificate=header.certificate,
+                spent=header.spent,
+                not_private_because=header.not_private_because,
                 template=template,
-                whitening=None
-                if whitening is None
-                else Whitening(str(whitening[0]), float(whitening[1]), members["whitening"], float(whitening[2])),
+                whitening=header.whitening and Whitening(field, radius, members["whitening"], least),
             )
+            if not 0 <= found.deviation < np.inf or not 0 < found.certificate.size < 2**53:
+                raise ValueError("its certificate is about no noise, or no records")
         # Bytes from outside can fail in the parsers of ZIP, NPY and JSON in more ways than these document.
         except Exception as error:
             raise DPConvexError(

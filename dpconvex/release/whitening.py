@@ -13,9 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_real
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import TemplateError
 from dpconvex.language.columns import blocks
+from dpconvex.language.template import Template
 from dpconvex.mechanisms.whitening_noise import LEVELS
 
 Array = NDArray[np.float64]
@@ -52,13 +54,23 @@ class Whitening:
     least: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.field, str) or not (is_real(self.radius) and 0 < self.radius < np.inf):
+            raise TemplateError(f"Whitening: of a field by name, and a radius, not {self.field!r} and {self.radius!r}.")
         matrix = np.array(self.matrix, dtype=float)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all() or not matrix.any():
             raise TemplateError("Whitening: the matrix must be square, finite, and not 0.")
         matrix = np.rint(matrix / np.abs(matrix).max() * FINE) / FINE
         object.__setattr__(self, "matrix", frozen(matrix))
-        if not 0 <= self.least < np.inf:
+        if not (is_real(self.least) and 0 <= self.least < np.inf):
             raise TemplateError(f"Whitening: the least length must be a number, 0 or more, not {self.least!r}.")
+
+    def check(self, template: Template) -> None:
+        """Refuse a template whose records have no such field."""
+        declared = getattr(template.record.continuous.get(self.field), "shape", None)
+        if declared != (len(self.matrix),):
+            raise TemplateError(
+                f"Whitening: it is for {self.field!r}, {len(self.matrix)} features, and the template declares {declared}."
+            )
 
     def __call__(self, column: Any) -> Array:
         """Whiten records, shape (n, d), dense, sparse or in pieces."""

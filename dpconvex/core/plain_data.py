@@ -1,0 +1,78 @@
+"""Objects from plain data, as JSON has them: the type hints of a dataclass say what its fields may be; nothing else passes."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from dpconvex.errors import TemplateError
+
+Readers = Mapping[type, Callable[[Any], Any]]
+
+
+def built(kind: Any, value: Any, readers: Readers | None = None, where: str = "") -> Any:
+    """Return what a type hint asks for, or raise `TemplateError`; `readers` read types that have a form of their own."""
+    readers = readers or {}
+    if kind in readers:
+        return readers[kind](value)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        refusals = []
+        for one in arguments:
+            if one is not type(None):
+                try:
+                    return built(one, value, readers, where)
+                except TemplateError as error:
+                    refusals.append(error)
+        raise refusals[0]
+    if is_dataclass(kind):
+        return object_of(kind, value, readers, where)  # type: ignore[arg-type]
+    if origin is tuple and isinstance(value, list | tuple):
+        if arguments[-1] is ...:
+            return tuple(built(arguments[0], item, readers, f"{where}[{k}]") for k, item in enumerate(value))
+        if len(value) == len(arguments):
+            return tuple(
+                built(one, item, readers, f"{where}[{k}]")
+                for k, (one, item) in enumerate(zip(arguments, value, strict=True))
+            )
+    if origin is dict and isinstance(value, Mapping):
+        return {
+            built(arguments[0], key, readers, f"a name in {where}"): built(
+                arguments[1], item, readers, f"{where}.{key}"
+            )
+            for key, item in value.items()
+        }
+    if (
+        kind is float
+        and (type(value) is float or (type(value) is int and abs(value) < 2**1023))
+        and not math.isnan(value)
+    ):
+        return float(value)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise TemplateError(f"{where or 'it'} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
+
+
+def object_of(kind: type, value: Any, readers: Readers, where: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise TemplateError(f"{where or 'it'} must hold the fields of a {kind.__name__}, not {value!r:.60}")
+    needed = {item.name for item in fields(kind) if item.default is MISSING and item.default_factory is MISSING}
+    hints = hints_of(kind)
+    if not needed <= set(value) <= set(hints):
+        raise TemplateError(f"{where or 'it'} has other fields than a {kind.__name__}: {sorted(map(str, value))}")
+    found = {name: built(hints[name], item, readers, f"{where}.{name}".lstrip(".")) for name, item in value.items()}
+    return kind(**found)
+
+
+@lru_cache
+def hints_of(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {item.name: hints[item.name] for item in fields(kind)}
