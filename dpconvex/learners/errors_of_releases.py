@@ -5,7 +5,7 @@ A sum of whole numbers is exact in any order, so it has the same bits however th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,7 +82,7 @@ class Errors:
             if predicted.shape != truth.shape:
                 return None
             if isinstance(domain, Choice):
-                declared = {np.asarray(value).dtype.kind for value in domain.values}
+                declared: set[str] = {np.asarray(value).dtype.kind for value in domain.values}
                 # Arrays have one type, and one record's prediction may have changed that of all.
                 if len(truth) > 1 and not (predicted.dtype.kind == "O" or alike({predicted.dtype.kind}, declared)):
                     return None
@@ -102,7 +102,7 @@ class Errors:
         return np.rint(np.clip(np.where(usable, shares, 1.0), 0, 1) * STEPS).astype(np.int64)
 
 
-def alike(kinds: set[str], others: set[str]) -> bool:
+def alike(kinds: AbstractSet[str], others: AbstractSet[str]) -> bool:
     """Say whether types of arrays are all numbers, or all texts."""
     both = kinds | others
     return both <= set("biuf") or both == {"U"}
