@@ -7,8 +7,7 @@ Kamath, Kumar & Manurangsi 2022), and the losses of these are added by Fourier t
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,23 @@ from dpconvex.accounting.profiles import LARGEST_LOSS
 STEPS, LARGEST_GRID = 4000, 2**17
 # Rounding of a Fourier transform and of the table, relative to the root of their length; measured errors are a hundredth.
 ROUNDING = 1e-14
+# So many different events at most: each takes milliseconds.
+MOST = 50
 # Part of delta that the tails of a sum may be cut for.
 CUT = 1e-7
 
 
-def convolved_epsilon(leaves: Sequence[Event], delta: float, reach: float) -> float | None:
+def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
     """Return the epsilon for a delta, if events are fixed beforehand; None without dp-accounting, or if rounding forbids it.
 
     `reach` is a known bound on it, which sets the scale of the grid.
     """
-    counted = Counter(leaf for leaf in leaves if not isinstance(leaf, Tail))
-    if not counted or not 0 < reach < LARGEST_LOSS or sum(known(leaf).lost for leaf in counted) >= delta:
+    counted = {leaf: count for leaf, count in leaves.items() if not isinstance(leaf, Tail)}
+    if (
+        not 0 < len(counted) <= MOST
+        or not 0 < reach < LARGEST_LOSS
+        or sum(known(leaf).lost for leaf in counted) >= delta
+    ):
         return None
     try:
         from dp_accounting.pld import pld_pmf

@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import log_ndtr
 
-from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Profile, table
+from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Orders, Profile, table
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
@@ -44,8 +44,8 @@ class Event(ABC):
     def __str__(self) -> str:
         """Say what it is, in a few words."""
 
-    def renyi(self, order: float) -> tuple[float, float]:
-        """Bound the Rényi divergence of an order, but for a loss of delta, which comes second."""
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
+        """Bound the Rényi divergences of orders, but for a loss of delta, which comes second."""
         found = known(self)
         return found.renyi(order), found.lost
 
@@ -90,9 +90,10 @@ class Pure(Event):
         half = bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1]
         return 2 * half * (1 + SLACK), 0.0
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
-        return min(known(self).renyi(order), self.epsilon) if self.epsilon <= LARGEST_LOSS else self.epsilon, 0.0
+        most = self.epsilon + 0 * order
+        return np.minimum(known(self).renyi(order), most) if self.epsilon <= LARGEST_LOSS else most, 0.0
 
     def __str__(self) -> str:
         return f"pure, epsilon = {self.epsilon:.4g}"
@@ -117,7 +118,7 @@ class Approximate(Event):
         """That of the pure part."""
         return Pure(self.epsilon).level()[0], self.delta
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         """That of the pure part."""
         return Pure(self.epsilon).renyi(order)[0], self.delta
 
@@ -148,7 +149,7 @@ class Gaussian(Event):
     def level(self) -> tuple[float, float]:
         return self.mu, 0.0
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         return order * self.mu * self.mu / 2, 0.0
 
     def __str__(self) -> str:
@@ -171,7 +172,7 @@ class Concentrated(Event):
         pinsker = min(math.sqrt(rho / 2), 1.0)
         return table(lambda epsilon: min(concentrated_delta(rho, epsilon), pinsker), scale=rho + math.sqrt(rho))
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         return order * self.rho, 0.0
 
     def __str__(self) -> str:
@@ -207,7 +208,7 @@ class Selected(Event):
         exponent += order * np.log1p(-1 / order) - np.log(above)
         return math.exp(min(float(exponent.min()), 0.0)) * (1 + 1e-9)
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         return order * self.rho + self.shift + math.log(self.mean) / (order - 1), 0.0
 
     def __str__(self) -> str:
@@ -228,9 +229,9 @@ class Tail(Event):
         """Nothing happens, otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves."""
         return Profile(np.zeros(1), np.zeros(1))
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         """Nothing happens, otherwise."""
-        return 0.0, 0.0
+        return 0 * order, 0.0
 
     def level(self) -> tuple[float, float]:
         """Nothing happens, otherwise."""
@@ -255,19 +256,27 @@ class Composition(Event):
         """A composition has none of its own."""
         raise TypeError("a composition is accounted for by its leaves")
 
-    def renyi(self, order: float) -> tuple[float, float]:
+    @cached_property
+    def counted(self) -> Counter[Event]:
+        """How often each leaf occurs."""
+        return Counter(self.leaves())
+
+    def renyi(self, order: Orders) -> tuple[Orders, float]:
         """Divergences of one order add up, and so does what is lost."""
-        found = [leaf.renyi(order) for leaf in self.leaves()]
-        return sum(value for value, _ in found) * (1 + SLACK), sum(lost for _, lost in found) * (1 + SLACK)
+        total, lost = 0 * order, 0.0
+        for leaf, count in self.counted.items():
+            value, more = leaf.renyi(order)
+            total, lost = total + count * value, lost + count * more
+        return total * (1 + SLACK), lost * (1 + SLACK)
 
     def level(self) -> tuple[float, float]:
         """Shifts add up in squares, what is lost plainly."""
-        found = [leaf.level() for leaf in self.leaves()]
-        return math.hypot(*(mu for mu, _ in found)) * (1 + SLACK), sum(lost for _, lost in found) * (1 + SLACK)
+        found = [(count, *leaf.level()) for leaf, count in self.counted.items()]
+        root = math.hypot(*(math.sqrt(count) * mu for count, mu, _ in found))
+        return root * (1 + SLACK), sum(count * lost for count, _, lost in found) * (1 + SLACK)
 
     def __str__(self) -> str:
-        counted = Counter(map(str, self.leaves()))
-        said = [(f"{count} times " if count > 1 else "") + what for what, count in counted.items()]
+        said = [(f"{count} times " if count > 1 else "") + str(what) for what, count in self.counted.items()]
         return "; ".join(said[:4]) + (f"; and {len(said) - 4} more" if len(said) > 4 else "")
 
 

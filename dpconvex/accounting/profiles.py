@@ -11,14 +11,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from dpconvex.core.bisection import bisect
 
 Array = NDArray[np.float64]
+
+# One Rényi order, or several.
+Orders = TypeVar("Orders", float, NDArray[np.float64])
 
 # Where delta is below this, the rest is given up: added to the delta of any total.
 LOST = 1e-31
@@ -75,16 +79,13 @@ class Profile:
         jumps = np.maximum(np.diff(slopes), 0.0)
         return np.log(x[1:]), x[1:] * jumps
 
-    def renyi(self, order: float) -> float:
-        """Bound the Rényi divergence of that pair."""
+    def renyi(self, order: Orders) -> Orders:
+        """Bound the Rényi divergences of that pair."""
         losses, masses = self.masses
         with np.errstate(divide="ignore"):
-            logs = np.log(masses) + (order - 1) * losses
-        top = float(logs.max(initial=-math.inf))
-        if top == -math.inf:
-            return 0.0
-        total = top + math.log(float(np.exp(logs - top).sum()))
-        return max(total + SLACK, 0.0) / (order - 1)
+            logs = np.log(masses) + np.multiply.outer(np.asarray(order) - 1, losses)
+        total = logsumexp(logs, axis=-1) if len(losses) else -math.inf
+        return np.maximum(total + SLACK, 0.0) / (order - 1)
 
     @cached_property
     def level(self) -> float:

@@ -7,8 +7,11 @@ though their inputs may.  Rules for ledgers, where it may, are in `accounting.ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpconvex.accounting.convolution import convolved_epsilon
 from dpconvex.accounting.events import Composition, Event, Tail
@@ -16,7 +19,9 @@ from dpconvex.core.bisection import bisect
 from dpconvex.language.privacy import Privacy, text
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (80.0, 128.0, 256.0, 512.0)
+Array = NDArray[np.float64]
+
+ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 # Losses up to this are looked for; beyond it there is no bound.
 LARGEST = 700.0
 
@@ -49,12 +54,14 @@ def totals(promises: Sequence[Privacy], events: Sequence[Event], delta: float) -
     if not (promises and delta > 0):
         return found
     # With half of delta for noise beyond its cap, no total is larger than this: so that part is computed for no larger epsilon.
-    reach = min(renyi_epsilon(whole, delta / 2), gaussian_epsilon(whole, delta / 2))
-    left = delta - tail_delta(whole, reach)
+    with np.errstate(over="ignore"):
+        divergences, level = whole.renyi(ORDERS), whole.level()
+    reach = min(renyi_epsilon(*divergences, delta / 2), gaussian_epsilon(*level, delta / 2))
+    left = delta - tails_delta(sum(count * p for p, count in tails(whole)), reach)
     if left >= delta / 2:
-        found.append(Total(renyi_epsilon(whole, left), delta, "Rényi"))
-        found.append(Total(gaussian_epsilon(whole, left), delta, "Gaussian"))
-        numeric = convolved_epsilon(list(whole.leaves()), left, min(item.epsilon for item in found))
+        found.append(Total(renyi_epsilon(*divergences, left), delta, "Rényi"))
+        found.append(Total(gaussian_epsilon(*level, left), delta, "Gaussian"))
+        numeric = convolved_epsilon(whole.counted, left, min(item.epsilon for item in found))
         if numeric is not None:
             found.append(Total(numeric, delta, "convolution"))
     return sorted((item for item in found if item.epsilon < math.inf), key=lambda item: item.epsilon)
@@ -65,27 +72,20 @@ def best_total(promises: Sequence[Privacy], events: Sequence[Event], delta: floa
     return next(iter(totals(promises, events, delta)), Total(math.inf, delta, "none"))
 
 
-def tail_delta(event: Event, epsilon: float) -> float:
-    """Return the part of delta that noise beyond its cap takes, for totals up to an epsilon."""
-    return tails_delta(math.fsum(tails(event.leaves())), epsilon)
-
-
 def tails_delta(probability: float, epsilon: float) -> float:
     """Return the part of delta that so large a probability takes."""
     return (1 + math.exp(min(epsilon, LARGEST))) * probability
 
 
-def tails(leaves: Iterable[Event]) -> Iterable[float]:
-    """Yield the probabilities of noise beyond its cap."""
-    return (leaf.probability for leaf in leaves if isinstance(leaf, Tail))
+def tails(event: Event) -> Iterator[tuple[float, int]]:
+    """Yield the probabilities of noise beyond its cap, and how often each occurs."""
+    counted = event.counted if isinstance(event, Composition) else {event: 1}
+    return ((leaf.probability, count) for leaf, count in counted.items() if isinstance(leaf, Tail))
 
 
-def gaussian_epsilon(event: Event, delta: float) -> float:
+def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
     """Return the epsilon of the Gaussian mechanism that all of it is no less private than."""
-    mu, lost = event.level()
-    if not (mu < math.inf and lost < delta):
-        return math.inf
-    return profile_epsilon(mu, delta - lost)
+    return profile_epsilon(mu, delta - lost) if mu < math.inf and lost < delta else math.inf
 
 
 def profile_epsilon(shift: float, delta: float) -> float:
@@ -102,14 +102,11 @@ def profile_epsilon(shift: float, delta: float) -> float:
     return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
 
 
-def renyi_epsilon(event: Event, delta: float, orders: Sequence[float] = ORDERS) -> float:
+def renyi_epsilon(divergences: Array, lost: float, delta: float) -> float:
     """Return the epsilon that the best Rényi divergence gives."""
-    best = math.inf
-    for order in orders:
-        divergence, lost = event.renyi(order)
-        if lost < delta:
-            best = min(best, divergence + converted(order, delta - lost))
-    return max(best, 0.0)
+    if not lost < delta:
+        return math.inf
+    return max(float(min(divergences + [converted(order, delta - lost) for order in ORDERS.tolist()])), 0.0)
 
 
 def converted(order: float, delta: float) -> float:

@@ -87,6 +87,7 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
+        self._totalled: tuple[int, list[Total]] | None = None
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
@@ -175,7 +176,10 @@ class Budget:
         `spent` is what holds.
         """
         found = self.entries
-        return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
+        if self._totalled is None or self._totalled[0] != len(found):
+            promises, events = [item.privacy for item in found], [item.known for item in found]
+            self._totalled = len(found), totals(promises, events, self.privacy.delta)
+        return list(self._totalled[1])
 
     def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
         """Charge a release to the budget, *before* it is computed.
