@@ -206,9 +206,11 @@ class Additive(Rule):
 
         Each addition rounds, by far less than `GUARD` for all of them.
         """
-        for known, found in reversed(self._last):  # with the last one, which may have been refused, and without
-            if len(known) <= len(entries) and all(map(is_, known, entries)):
-                break
+        known, found = next(  # with the last one, which may have been refused, or without it, or anew
+            (before, sums)
+            for before, sums in reversed(self._last)
+            if len(before) <= len(entries) and all(map(is_, before, entries))
+        )
         before = found
         for item in entries[len(known) :]:
             before, found = found, found.plus(self._price(item))
