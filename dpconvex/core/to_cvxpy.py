@@ -151,26 +151,45 @@ class ConicForm:
 
     def minimise(self, hessian: Array, slope: Array) -> Array | None:
         """Return where ``theta' hessian theta / 2 + slope' theta`` is least, as far as the solver says; None if it fails."""
-        import clarabel
-
         count = self.matrix.shape[1]
-        scale = max(float(np.abs(hessian).max(initial=0.0)), float(np.abs(slope).max(initial=0.0)), 1e-300)
         place = np.arange(self.columns.start, self.columns.stop)
         row, column = np.triu_indices(len(place))
-        curved = sp.csc_array((hessian[row, column] / scale, (place[row], place[column])), shape=(count, count))
+        curved = sp.csc_array((hessian[row, column], (place[row], place[column])), shape=(count, count))
         pull = np.zeros(count)
-        pull[self.columns] = slope / scale
-        settings = clarabel.DefaultSettings()
-        settings.verbose = False
-        settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
-        try:
-            found = clarabel.DefaultSolver(curved, pull, self.matrix, self.offset, self.cones, settings).solve()
-        except BaseException as error:  # a panic of the solver is no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
-                raise
-            return None
-        theta = np.asarray(found.x)[self.columns]
-        return theta if np.isfinite(theta).all() and "nfeasible" not in str(found.status) else None
+        pull[self.columns] = slope
+        found = clarabel_answer(curved, pull, self.matrix, self.offset, self.cones)
+        return None if found is None else found[0][self.columns]
+
+
+def clarabel_answer(
+    hessian: sp.csc_array, slope: Array, matrix: sp.csc_array, offset: Array, cones: Sequence[Any]
+) -> tuple[Array, Array] | None:
+    """Minimise ``x' hessian x / 2 + slope' x`` where ``offset - matrix x`` is in a product of cones.
+
+    Cones are Clarabel's own, or names and sizes.  Returns x and the multipliers, as far as the solver says; None if it fails.
+    """
+    import clarabel
+
+    kinds = {
+        "zero": clarabel.ZeroConeT,
+        "nonnegative": clarabel.NonnegativeConeT,
+        "second-order": clarabel.SecondOrderConeT,
+        "semidefinite": lambda size: clarabel.PSDTriangleConeT(int((np.sqrt(8 * size + 1) - 1) / 2)),
+    }
+    named = [kinds[cone[0]](cone[1]) if isinstance(cone, tuple) else cone for cone in cones]
+    scale = max(float(abs(hessian).max()), float(np.abs(slope).max(initial=0.0)), 1e-300)
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
+    try:
+        upper = sp.csc_array(sp.triu(hessian / scale))
+        found = clarabel.DefaultSolver(upper, slope / scale, matrix, offset, named, settings).solve()
+    except BaseException as error:  # a panic of the solver is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+            raise
+        return None
+    x, z = np.asarray(found.x), scale * np.asarray(found.z)
+    return (x, z) if np.isfinite(x).all() and np.isfinite(z).all() and "nfeasible" not in str(found.status) else None
 
 
 def least_squares_program(
@@ -225,8 +244,11 @@ def attribute_constraints(variable: Variable, leaf: Any) -> list[Any]:
     return found
 
 
-def inner_point(space: Space, constraints: Sequence[Constraint]) -> Array | None:
-    """Return coordinates at which no inequality is near equality, as far as a solver says; None if it finds none."""
+def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array | None, float]:
+    """Return coordinates at which no inequality is near equality, and how far from it, as far as a solver says.
+
+    None if it finds none; the distance is minus infinity if it says that there are none.
+    """
     writer, depth = Writer(), cp.Variable()
     limits: list[Any] = [depth <= 1]
     entries = []
@@ -236,16 +258,23 @@ def inner_point(space: Space, constraints: Sequence[Constraint]) -> Array | None
         entries.append(cp.vec(leaf, order="F"))
         limits.extend(deeper(bound, depth) for bound in attribute_constraints(block.variable, leaf))
     limits.extend(deeper(writer.constraint(constraint), depth) for constraint in constraints)
-    # Near 0, where answers are, rather than far inside.
-    program = cp.Problem(cp.Maximize(depth - 1e-3 * cp.norm(cp.hstack(entries))), limits)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program.solve(solver=cp.CLARABEL)
-    except cp.SolverError:
-        return None
-    values = {name: writer.leaves[block.variable].value for name, block in space.blocks.items()}
-    return None if any(value is None for value in values.values()) else space.pack(values)
+    # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
+    for weight in (1e-3, 0.0):
+        program = cp.Problem(cp.Maximize(depth - weight * cp.norm(cp.hstack(entries))), limits)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program.solve(solver=cp.CLARABEL)
+        except cp.SolverError:
+            return None, 0.0
+        values = {name: writer.leaves[block.variable].value for name, block in space.blocks.items()}
+        if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+            return None, -np.inf
+        if any(value is None for value in values.values()):
+            return None, 0.0
+        if depth.value > 0:
+            break
+    return space.pack(values), float(depth.value)
 
 
 def deeper(limit: Any, depth: Any) -> Any:

@@ -1,8 +1,7 @@
 """How far a point is from the minimiser of a strongly convex function over any closed convex set: a bound, from multipliers.
 
-Let F be mu-strongly convex and differentiable, x a point of K, and ``v_i + <s_i, . - p_i> <= 0`` cuts of K with multipliers
-y_i >= 0.  With ``g = grad F(x) + sum_i y_i s_i + E' nu`` for the equations' rows E and any nu, and the duality gap
-``gamma = -sum_i y_i (v_i + <s_i, x - p_i>)``,
+Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x> <= gamma`` on K.  With
+``g = grad F(x) + s + E'nu`` for the equations' rows E and any nu,
 
     ||x - minimiser|| <= (||g|| + sqrt(||g||^2 + 4 mu gamma)) / (2 mu)
 
@@ -11,17 +10,25 @@ y_i >= 0.  With ``g = grad F(x) + sum_i y_i s_i + E' nu`` for the equations' row
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.geometry.blocks import NONNEGATIVE, Block
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.linearised import Cuts, Linearised
+from dpconvex.geometry.region import Region
 
 # Of double or extended precision.
 Array = NDArray[Any]
+
+# Numbers in `exactly` are whole multiples of 2^-FINE; every double-precision number is one of 2^-WHOLE.
+FINE, WHOLE = 240, 1074
 
 
 class Smooth(Protocol):
@@ -66,8 +73,8 @@ class SquaredDistance:
         return np.eye(len(x))
 
     def gradient_error(self, x: Array, gradient: Array) -> float:
-        """One subtraction."""
-        return UNIT * float(np.linalg.norm(gradient))
+        """One subtraction, from a rounded point."""
+        return UNIT * float(np.linalg.norm(gradient) + np.linalg.norm(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,41 +83,107 @@ class Certified:
 
     point: Array
     distance: float
-    multipliers: float = 0.0
 
 
 def certified_distance(
-    function: Smooth, region: Linearised, x: Array, gradient: Array, cuts: Cuts, multipliers: Array
+    function: Smooth, region: Region, x: Array, gradient: Array, blocks: Sequence[Block], multipliers: Sequence[Array]
 ) -> float:
-    """Bound the distance of a point of K from the minimiser, from multipliers of any origin (negative ones count as 0)."""
-    y, mu = np.maximum(multipliers, 0.0), function.modulus
-    count = len(function.costs)
+    """Bound the distance of a point of K from the minimiser, from multipliers of any origin, one vector a block."""
+    mu, count = function.modulus, len(function.costs)
+    duals: list[Array] | None = [block.dual(z) for block, z in zip(blocks, multipliers, strict=True)]
     if count:
-        shares = shared_out(y, cuts.rows[:, -count:], function.costs)
-        if shares is None:
+        duals = shared_out(blocks, duals or [], function.costs)
+        if duals is None:
             return np.inf
-        y = shares
-    whole = gradient + y @ cuts.rows
+    spaces = [block.half_space(z, x, 0.0 if count else mu) for block, z in zip(blocks, duals or [], strict=True)]
+    whole = gradient + sum((space.row for space in spaces), np.zeros(len(gradient)))
     if count:
-        if (np.abs(whole[-count:]) > 1e-9 * function.costs).any():
+        if not (np.abs(whole[-count:]) <= 1e-9 * function.costs).all():
             return np.inf
         whole[-count:] = 0.0  # exactly, but for the rounding of the multipliers, which is added
-    sizes = float(y @ np.linalg.norm(cuts.rows, axis=1)) + float(np.linalg.norm(gradient))
-    residual = float(np.linalg.norm(region.free.T @ whole)) + float(y @ cuts.slope_errors)
-    residual += function.gradient_error(x, gradient) + 2 * UNIT * (len(y) + len(x)) * sizes
-    gap = float(y @ (np.maximum(-cuts.at(x), 0.0) + cuts.error_at(x)))
+    sizes = sum(float(np.linalg.norm(space.row)) for space in spaces) + float(np.linalg.norm(gradient))
+    residual = float(np.linalg.norm(region.free.T @ whole)) + sum(space.error for space in spaces)
+    residual += function.gradient_error(x.astype(float), gradient) + 2 * UNIT * (len(spaces) + len(x)) * sizes
+    gap = sum(space.gap for space in spaces)
     off = region.off_hull(x)
     gap += 2 * off * sizes
-    rounded = UNIT * float(np.linalg.norm(x.astype(float)))
-    if count:  # the terms below the heights may have all of the strong convexity
-        return (residual + float(np.sqrt(residual**2 + 2 * mu * gap * (1 + 1e-9)))) / mu + off + rounded
-    return (residual + float(np.sqrt(residual**2 + 4 * mu * gap))) / (2 * mu) + off + rounded
+    if region.is_polyhedral and spaces:
+        found = exactly(region, x, blocks[0], spaces[0].z)
+        if found is not None and found[0] + 2 * found[1] * sizes < gap:
+            gap, off = found[0] + 2 * found[1] * sizes, found[1]
+    rounded = 5 * UNIT * float(np.linalg.norm(x.astype(float)))
+    share = 2.0 if count else 4.0  # the terms below the heights may have all of the strong convexity
+    root = float(np.sqrt(residual**2 + share * mu * gap * (1 + 1e-9)))
+    return (residual + root) / (mu if count else 2 * mu) + off + rounded
 
 
-def shared_out(multipliers: Array, slopes: Array, costs: Array) -> Array | None:
-    """Scale multipliers so that those of the cuts below each height add up to its cost; each cut is below one at most."""
-    weight = multipliers[:, None] * -slopes
-    sums = weight.sum(axis=0)
+def shared_out(blocks: Sequence[Block], multipliers: Sequence[Array], costs: Array) -> list[Array] | None:
+    """Scale multipliers so that what they say of each height adds up to its cost; each condition is of one height at most."""
+    count, sums = len(costs), np.zeros(len(costs))
+    for block, z in zip(blocks, multipliers, strict=True):
+        sums += (block.matrix.T @ z)[-count:]
     if not (sums > 0).all():
         return None
-    return np.where(slopes.any(axis=1), multipliers * ((slopes != 0) @ (costs / sums)), multipliers)
+    found = []
+    for block, z in zip(blocks, multipliers, strict=True):
+        heights = abs(sp.csr_array(block.matrix[:, -count:]))
+        used = heights if block.kind == NONNEGATIVE else sp.csr_array(heights.sum(axis=0)[None])
+        factor = np.asarray((used > 0) @ (costs / sums)).ravel()
+        scaled = z * np.where(np.diff(used.indptr) > 0, factor, 1.0)
+        found.append(block.dual(scaled))
+    return found
+
+
+def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, float] | None:
+    """Find a point of a polyhedron next to x in exact arithmetic, where rows with multipliers hold with equality.
+
+    Returns what is left of the half-space there, and how far the point is from the solutions of the equations; None if the point
+    is farther from x than rounding explains.
+    """
+    equations, values = region.system
+    rows = sp.csr_array(sp.vstack([sp.csr_array(equations), block.matrix]))
+    near = 1e-6 * (1 + float(np.linalg.norm(x.astype(float))))
+    tight = (z > 0) & (block.at(x).astype(float) <= near)
+    chosen = np.flatnonzero(np.concatenate([np.ones(len(values), dtype=bool), tight]))
+    free = np.flatnonzero(~region.fixed)
+    inverse = np.linalg.pinv(rows[chosen].toarray()[:, free], rcond=1e-12)
+    slopes = [[int(v * Fraction(2) ** WHOLE) for v in map(Fraction, rows.data[a:b].tolist())] for a, b in ends(rows)]
+    offsets = [int(Fraction(v) * 2 ** (WHOLE + FINE)) for v in [*(-values).tolist(), *block.offset.tolist()]]
+    point, inner = (
+        [int(Fraction(float(v)) * 2**FINE) for v in np.where(region.fixed, region.lower, y.astype(float))]
+        for y in (x, region.inside)
+    )
+
+    def left(at: list[int]) -> Array:
+        """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
+        columns = [rows.indices[a:b].tolist() for a, b in ends(rows)]
+        sums = [
+            (sum(v * at[j] for v, j in zip(slope, column, strict=True)) + offset) >> WHOLE
+            for slope, column, offset in zip(slopes, columns, offsets, strict=True)
+        ]
+        return np.array([float(Fraction(v, 2**FINE)) for v in sums])
+
+    for _ in range(8):
+        step = -inverse @ left(point)[chosen]
+        for k, move in zip(free.tolist(), step.tolist(), strict=True):
+            point[k] += int(Fraction(move) * 2**FINE)
+    slack = left(point)[len(values) :]
+    missed = float(-slack.min(initial=0.0))
+    if missed > 0:
+        depth = left(inner)[len(values) :]
+        if not (depth > 0).all():
+            return None
+        share = int(2 * float(np.max(np.maximum(-slack, 0.0) / depth)) * 2**FINE) + 1
+        point = [v + ((share * (end - v)) >> FINE) for v, end in zip(point, inner, strict=True)]
+        slack = left(point)[len(values) :]
+    moved = np.array([float(Fraction(v, 2**FINE)) for v in point]) - x.astype(float)
+    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * float(np.linalg.norm(x.astype(float))):
+        return None
+    unit = 2.0**-FINE
+    off = float(np.linalg.norm(left(point)[: len(values)])) + unit * (len(values) + 1)
+    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.steepness * (1 + 1e-9)
+
+
+def ends(matrix: sp.csr_array) -> list[tuple[int, int]]:
+    """Where the rows of a sparse matrix begin and end."""
+    return list(pairwise(matrix.indptr.tolist()))

@@ -1,71 +1,58 @@
 """Minima of smooth strongly convex functions over any closed convex set, with a proved distance (`certified_distance`).
 
-Newton steps have quadratic models that a conic solver minimises over K; then models over cuts, or on the face that holds with
-equality, reach what rounding allows.
+Newton's method: quadratic models over K, by an interior-point method.  The last steps are taken in units of their own length,
+which gives the solver all digits of a step and not only those of the point.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
-from scipy.optimize import nnls
 
+from dpconvex.core.to_cvxpy import clarabel_answer
+from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block
 from dpconvex.geometry.certified_distance import Certified, Smooth, certified_distance
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.face_polishing import on_face
-from dpconvex.geometry.linearised import MOST_PAIRED, Cuts, Linearised
+from dpconvex.geometry.region import Region
+from dpconvex.geometry.semidefinite import side_of, smat, svec
 
 # Of double or extended precision.
 Array = NDArray[Any]
 
-NEWTON_STEPS, POLISHING_STEPS, PATIENCE = 60, 100, 10
-# Models bend at least by this fraction of the modulus along heights, which cost what they cost.
-FLAT = 1e-5
-# A Newton step of this size, relative to the point, is followed by polishing.
-NEAR = 1e-5
-# Inequalities so near to equality, relative to the point, are in the models that polishing minimises.
-REACHES = (1e-3, 1e-5, 1e-1)
+NEWTON_STEPS, LAST_STEPS, PATIENCE = 60, 40, 4
+# A Newton step of this size, relative to the point, is followed by the last steps.
+NEAR = 1e-4
+# Eigenvalues, and norms, that are smaller, relatively, are next to 0.
+ROUND = 1e-4
 
 
-def minimum(function: Smooth, region: Linearised, start: Array, tolerance: float) -> Certified:
+def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
     """Minimise a function over a set, to a tolerance or as exactly as rounding allows."""
     x, step = newton(function, region, region.bring_in(start).astype(float))
-    best = Certified(x, np.inf)
-    ways: list[Callable[..., Certified]] = [partial(polished, step=step)]
-    if region.matrices and not len(function.costs):
-        # Wide kernels of matrices have too many pairs for single cuts.
-        wide = any((value < NEAR).sum() > MOST_PAIRED for value, _, _ in region.spectra_at(region.on_hull(x)))
-        ways.insert(0 if wide else 1, on_face)
-    for reach, way in product(REACHES, ways):
-        with suppress(np.linalg.LinAlgError):  # what is proved so far stays
-            found = way(function, region, x, reach=reach, tolerance=tolerance)
-            best = found if found.distance < best.distance else best
-        if best.distance <= tolerance:
-            break
-    return best
+    return last_steps(function, region, x, step, tolerance)
 
 
-def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float]:
+def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
     """Step to minima of quadratic models over K, as far as they go downhill; returns a point and the last step's length."""
     value, gradient = function.value_and_gradient(x)
     length = np.inf
     for _ in range(NEWTON_STEPS):
         hessian = function.hessian(x)
-        target = region.conic.minimise(hessian, gradient - hessian @ x)
+        if region.curved:
+            target = region.conic.minimise(hessian, gradient - hessian @ x)
+        else:
+            found = model(region, region.blocks, x, hessian, gradient, 1.0)
+            target = None if found is None else x + found[0]
         if target is None:
             break
         target = region.bring_in(target).astype(float)
         step = target - x
-        length = float(np.linalg.norm(step))
-        slope = float(gradient @ step)
-        small = NEAR * (1 + float(np.linalg.norm(x)))
+        length, slope = float(np.linalg.norm(step)), float(gradient @ step)
         if slope >= 0 or length == 0:
             break
         share = 1.0
@@ -77,114 +64,188 @@ def newton(function: Smooth, region: Linearised, x: Array) -> tuple[Array, float
         else:
             break
         x, (value, gradient) = x + share * step, there
-        if share == 1 and length <= small:
+        if share == 1 and length <= NEAR * (1 + float(np.linalg.norm(x))):
             break
-    return x, min(length, 1 + float(np.linalg.norm(x)))
+    return x, length
 
 
-def polished(function: Smooth, region: Linearised, x: Array, step: float, reach: float, tolerance: float) -> Certified:
-    """Minimise models over cuts, with the curvature of constraints in them, until the proved distance stops shrinking."""
-    free = region.free
-    least = FLAT if len(function.costs) else 0.5
-    near = region.on_hull(x)
-    best, waiting = Certified(x, np.inf), 0
+def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
+    """Minimise models over what conditions are next to a point, until the proved distance stops shrinking."""
+    size = 1 + float(np.linalg.norm(x))
+    best, waiting, near = Certified(x, np.inf), 0, region.on_hull(x)
+    unit = min(max(step, 1e-6 * size), 1e-2 * size)
+    known: dict[int, Array] = {}
+    kept: list[Block] = []
     _, gradient = function.value_and_gradient(x)
-    hessian = function.hessian(x)
-    cuts = last = region.cuts(near, reach * (1 + float(np.linalg.norm(x))))
-    y = fitted_multipliers(free.T @ gradient, cuts.rows @ free, -cuts.at(near))
-    for number in range(POLISHING_STEPS):
+    for number in range(LAST_STEPS):
+        cuts = region.cuts(near)
+        blocks = [*region.blocks, *cuts, *kept]
+        parts = [Local.of(block, near, known.get(k), 1e4 * unit) for k, block in enumerate(blocks)]
         if number < 3 or number % 4 == 0:
-            hessian = function.hessian(x) if number else hessian
-            bent = free.T @ (hessian + region.curvature(near, last, y)) @ free
-            value, vector = np.linalg.eigh(bent)
-            curvature = (vector * np.maximum(value, function.modulus * least)) @ vector.T
-        try:
-            move, y = quadratic_program(curvature, free.T @ gradient, cuts.rows @ free, -cuts.at(near))
-        except (np.linalg.LinAlgError, RuntimeError):  # too flat or too many turns: what is proved so far stays
+            hessian = function.hessian(near.astype(float))
+        weights = [known.get(len(region.blocks) + k, np.zeros(0)) for k in range(len(region.curved))]
+        bent = hessian + region.curvature(near, weights) + sum(part.curvature for part in parts)
+        found = model(region, [part.block for part in parts], near, bent, gradient, unit)
+        if found is None:
             break
-        near = region.on_hull(near + free @ move)
-        step = float(np.linalg.norm(move))
+        move = found[0]
+        multipliers = [part.back(z) for part, z in zip(parts, found[1], strict=True)]
+        if known:  # before, the curvature of conditions was not known
+            near = region.on_hull(near + move)
+            unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), 4 * unit)
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
-        distance = certified_distance(function, region, point, gradient, cuts, y)
-        if len(function.costs) and distance > tolerance:
-            # Where slopes change faster than steps get short, such as those of entropies, cuts at several points balance.
-            fitted = fitted_multipliers(free.T @ gradient, cuts.rows @ free, -cuts.at(point))
-            distance = min(distance, certified_distance(function, region, point, gradient, cuts, fitted))
+        distance = certified_distance(function, region, point, gradient, blocks, multipliers)
         waiting = 0 if distance < 0.7 * best.distance else waiting + 1
         if distance < best.distance:
-            best = Certified(x, distance, float(y.sum()))
+            best = Certified(x, distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
-        last, wide = cuts, max(10 * step, reach * (1 + float(np.linalg.norm(x))))
-        fresh, old = region.cuts(near, wide), region.active(point, cuts, y)
-        cuts = Cuts.joined([fresh, old.some(~old.resembles(fresh))])
+        first = not known
+        known = dict(enumerate(multipliers[: len(region.blocks)]))
+        if len(cuts) == len(region.curved):
+            known |= {len(region.blocks) + k: z for k, z in enumerate(multipliers[len(region.blocks) :][: len(cuts)])}
+        largest = max((float(z.max(initial=0.0)) for z in multipliers[len(region.blocks) :]), default=0.0)
+        old = zip(blocks[len(region.blocks) :], multipliers[len(region.blocks) :], strict=True)
+        kept = [] if first else [block for block, z in old if (z > 1e-9 * largest).any()][: 6 * len(region.curved)]
     return best
 
 
-def fitted_multipliers(gradient: Array, rows: Array, slack: Array) -> Array:
-    """Return multipliers, not negative, that leave little of a gradient, and are small where there is slack."""
-    if not len(rows):
-        return np.zeros(0)
-    weight = np.maximum(slack, 0.0) * float(np.linalg.norm(gradient)) / max(float(np.abs(slack).max()), 1e-300)
-    try:
-        found, _ = nnls(np.vstack([rows.T, np.diag(weight)]), np.concatenate([-gradient, np.zeros(len(rows))]))
-    except RuntimeError:  # too many turns
-        return np.zeros(len(rows))
-    return np.asarray(found)
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What a condition is next to a point, to second order: its own curvature is part of what is minimised.
 
-
-def quadratic_program(hessian: Array, slope: Array, rows: Array, levels: Array) -> tuple[Array, Array]:
-    """Minimise ``x' hessian x / 2 + slope' x`` where ``rows x <= levels``: as the point of least norm in a polyhedron.
-
-    C. Lawson, R. Hanson, Solving Least Squares Problems, 1974, chapter 23.  Returns the point and the multipliers.
+    Attributes
+    ----------
+    block : Block
+    turn : ndarray or None
+        Takes multipliers of `block` to those of the condition.
+    curvature : ndarray or float
     """
-    size = float(np.trace(hessian)) / max(len(slope), 1) or 1.0
-    lower = cholesky(hessian + 1e-13 * size * np.eye(len(slope)), lower=True)
-    shift = solve_triangular(lower, slope, lower=True)
-    if not len(rows):
-        return -solve_triangular(lower, shift, lower=True, trans=1), np.zeros(0)
-    turned = solve_triangular(lower, rows.T, lower=True)
-    # In v = lower' x + shift, the goal is the norm of v.
-    bounds = levels + turned.T @ shift
-    length = float(
-        np.abs(np.minimum(bounds, 0.0) / np.maximum(np.linalg.norm(turned, axis=0), 1e-300)).max(initial=0.0)
-    )
-    if length == 0:
-        return -solve_triangular(lower, shift, lower=True, trans=1), np.zeros(len(rows))
-    system = np.vstack([-turned, -bounds[None] / length])
-    target = np.zeros(len(slope) + 1)
-    target[-1] = 1.0
-    weights, _ = nnls(system, target, maxiter=50 * (len(rows) + len(slope)))
-    rest = system @ weights - target
-    y = -length * weights / rest[-1]
-    v = -(turned @ y)
-    move = solve_triangular(lower, v - shift, lower=True, trans=1)
-    return refined(hessian, slope, rows, levels, move, y)
+
+    block: Block
+    turn: Any
+    curvature: Array | float
+
+    @classmethod
+    def of(cls, block: Block, x: Array, z: Array | None, reach: float) -> Local:
+        """Look at a condition; z is its multiplier, if that is known, and `reach` how far a step may go."""
+        value = block.at(x)
+        kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
+        inner = Block(kind, sp.csr_array(turn.T @ block.matrix), turn.T @ value, x)
+        if block.kind == SECOND_ORDER and kind == NONNEGATIVE:  # without the rounding of a direction
+            inner = replace(inner, offset=block.margins(x)[0])
+        if kind == NONNEGATIVE:  # what is out of reach stays there
+            near = np.flatnonzero(inner.offset.astype(float) <= reach * inner.norms)
+            turn = turn[:, near]
+            inner = Block(kind, sp.csr_array(inner.matrix[near]), inner.offset[near], x)
+        return cls(inner, turn, curvature)
+
+    def back(self, z: Array) -> Array:
+        """Return the multiplier of the condition."""
+        return np.asarray(self.turn @ z)
 
 
-def refined(hessian: Array, slope: Array, rows: Array, levels: Array, move: Array, y: Array) -> tuple[Array, Array]:
-    """Solve for the same active rows again, so that these hold to the last digit of their levels, however large the slope is."""
-    active = y > 0
-    count = int(active.sum())
-    if not 0 < count <= len(slope):
-        return move, y
-    basis, triangle = np.linalg.qr(rows[active].T, mode="complete")
-    triangle = triangle[:count]
-    if not np.abs(np.diag(triangle)).min() > 1e-10 * np.abs(triangle).max():
-        return move, y
-    across, along = basis[:, :count], basis[:, count:]
-    found = across @ solve_triangular(triangle, levels[active], trans=1)
-    if count < len(slope):
-        # Where a direction hardly bends, the shortest step will do: what is found here only has to be better than `move`.
-        reduced = along.T @ hessian @ along, along.T @ (slope + hessian @ found)
-        found = found - along @ np.linalg.lstsq(*reduced, rcond=None)[0]
-    weights = -solve_triangular(triangle, across.T @ (slope + hessian @ found))
-    room = 1e-9 * (float(np.linalg.norm(found)) + float(np.abs(levels[active]).max()))
-    room = max(room, float(np.abs(rows[active] @ move - levels[active]).max()))  # what the first answer misses
-    if weights.min() < 0 or (rows @ found > levels + room).any():
-        return move, y
-    better = np.zeros(len(y))
-    better[active] = weights
-    return np.asarray(found), better
+def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
+    """Return what a condition on norms or signs is next to a value: its kind, how it is turned, and its curvature."""
+    count = len(value)
+    if block.kind == NONNEGATIVE:
+        return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
+    if block.kind == ABSOLUTE:  # entries away from 0 keep their signs
+        small = np.flatnonzero(np.abs(value[1:]) <= ROUND * (1 + abs(value[0])))
+        turn = np.zeros((count, 1 + len(small)))
+        turn[:, 0] = np.concatenate([[1.0], -np.sign(value[1:])])
+        turn[1 + small, 0], turn[1 + small, 1 + np.arange(len(small))] = 0.0, 1.0
+        return (ABSOLUTE if len(small) else NONNEGATIVE), turn, 0.0
+    length = float(np.linalg.norm(value[1:]))
+    if length <= ROUND * (1 + abs(value[0])):
+        return SECOND_ORDER, np.eye(count), 0.0
+    direction = value[1:] / length
+    turn = np.concatenate([[1.0], -direction])[:, None]
+    if z is None:
+        return NONNEGATIVE, turn, 0.0
+    inner = block.matrix[1:].toarray()
+    across = inner - np.outer(direction, direction @ inner)
+    return NONNEGATIVE, turn, float(z[0]) / length * (across.T @ across)
+
+
+def spectral(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
+    """Do the same for a matrix inequality: of the matrix on its smallest eigenvalues, whose others make it bend."""
+    eigenvalue, vector = np.linalg.eigh(smat(value))
+    small = eigenvalue <= ROUND * max(float(np.abs(eigenvalue).max()), 1e-300)
+    if not small.any():
+        return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
+    kernel, basis = vector[:, small], smat(np.eye(len(value)))
+    turn = svec(kernel.T @ basis @ kernel)
+    if z is None:
+        return SEMIDEFINITE, turn, 0.0
+    inverse = np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))
+    inverted, multiplier = (vector * inverse) @ vector.T, smat(z.astype(float))
+    bend = svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted)
+    found = np.asarray(block.matrix.T @ np.asarray((block.matrix.T @ bend).T))
+    return SEMIDEFINITE, turn, (found + found.T) / 2
+
+
+def model(
+    region: Region, blocks: Sequence[Block], x: Array, hessian: Array, gradient: Array, unit: float
+) -> tuple[Array, list[Array]] | None:
+    """Minimise ``<gradient, m> + m' hessian m / 2`` over moves m that blocks and equations allow, in units of a length.
+
+    Returns the move and a vector for each block; None if the solver fails.
+    """
+    dim = region.dim
+    equations, values = region.system
+    fixed = np.flatnonzero(region.fixed)
+    matrices = [sp.csr_array(equations), sp.csr_array(np.eye(dim)[fixed])]
+    offsets = [values - equations @ x, region.lower[fixed] - x[fixed]]
+    cones: list[tuple[str, int]] = [("zero", len(values) + len(fixed))]
+    extra = sum(len(block.offset) - 1 for block in blocks if block.kind == ABSOLUTE)
+    start, columns = 0, []
+    for block in blocks:
+        matrix, offset = -block.matrix, block.at(x)
+        if block.kind == ABSOLUTE:
+            count = len(offset) - 1
+            sizes = sp.csr_array((np.ones(count), (np.arange(count), start + np.arange(count))), shape=(count, extra))
+            start += count
+            top = sp.csr_array(sizes.sum(axis=0)[None])
+            matrix = sp.vstack([matrix[[0]], matrix[1:], -matrix[1:]])
+            offset = np.concatenate([offset[:1], offset[1:], -offset[1:]])
+            more = sp.vstack([top, -sizes, -sizes])
+        else:
+            more = sp.csr_array((len(offset), extra))
+        if block.kind == SEMIDEFINITE:
+            order = columnwise(side_of(offset))
+            matrix, offset = sp.csr_array(matrix)[order], offset[order]
+        columns.append(more)
+        matrices.append(matrix)
+        offsets.append(offset)
+        cones.append((NONNEGATIVE if block.kind == ABSOLUTE else block.kind, len(offset)))
+    columns = [sp.csr_array((cones[0][1], extra)), *columns]
+    whole = sp.csc_array(sp.hstack([sp.vstack(matrices), sp.vstack(columns)]))
+    offset = np.concatenate([part.astype(float) for part in offsets]) / unit
+    pull = np.concatenate([gradient / unit, np.zeros(extra)])
+    bent = sp.block_diag([sp.csc_array(hessian), sp.csc_array((extra, extra))])
+    answer = clarabel_answer(sp.csc_array(bent), pull, whole, offset, cones)
+    if answer is None:
+        return None
+    found, z = answer
+    ends = np.cumsum([0, *(size for _, size in cones)])
+    multipliers = []
+    for block, a, b in zip(blocks, ends[1:], ends[2:], strict=False):
+        own = unit * z[a:b]
+        if block.kind == ABSOLUTE:
+            count = len(block.offset) - 1
+            own = np.concatenate([own[:1], own[1 : 1 + count] - own[1 + count :]])
+        elif block.kind == SEMIDEFINITE:
+            back = np.empty(len(own))
+            back[columnwise(side_of(own))] = own
+            own = back
+        multipliers.append(own)
+    return unit * found[:dim], multipliers
+
+
+def columnwise(side: int) -> NDArray[np.int64]:
+    """Where the entries of an upper triangle, column by column, stand in our order, which is row by row."""
+    row, column = np.triu_indices(side)
+    return np.lexsort((row, column))

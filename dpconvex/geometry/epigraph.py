@@ -26,11 +26,11 @@ from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
+from dpconvex.geometry.conditions import has_kinks
 from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.inequalities import has_kinks
 from dpconvex.geometry.linear_maps import affine_map, groups
-from dpconvex.geometry.linearised import Linearised
+from dpconvex.geometry.region import Region
 
 Array = NDArray[np.float64]
 
@@ -49,13 +49,13 @@ class Epigraph:
         The terms, all of whose entries are convex.
     weights : ndarray, shape (J,)
         What each height costs.
-    region : Linearised
+    region : Region
         K with the terms below the heights, which are its last J coordinates.
     """
 
     entries: tuple[Expression, ...]
     weights: Array
-    region: Linearised
+    region: Region
 
     @property
     def dim(self) -> int:
@@ -141,7 +141,7 @@ def epigraph(parts: dict[Expression, sp.csr_array], feasible: FeasibleSet) -> Ep
         for (entries, _), start, stop in zip(found, ends, ends[1:], strict=False)
     ]
     variables = [block.variable for block in feasible.space.blocks.values()]
-    region = Linearised(Space([*variables, heights]), (*feasible.constraints, *below))
+    region = Region(Space([*variables, heights]), (*feasible.constraints, *below))
     try:
         region.check()
     except DPConvexError:

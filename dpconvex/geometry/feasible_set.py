@@ -25,8 +25,8 @@ from dpconvex.geometry.constraints import read_attributes, read_constraint
 from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, overlap
 from dpconvex.geometry.dykstra import Intersection
 from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
-from dpconvex.geometry.linearised import Linearised
 from dpconvex.geometry.merging import clash, merge, with_simplices
+from dpconvex.geometry.region import Region
 from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
 Array = NDArray[np.float64]
@@ -70,9 +70,9 @@ class FeasibleSet:
         return self.reason is None
 
     @cached_property
-    def linearised(self) -> Linearised:
+    def region(self) -> Region:
         """The set as inequalities, for the certificates and answers of sets without a projection in closed form."""
-        return Linearised(self.space, self.constraints)
+        return Region(self.space, self.constraints)
 
     @cached_property
     def obstacle(self) -> str | None:
@@ -80,7 +80,7 @@ class FeasibleSet:
         if self.reason is None:
             return None
         try:
-            self.linearised.check()
+            self.region.check()
         except DPConvexError as error:
             return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
         return None
@@ -101,7 +101,7 @@ class FeasibleSet:
         if not any(isinstance(piece, Intersection) for piece in self.pieces):
             return False
         try:
-            self.linearised.check()
+            self.region.check()
         except DPConvexError:
             return False
         return True
@@ -232,7 +232,7 @@ class FeasibleSet:
         if self.reason is not None:
             point = np.array(theta, dtype=float)
             near = NEAREST * (1 + float(np.linalg.norm(point)))
-            return minimum(SquaredDistance(point), self.linearised, point, near).point
+            return minimum(SquaredDistance(point), self.region, point, near).point
         try:
             return self._by_pieces(theta)
         except NotConverged as error:
@@ -259,7 +259,7 @@ class FeasibleSet:
     def some_point(self, theta: Array) -> Array:
         """Return a point of K near some coordinates, not the nearest one where that takes long."""
         if self.reason is None and self.by_multipliers:
-            return np.asarray(self.linearised.bring_in(theta), dtype=float)
+            return np.asarray(self.region.bring_in(theta), dtype=float)
         return self.project(theta)
 
     def error(self, theta: Array) -> float:
@@ -308,7 +308,7 @@ class FeasibleSet:
         """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
         other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
         if self.by_multipliers and self.obstacle is None:  # public, and without a memory of points
-            other.__dict__.update(linearised=self.linearised, obstacle=None, by_multipliers=True)
+            other.__dict__.update(region=self.region, obstacle=None, by_multipliers=True)
         return other
 
     @property

@@ -25,7 +25,7 @@ from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
-from dpconvex.geometry.linearised import Linearised
+from dpconvex.geometry.region import Region
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.regularizer_curvature import bend_of
@@ -80,7 +80,7 @@ def largest_floor(
     if analysis.form.feasible.obstacle is not None:
         return math.inf
     if analysis.form.feasible.by_multipliers:
-        return float(error / mu) + dual_floor(analysis.form.feasible.linearised, mu, radius, 2 * gradient)
+        return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
     if not curvature_known(certificate) or (kinks is not None and kinks.curved):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
@@ -108,7 +108,7 @@ def inequality_floor(
     return slack.away + (linear + math.sqrt(linear**2 + 4 * mu * constant)) / (2 * mu)
 
 
-def dual_floor(region: Linearised, mu: float, radius: float, gradient: float, room: float = 0.0) -> float:
+def dual_floor(region: Region, mu: float, radius: float, gradient: float, room: float = 0.0) -> float:
     """Bound what rounding adds to a distance that multipliers certify, over all answers of a norm up to `radius`.
 
     Let inequality j hold with a margin of s_j at a point p of K, and multipliers y belong to the minimiser.  Then the sum of
@@ -118,7 +118,11 @@ def dual_floor(region: Linearised, mu: float, radius: float, gradient: float, ro
     """
     reach = radius + float(np.linalg.norm(region.inside.astype(float)))
     decrease = min(gradient * reach, gradient**2 / mu) + room
-    return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + UNIT * radius
+    # Of multipliers and rows, one for each number that is added up.
+    residual = 8 * (64 + region.count + region.dim) * UNIT * gradient / mu + 8 * UNIT * radius
+    if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
+        return residual
+    return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + residual
 
 
 def curvature_known(certificate: Certificate) -> bool:

@@ -52,7 +52,7 @@ def certify_by_duals(problem: Problem, start: Array, tolerance: float) -> tuple[
     """Minimise a problem over the inequalities of K; returns the answer and the passes over the records that it took."""
     objective, heights = PerturbedObjective(problem), problem.epigraph
     if heights is None:
-        found = minimum(objective, problem.feasible.linearised, start, tolerance)
+        found = minimum(objective, problem.feasible.region, start, tolerance)
     else:
         lifted = np.concatenate([start, heights.heights(start)])
         lifted = lifted if np.isfinite(lifted).all() else heights.region.inside.astype(float)

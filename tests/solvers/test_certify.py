@@ -358,7 +358,7 @@ def test_where_no_projection_is_found_multipliers_certify(monkeypatch: pytest.Mo
     second = certify(problem, np.zeros(3), 1e-6)
     assert second.distance_bound <= 1e-6
     assert np.linalg.norm(first.theta - second.theta) <= first.distance_bound + second.distance_bound
-    assert problem.feasible.linearised.excess(second.theta).max() <= 1e-9
+    assert problem.feasible.region.excess(second.theta).max() <= 1e-9
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1e-7])

@@ -1,0 +1,173 @@
+"""Conditions ``matrix @ (x - point) + offset in cone`` that make a set K, and what a dual vector of a cone says about all of K.
+
+For z in the dual cone, ``<z, matrix @ (x - point) + offset> >= 0`` for every x of K: a half-space that contains K, whoever
+found z.  Everything that is proved about K (docs/theory.md, section 13) is made of these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.semidefinite import smat, svec
+
+# Of double or extended precision.
+Array = NDArray[Any]
+
+EXTENDED = float(np.finfo(np.longdouble).eps)
+# Units in the last place by which the value of an atom may err, for each number that it is made of and besides.
+ROOM = 8
+NONNEGATIVE, SECOND_ORDER, ABSOLUTE, SEMIDEFINITE = "nonnegative", "second-order", "absolute", "semidefinite"
+
+
+@dataclass(frozen=True, eq=False)
+class HalfSpace:
+    """``<row, x> <= level`` for all x of K; at the point asked about, `gap` of it is left at most."""
+
+    z: Array
+    row: Array
+    gap: float
+    # What rounding did to the row, in norm.
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A condition.
+
+    Attributes
+    ----------
+    kind : str
+        The cone: numbers that are not negative; ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``; semidefinite matrices.
+    matrix : csr_array, shape (m, dim)
+    offset : ndarray, shape (m,)
+    point : ndarray, shape (dim,), or None
+        What x is measured from; 0 if None.
+    errors : ndarray, shape (m,), or None
+        Bounds on what rounding did to the offset.
+    slope_error : float
+        How far a row may be from the one that is meant, relative to its norm.
+    """
+
+    kind: str
+    matrix: sp.csr_array
+    offset: Array
+    point: Array | None = None
+    errors: Array | None = None
+    slope_error: float = 0.0
+
+    def at(self, x: Array) -> Array:
+        away = x if self.point is None else x - self.point
+        return np.asarray(self.matrix @ away + self.offset)
+
+    @cached_property
+    def _sizes(self) -> tuple[sp.csr_array, Array, Array, Array]:
+        """Absolute entries, how many there are in a row, which rows are exact, and the norms of rows."""
+        size = sp.csr_array(abs(self.matrix))
+        counts = np.diff(size.indptr)
+        exact = (counts == 1) & (np.asarray(size.sum(axis=1)).ravel() == 1)
+        norms = np.sqrt(np.asarray((size * size).sum(axis=1)).ravel())
+        return size, counts, exact & (self.point is None), norms
+
+    @property
+    def norms(self) -> Array:
+        """Of the rows."""
+        return self._sizes[3]
+
+    def rounding(self, x: Array) -> Array:
+        """Bound what rounding does to each number at a point, but for the signs of single coordinates less a bound."""
+        size, counts, exact, norms = self._sizes
+        away = np.abs((x if self.point is None else x - self.point).astype(float))
+        found = (ROOM + counts) * EXTENDED * (size @ away + np.abs(self.offset.astype(float)))
+        if self.kind == NONNEGATIVE:
+            found = np.where(exact, 0.0, found)
+        if self.errors is not None:
+            found = found + self.errors + (self.slope_error + (ROOM + counts) * UNIT) * norms * np.linalg.norm(away)
+        return np.asarray(found, dtype=float)
+
+    def margins(self, x: Array) -> tuple[Array, Array]:
+        """Return how far inside the cone a point is, and what rounding does to that; below 0 outside."""
+        value, error = self.at(x), self.rounding(x)
+        if self.kind == NONNEGATIVE:
+            return value, error
+        if self.kind == SEMIDEFINITE:
+            matrix = smat(value)
+            whole = 2 * float(np.linalg.norm(error)) + 4 * len(matrix) * EXTENDED * size_of(value)
+            return np.array([least_eigenvalue(matrix)]), np.array([whole])
+        if self.kind == SECOND_ORDER:
+            size, wrong = np.sqrt(np.sum(value[1:] ** 2)), float(np.linalg.norm(error[1:]))
+        else:
+            size, wrong = np.abs(value[1:]).sum(), float(error[1:].sum())
+        rounded = (ROOM + len(value)) * EXTENDED * float(np.abs(value[0]) + size)
+        return np.array([value[0] - size]), np.array([error[0] + wrong * (1 + 1e-9) + rounded])
+
+    def dual(self, z: Array) -> Array:
+        """Return a vector of the dual cone near some vector, but for rounding in semidefinite matrices (see `half_space`)."""
+        z = np.array(z, dtype=np.longdouble)
+        if self.kind == NONNEGATIVE:
+            return np.maximum(z, 0.0)
+        if self.kind == SEMIDEFINITE:
+            value, vector = np.linalg.eigh(smat(z.astype(float)))
+            return svec((vector * np.maximum(value, 0.0)) @ vector.T)
+        least = np.sqrt(np.sum(z[1:] ** 2)) if self.kind == SECOND_ORDER else np.abs(z[1:]).max(initial=0.0)
+        z[0] = np.maximum(z[0], least * (1 + 2 * (ROOM + len(z)) * EXTENDED))
+        return z
+
+    def half_space(self, z: Array, x: Array, modulus: float) -> HalfSpace:
+        """Return what a vector near the dual cone says of K, with what is left of it at x.
+
+        Parts are left out if a gap costs more than a residual, for a function with a modulus of strong convexity.
+        """
+        value, error = self.at(x), self.rounding(x)
+        size, _, _, norms = self._sizes
+        side = 0
+        if self.kind == SEMIDEFINITE:
+            # Exactly semidefinite is what given vectors and weights make.
+            weight, vector = np.linalg.eigh(smat(np.asarray(z, dtype=float)))
+            left = np.maximum(np.einsum("ik,ik->k", vector, smat(value) @ vector), 0.0).astype(float)
+            steep = float((norms**2).sum())
+            weight = np.where(weight * steep > modulus * left, weight, 0.0)
+            side = len(vector)
+            z = svec((vector * weight) @ vector.T)
+            room = 2 * float(np.linalg.norm(error)) + 8 * side * EXTENDED * size_of(value)
+            gap = float(weight @ left) + 1.01 * float(weight.sum()) * room
+        else:
+            z = self.dual(z)
+            if self.kind == NONNEGATIVE:
+                z = np.where(z * norms**2 > modulus * value, z, 0.0)
+            elif z[0] * (norms**2).sum() <= modulus * self.margins(x)[0][0]:
+                z = np.zeros_like(z)
+            gap = float(z @ value) + float(np.abs(z) @ error) + 4 * EXTENDED * len(z) * float(np.abs(z) @ np.abs(value))
+        row = -np.asarray(self.matrix.T @ z, dtype=float)
+        widest = float(np.linalg.norm((size.T @ np.abs(z)).astype(float)))
+        return HalfSpace(z, row, max(gap, 0.0), (self.slope_error + (ROOM + len(z) + 4 * side) * UNIT) * widest)
+
+
+def size_of(value: Array) -> float:
+    return float(np.linalg.norm(value.astype(float)))
+
+
+def least_eigenvalue(matrix: Array) -> float:
+    """Bound the least eigenvalue of a symmetric matrix from below, to a small relative error if it is near 0.
+
+    In a basis of nearly its eigenvectors, let A be the block of what is small, B the rest of its rows and C the other block; then
+    the matrix is positive semidefinite if ``A - B C^-1 B'`` is.
+    """
+    _, vectors = np.linalg.eigh(matrix.astype(float))
+    turned = vectors.T @ matrix @ vectors
+    size = np.diag(turned).astype(float)
+    largest = max(float(np.abs(size).max()), 1e-300)
+    small = np.abs(size) <= 1e-6 * largest
+    if not small.any() or size.min() < -1e-6 * largest:
+        return float(np.linalg.eigvalsh(matrix.astype(float))[0]) * (1 - 1e-9) - 8 * len(matrix) * UNIT * largest
+    corner, rest = turned[np.ix_(small, small)].astype(float), 0.0
+    if not small.all():
+        others = float(np.linalg.eigvalsh(turned[np.ix_(~small, ~small)].astype(float))[0])
+        rest = 2 * float(np.linalg.norm(turned[np.ix_(small, ~small)].astype(float))) ** 2 / others
+    return float(np.linalg.eigvalsh(corner)[0]) - 1e-14 * len(corner) * float(np.linalg.norm(corner)) - rest
