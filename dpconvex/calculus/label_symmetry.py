@@ -19,17 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms import ENTRYWISE, SYMMETRIC
 from dpconvex.core.atoms.arrangement import BROADCAST, INDEX, TRANSPOSE
-from dpconvex.core.atoms.products import DIVIDE, MATMUL
-from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED
-from dpconvex.core.combinations import OF_ENTRIES, SYMMETRIC, over_everything
+from dpconvex.core.atoms.products import MATMUL
 from dpconvex.core.expression import Constant, Expression, Variable
 from dpconvex.core.parameter_space import Space
 
 # So few labels are examined one by one.
 FEW = 12
 
-ENTRYWISE = (*OF_ENTRIES, ADD, NEGATE, DIVIDE)
 Axes = frozenset[int | None]
 STAYS: Axes = frozenset({None})
 
@@ -201,7 +199,8 @@ class ExchangeReader:
         if stay:
             return STAYS
         others_stay = all(None in own for own in axes[1:])
-        if (node.atom in SYMMETRIC or node.atom is SUMMED) and over_everything(node) and others_stay:
+        over = dict(node.options).get("axis", node.args[0].shape)  # an atom without axes is over all of them
+        if node.atom in SYMMETRIC and len(over) == node.args[0].ndim and others_stay:  # type: ignore[arg-type]
             return STAYS
         if node.atom is MATMUL:
             left, right = (argument.ndim for argument in node.args)

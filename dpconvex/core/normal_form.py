@@ -1,15 +1,12 @@
 """One way to write a loss: like terms together, and affine terms where the proofs see them best.
 
-Constants belong to a function, and should not depend on how it is written.  Before anything else reads it, a loss is rewritten
-by identities that are exact in real arithmetic:
+Constants belong to a function, and should not depend on how it is written.  Before anything else reads it, a loss is rewritten,
+from the inside out, by identities that are exact in real arithmetic:
 
-    c f + d f = (c + d) f                                          like terms are collected, and terms with factor 0 go
-    c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, entry by entry
-    lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a
-    logistic(m) - m = logistic(-m)
-    c logistic(m) + a = c lse(a/c, m + a/c)                        where a is neither 0 nor -c m
-    c m_1^2 + c m_2^2 = c ||m||^2                                  squares of public rows of one length
-    -min(a, b) = max(-a, -b),  f(|m|) = f(m) and |m|^2 = m^2       for even f; also for Euclidean norms
+    c f + d f = (c + d) f                                          for one and the same f
+    c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, where no other term is curved
+    -min(a, b) = max(-a, -b),  ||m||^2 = sum_squares(m)
+    lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a; lse(0, m) is logistic(m)
 
 What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
 user wrote, and so does one that is not convex or cannot be read: it is refused later, in the words that it was written in.
@@ -17,54 +14,38 @@ user wrote, and so does one that is not convex or cannot be read: it is refused 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
-from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import hstack
+from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, RESHAPE, entry_at, hstack, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, log_sum_exp, logistic
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, largest_entry, maximum
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MINIMUM, maximum
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import ABS, POWER
-from dpconvex.core.atoms.products import MULTIPLY
-from dpconvex.core.atoms.squares import sum_squares
-from dpconvex.core.combinations import (
-    Combination,
-    Curved,
-    Entries,
-    Entry,
-    TermReader,
-    Terms,
-    Unreadable,
-    build,
-    is_even,
-    square_of,
-)
+from dpconvex.core.atoms.powers import POWER
+from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
+from dpconvex.core.atoms.squares import quad_over_lin
+from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
 from dpconvex.core.discipline import is_convex
-from dpconvex.core.evaluate import substituted
+from dpconvex.core.evaluate import postorder, substituted
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Fields
 from dpconvex.core.record_scalars import Bases
-from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 
-ONE = Fraction(1)
-# Values of one function agree to this fraction; others are compared exactly.
-SAME = 1e-6
+Terms = list[tuple[Fraction, Expression]]
+ZERO = constant(0.0)
 
 
 def normal_forms(losses: Sequence[Expression], variables: Sequence[Variable], record: Fields) -> tuple[Expression, ...]:
     try:
-        reader = TermReader(Expander(Space(variables), Bases(record)))
+        expander = Expander(Space(variables), Bases(record))
     except TemplateError:
         return tuple(losses)
-    return tuple(rewritten(loss, reader) for loss in losses)
+    return tuple(normal_form(loss, expander) for loss in losses)
 
 
 def normal_form(loss: Expression, expander: Expander) -> Expression:
@@ -78,275 +59,135 @@ def normal_form(loss: Expression, expander: Expander) -> Expression:
     >>> print(normal_form(written, Expander(Space([W]), Bases(Record(x=Ball(2))))))
     log_sum_exp(x @ W - x @ W[:, 0])
     """
-    return rewritten(loss, TermReader(expander))
-
-
-def rewritten(loss: Expression, reader: TermReader) -> Expression:
-    """Do the work of `normal_form`; a reader remembers what losses share."""
+    found: dict[Expression, Expression] = {}
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is not read
-            settled, changed = Normaliser(reader).settle(reader.one(loss))
-        if not changed or not is_convex(loss):
-            return loss
-        result = build(settled)
-    except (NotPrivate, Unreadable, OverflowError, ValueError):
+            for node in postorder([loss]):
+                args = [found[argument] for argument in node.args]
+                kept = node.atom is None or all(new is old for new, old in zip(args, node.args, strict=True))
+                made = node if kept or node.atom is None else node.atom(*args, **dict(node.options))
+                made = respelled(made)
+                found[node] = made if made.is_affine or not made.is_scalar else gathered(made, expander)
+    except (NotPrivate, MissingRule, OverflowError, ValueError):
         return loss
-    return result if is_convex(result) else loss
+    result = found[loss]
+    return result if result is loss or (is_convex(loss) and is_convex(result)) else loss
 
 
-class Normaliser:
-    """Applies the identities, from the inside out."""
+def respelled(node: Expression) -> Expression:
+    """Write minus a minimum as a maximum, and the square of a Euclidean norm as a sum of squares."""
+    inner = node.args[0] if node.args else node
+    if node.atom is NEGATE and inner.atom is MINIMUM:
+        return maximum(*(-argument for argument in inner.args))
+    if node.atom is POWER and node.option("p") == 2 and inner.atom is NORM and inner.option("p") == 2:
+        return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
+    return node
 
-    def __init__(self, reader: TermReader) -> None:
-        self.reader = reader
-        self._settled: dict[tuple[Curved, bool], tuple[Combination, bool]] = {}
 
-    def settle(self, written: Combination) -> tuple[Combination, bool]:
-        changed = written.turned and any(c > 0 for c, _ in written.curved)
-        total = Combination((), written.affine)
-        for factor, term in written.curved:
-            if factor == 0:
-                changed = True
-                continue
-            found, other = self.term(term, factor < 0)
-            total, changed = total + found * factor, changed or other
-        total = replace(total, turned=False)
-        steps = (self.collected, self.logistics, self.placed, self.collected, self.squares)
-        for step in steps:
-            found, other = step(total)
-            total, changed = (found, True) if other else (total, changed)
-        return total, changed
+def terms(root: Expression) -> Terms:
+    """Take sums and constant factors of a scalar apart; factors are exact."""
+    if root.atom is ADD:
+        return [term for argument in root.args for term in terms(argument)]
+    if root.atom is NEGATE:
+        return [(-factor, term) for factor, term in terms(root.args[0])]
+    if root.atom in (RESHAPE, SUMMED, BROADCAST) and root.args[0].is_scalar:
+        return terms(root.args[0])
+    for number, other in ((0, 1), (1, 0)) if root.atom in (MULTIPLY, DIVIDE) else ():
+        if root.args[number].is_constant and (root.atom is MULTIPLY or number == 1):
+            value = Fraction(root.args[number].number.item())
+            if value == 0:
+                break
+            scale = value if root.atom is MULTIPLY else 1 / value
+            return [(factor * scale, term) for factor, term in terms(root.args[other])]
+    return [(Fraction(1), root)]
 
-    def term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
-        """Return the normal form of a curved term, and whether it differs; `negative` is the sign of its factor."""
-        known = self._settled.get((term, negative))
-        if known is None:
-            known = self._settled[term, negative] = self._term(term, negative)
-        return known
 
-    def _term(self, term: Curved, negative: bool) -> tuple[Combination, bool]:
-        if term.atom is None:
-            return Combination(((ONE, term),)), False
-        inner = () if term.is_of_affine else term.arguments
-        pairs = [[self.settle(one) for one in argument.ravel(order="F")] for argument in inner]
-        if any(changed for part in pairs for _, changed in part):
-            term = replace(term, given=tuple(table([one for one, _ in part]) for part in pairs), changed=True)
-        rules = (self.smallest, self.even, self.product) if negative else (self.even, self.product)
-        for rule in rules:
-            found = rule(term)
-            if found is not None:
-                return self.settle(found)[0], True
-        return Combination(((ONE, term),)), term.changed
+def together(parts: Terms) -> Expression:
+    """Add terms up, as numbers; nothing is 0."""
+    return add(*(times(factor, scalar(term)) for factor, term in parts)) if parts else ZERO
 
-    def smallest(self, term: Curved) -> Combination | None:
-        """Write a minimum as minus a maximum."""
-        if term.atom not in (MINIMUM, MIN):
-            return None
-        found = self.reader.one(maximum(*(build(-one) for part in term.arguments for one in part.ravel(order="F"))))
-        return Combination(((Fraction(-1), found.curved[0][1]),)) if found.only else None
 
-    def even(self, term: Curved) -> Combination | None:
-        """Write an even function of an absolute value as one of what is behind it, and a squared length as a sum of squares."""
-        if not is_even(term) or len(term.arguments[0].ravel()) != 1:
-            return None
-        inner = term.arguments[0].ravel()[0].only
-        if inner is None or inner.atom not in (ABS, NORM):
-            return None
-        behind = list(inner.arguments[0].ravel(order="F"))
-        if len(behind) == 1:
-            return Combination(((ONE, replace(term, given=(table(behind), *term.arguments[1:]), changed=True)),))
-        square = term.atom is POWER and term.option("p") == 2
-        if not square or inner.atom is not NORM or inner.option("p") != 2:
-            return None
-        same = hstack(*(build(one) for one in behind)) if inner.changed else inner.entry.source.args[0]
-        found = self.reader.one(sum_squares(same))
-        return Combination(found.curved, found.affine)
+def times(factor: Fraction, term: Expression) -> Expression:
+    """Multiply by a number, which is rounded only here."""
+    number = float(factor)
+    if factor != 0 and number == 0:
+        raise OverflowError("a factor rounds to 0")
+    return term if number == 1 else -term if number == -1 else number * term
 
-    def product(self, term: Curved) -> Combination | None:
-        """Take a number out of the product of a function of the record with a curved term."""
-        if term.atom is not MULTIPLY:
-            return None
-        for place, argument in enumerate(term.arguments):
-            (inner,) = argument.ravel()
-            if len(inner.curved) == 1 and not inner.affine and inner.curved[0][0] != 1:
-                ((factor, curved),) = inner.curved
-                arguments = list(term.arguments)
-                arguments[place] = table([Combination(((ONE, curved),))])
-                return Combination(((factor, replace(term, given=tuple(arguments), changed=True)),))
+
+def gathered(root: Expression, expander: Expander) -> Expression:
+    """Collect like terms of a sum, and move affine ones into the curved one, if there is only one."""
+    curved: dict[Expression, Fraction] = {}
+    affine, parts = Terms(), terms(root)
+    for factor, term in parts:
+        if term.is_affine:
+            affine.append((factor, term))
+        else:
+            curved[term] = curved.get(term, Fraction(0)) + factor
+    if len(curved) == 1:
+        ((term, factor),) = curved.items()
+        moving = [part for part in affine if part[1].variables]
+        found = absorbed(factor, term, moving, expander) if factor > 0 else None
+        if found is not None:
+            return reshape(together([*found, *(part for part in affine if part not in moving)]), root.shape)
+    if len(curved) + len(affine) == len(parts):
+        return root
+    return reshape(together([(factor, term) for term, factor in curved.items() if factor] + affine), root.shape)
+
+
+def absorbed(factor: Fraction, term: Expression, moving: Terms, expander: Expander) -> Terms | None:
+    """Put affine terms into a log-sum-exp, a logistic function or a maximum of affine entries; None if there is nothing to do."""
+    if term.atom not in (LOGISTIC, LOG_SUM_EXP, MAX, MAXIMUM) or not all(a.is_affine for a in term.args):
         return None
-
-    def collected(self, total: Combination) -> tuple[Combination, bool]:
-        """Add up the factors of like terms."""
-        alike = self.alike([term for _, term in total.curved])
-        if not any(alike):
-            return total, False
-        found: dict[Any, tuple[Fraction, Curved]] = {}
-        for k, (factor, term) in enumerate(total.curved):
-            key = self.reader.curved_key(term) if alike[k] else k
-            found[key] = (found[key][0] + factor, found[key][1]) if key in found else (factor, term)
-        if len(found) == len(total.curved):
-            return total, False
-        curved = tuple((factor, term) for factor, term in found.values() if factor != 0)
-        return replace(total, curved=curved), True
-
-    def squares(self, total: Combination) -> tuple[Combination, bool]:
-        """Put squares of public linear forms of one length together: ``c m_1^2 + c m_2^2 = c ||m||^2``."""
-        groups: dict[tuple[Fraction, Fraction], list[int]] = {}
-        squared = [k for k, (_, term) in enumerate(total.curved) if square_of(term) == 1]
-        for k in squared if len(squared) > 1 else ():
-            factor, term = total.curved[k]
-            rows = [self.reader.public_row(entry) for entry in term.arguments[0].ravel()]
-            lengths = {None if row is None else sum(c * c for c in row.values()) for row in rows}
-            if len(lengths) == 1 and None not in lengths:
-                groups.setdefault((factor, *lengths), []).append(k)  # type: ignore[arg-type]
-        groups = {key: places for key, places in groups.items() if len(places) > 1}
-        if not groups:
-            return total, False
-        gathered = {k for places in groups.values() for k in places}
-        curved = [pair for k, pair in enumerate(total.curved) if k not in gathered]
-        for (factor, _), places in groups.items():
-            terms = [total.curved[k][1] for k in places]
-            ((_, term),) = self.reader.one(sum_squares(entries_together(terms))).curved
-            curved.append((factor, term))
-        return replace(total, curved=tuple(curved)), True
-
-    def alike(self, terms: Sequence[Curved]) -> list[bool]:
-        """Say of each term whether it may be the same function as another one."""
-        groups: dict[Any, list[int]] = {}
-        for k, term in enumerate(terms):
-            groups.setdefault(term.key, []).append(k)
-        result = [False] * len(terms)
-        for group in groups.values():
-            if len(group) > 1:
-                probes = sorted((self.reader.curved_probe(terms[k]), k) for k in group)
-                for (a, k), (b, j) in itertools.pairwise(probes):
-                    if not b - a > SAME * max(abs(a), abs(b)):
-                        result[k] = result[j] = True
-        return result
-
-    def logistics(self, total: Combination) -> tuple[Combination, bool]:
-        margins = {k: points(term) for k, (_, term) in enumerate(total.curved) if term.atom is LOGISTIC}
-        places = [(k, found[1]) for k, found in margins.items() if found is not None]
-        curved, affine, changed = list(total.curved), total.affine, False
-        for (first, one), (second, two) in itertools.combinations(places, 2):
-            c, d = curved[first][0], curved[second][0]
-            if c > 0 and d > 0 and not self.reader.affine_terms(one + two):
-                curved[first], curved[second] = (c + d, curved[first][1]), (Fraction(0), curved[second][1])
-                affine, changed = affine + (one * -d).affine, True
-        return Combination(tuple(pair for pair in curved if pair[0] != 0), affine), changed
-
-    def placed(self, total: Combination) -> tuple[Combination, bool]:
-        """Move affine terms into the log-sum-exp or the maximum that they belong to, and find logistic functions."""
-        parts = [(c, e) for c, e in total.affine if e.source.variables]
-        public = tuple(pair for pair in total.affine if pair not in parts)
-        curved, changed = list(total.curved), False
-        if curved and parts and not self.moves(parts):
-            public, parts, changed = (*public, *self.at_zero(Combination((), tuple(parts))).affine), [], True
-        for k, (factor, term) in enumerate(curved):
-            if factor <= 0 or not has_points(term):
-                continue
-            own = parts if len(curved) == 1 else [pair for pair in parts if self.belongs(pair, factor, term)]
-            found = self.shifted(factor, term, Combination((), tuple(own)))
-            if found is not None:
-                changed = True
-                (curved[k],) = found.curved
-                public += found.affine
-                parts = [pair for pair in parts if pair not in own]
-        return Combination(tuple(curved), (*parts, *public)), changed
-
-    def moves(self, parts: Sequence[tuple[Fraction, Entry]]) -> bool:
-        """Whether affine terms depend on theta: mostly their values show it, without their coefficients."""
-        seen = len(parts) == 1 and parts[0][1].source.is_scalar and self.reader.differs(parts[0][1].source)
-        return seen or bool(self.moving(Combination((), tuple(parts))))
-
-    def moving(self, combination: Combination) -> Terms:
-        """Return what multiplies coordinates of theta in the affine part of a combination."""
-        return {key: c for key, c in self.reader.affine_terms(combination).items() if key[0] >= 0}
-
-    def belongs(self, pair: tuple[Fraction, Entry], factor: Fraction, term: Curved) -> bool:
-        """Whether an affine term is minus the factor times one of a curved term's entries."""
-        own = Combination((), (pair,))
-        return any(not self.moving(own + entry * factor) for entry in points(term) or ())
-
-    def at_zero(self, combination: Combination) -> Combination:
-        """Drop from affine terms what multiplies theta, where all of that cancels."""
-        if not self.reader.affine_terms(combination):
-            return Combination()
-        expression = build(combination)
-        zeros: dict[Expression, Expression] = {
-            variable: constant(np.zeros(variable.shape)) for variable in expression.variables
-        }
-        return Combination((), ((ONE, Entry(substituted(expression, zeros))),))
-
-    def shifted(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
-        if term.is_of_affine and not (term.atom is LOG_SUM_EXP and term.entry.source.args[0].size == 2):
-            return self.shifted_array(factor, term, own)
-        entries = points(term)
-        assert entries is not None
-        two_points = term.atom is LOGISTIC or (term.atom is LOG_SUM_EXP and len(entries) == 2)
-        if two_points and (own.affine or term.atom is not LOGISTIC):
-            for base, other in (entries, entries[::-1]):
-                rest = own + base * factor
-                if not self.moving(rest):
-                    inner = Combination((), other.affine + (base * Fraction(-1)).affine)
-                    return Combination(((factor, applied(LOGISTIC, [inner])),)) + self.at_zero(rest)
-        if not own.affine:
-            return None
-        moved = [entry + own * (1 / factor) for entry in entries]
-        still = [not self.moving(entry) for entry in moved]
-        hinge = term.atom is MAXIMUM and len(entries) == 2 and not all(self.moving(entry) for entry in entries)
-        if hinge and not any(still):
+    added = together(moving)
+    shift = added if factor == 1 else added / float(factor)
+    if term.atom is MAX or (term.atom is LOG_SUM_EXP and term.args[0].size != 2):
+        return [(factor, term.atom(term.args[0] + shift, **dict(term.options)))] if moving else None
+    if not moving and term.atom is not LOG_SUM_EXP:
+        return None
+    inner = term.args[0]
+    if term.atom is LOG_SUM_EXP and inner.atom is CONCATENATE and len(inner.args) == 2:
+        points = [scalar(part) for part in inner.args]
+    elif term.atom is LOG_SUM_EXP:
+        points = [entry_at(inner, np.unravel_index(k, inner.shape, order="F")) for k in range(2)]
+    else:
+        points = [*([ZERO] if term.atom is LOGISTIC else []), *map(scalar, term.args)]
+    moved = [difference(point, -shift) for point in points] if moving else points
+    still = [not depends(point, expander) for point in moved]
+    if term.atom is MAXIMUM:
+        if len(points) == 2 and not any(still) and not all(point.variables for point in points):
             return None  # what rounds off kinks knows a hinge
-        moved = [self.at_zero(one) if zero else one for one, zero in zip(moved, still, strict=True)]
-        atom = LOG_SUM_EXP if two_points else term.atom
-        assert atom is not None
-        return Combination(((factor, applied(atom, moved)),))
-
-    def shifted_array(self, factor: Fraction, term: Curved, own: Combination) -> Combination | None:
-        """Add affine terms to all entries of an array at once; no entry is looked at."""
-        if not own.affine:
-            return None
-        assert term.atom is not None
-        source = term.entry.source
-        return self.reader.one(term.atom(source.args[0] + build(own * (1 / factor)), **dict(source.options))) * factor
+        settled = [fixed(point, expander) if zero else point for point, zero in zip(moved, still, strict=True)]
+        return [(factor, maximum(*settled))]
+    for base, other in ((0, 1), (1, 0)):
+        if still[base]:
+            rest = fixed(moved[base], expander)
+            return [
+                (factor, logistic(difference(points[other], points[base]))),
+                *([(factor, rest)] if rest is not ZERO else []),
+            ]
+    return [(factor, log_sum_exp(hstack(*moved)))] if moving else None
 
 
-def has_points(term: Curved) -> bool:
-    """Whether `points` finds some."""
-    return term.atom in (LOG_SUM_EXP, MAX) if term.is_of_affine else points(term) is not None
+def scalar(expression: Expression) -> Expression:
+    """Return an array of one entry as a number."""
+    while expression.atom is RESHAPE and expression.args[0].is_scalar:
+        expression = expression.args[0]
+    return reshape(expression, ())
 
 
-def points(term: Curved) -> tuple[Combination, ...] | None:
-    """Return the entries of a logistic function (0 and m), a log-sum-exp or a maximum, if they are affine; else None."""
-    if term.atom not in (LOGISTIC, LOG_SUM_EXP, MAX, MAXIMUM):
-        return None
-    entries = tuple(one for part in term.arguments for one in part.ravel(order="F"))
-    if any(one.curved for one in entries):
-        return None
-    return (Combination(), *entries) if term.atom is LOGISTIC else entries
+def difference(one: Expression, other: Expression) -> Expression:
+    return -other if one is ZERO else one if other is ZERO else one - other
 
 
-def applied(atom: Atom, entries: Sequence[Combination]) -> Curved:
-    """Return an atom of affine combinations."""
-    built = [build(one) for one in entries]
-    if atom in (LOG_SUM_EXP, MAX):
-        expression = (log_sum_exp if atom is LOG_SUM_EXP else largest_entry)(hstack(*built))
-        return Curved(Entry(expression), atom, (table(entries),))
-    expression = maximum(*built) if atom is MAXIMUM else logistic(built[0])
-    return Curved(Entry(expression), atom, tuple(table([one]) for one in entries))
+def depends(expression: Expression, expander: Expander) -> bool:
+    """Whether an affine expression changes with the parameters for any record."""
+    return bool(expression.variables) and bool((expander.expand_leaf(expression).coordinate >= 0).any())
 
 
-def table(found: Sequence[Combination]) -> Entries:
-    """Return combinations as an array."""
-    result = np.empty(len(found), dtype=object)
-    result[:] = found
-    return result
-
-
-def entries_together(terms: Sequence[Curved]) -> Expression:
-    """Return what some terms are the squares of as one array: the array that their user squared, if they are all of it."""
-    source = terms[0].entry.source
-    whole = [Entry(source, k) for k in range(source.size)]
-    if source.atom is POWER and [term.entry for term in terms] == whole and not any(term.changed for term in terms):
-        return source.args[0]
-    return hstack(*(build(one) for term in terms for one in term.arguments[0].ravel(order="F")))
+def fixed(expression: Expression, expander: Expander) -> Expression:
+    """Drop what multiplies parameters from an expression that does not change with them."""
+    if not expression.variables:
+        return expression
+    zeros: dict[Expression, Expression] = {v: constant(np.zeros(v.shape)) for v in expression.variables}
+    return substituted(expression, zeros) if len(expander.expand_leaf(expression).coordinate) else ZERO

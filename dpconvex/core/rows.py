@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
+from dpconvex.core.atoms import ENTRYWISE
 from dpconvex.core.atoms.arrangement import (
     BROADCAST,
     CONCATENATE,
@@ -27,14 +27,13 @@ from dpconvex.core.atoms.exponentials import LOG_SUM_EXP
 from dpconvex.core.atoms.extremes import MAX, MIN
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import absolute, square
-from dpconvex.core.atoms.products import DIVIDE, MATMUL, MULTIPLY
+from dpconvex.core.atoms.products import MATMUL
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
-from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
-from dpconvex.core.combinations import OF_ENTRIES
+from dpconvex.core.atoms.sums import SUMMED
 from dpconvex.core.expression import Constant, Expression, constant
+from dpconvex.core.normal_form import Terms, terms, together
 from dpconvex.errors import NotPrivate
 
-ENTRYWISE = (*OF_ENTRIES, ADD, NEGATE, DIVIDE)
 REDUCTIONS = (SUMMED, MAX, MIN, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
 REMEDY = (
     "write the objective as a sum over rows of the data, in atoms that treat each row alone, plus terms without data; or declare "
@@ -72,41 +71,16 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
     logistic(x @ w) | sum_squares(w)
     """
     parts = Rows(rows, count)
-    records: list[Expression] = []
-    rest: list[Expression] = []
+    records, rest = Terms(), Terms()
     for factor, term in terms(objective):
         if not term.fields:
-            rest.append(times(factor, reshape(term, ())))
+            rest.append((factor, term))
             continue
         part = parts(term)
         if part.axis is not None:
             raise mixed(term, "it is not a sum over the records")
-        records.append(times(factor * count, reshape(part.expression, ())))
-    return Split(summed(records), summed(rest))
-
-
-def terms(root: Expression) -> list[tuple[Fraction, Expression]]:
-    """Take sums and constant factors of a scalar apart; factors are exact."""
-    if root.atom is ADD:
-        return [term for argument in root.args for term in terms(argument)]
-    if root.atom is NEGATE:
-        return [(-factor, term) for factor, term in terms(root.args[0])]
-    for number, other in ((0, 1), (1, 0)) if root.atom in (MULTIPLY, DIVIDE) else ():
-        if root.args[number].is_constant and (root.atom is MULTIPLY or number == 1):
-            scale = Fraction(root.args[number].number.item())
-            scale = scale if root.atom is MULTIPLY else 1 / scale
-            return [(factor * scale, term) for factor, term in terms(root.args[other])]
-    return [(Fraction(1), root)]
-
-
-def times(factor: Fraction, term: Expression) -> Expression:
-    """Multiply by a number, which is rounded only here."""
-    return term if float(factor) == 1 else float(factor) * term
-
-
-def summed(found: Sequence[Expression]) -> Expression:
-    """Add terms up; nothing is 0."""
-    return found[0] if len(found) == 1 else add(*found) if found else constant(0.0)
+        records.append((factor * count, part.expression))
+    return Split(together(records), together(rest))
 
 
 class Rows:
