@@ -5,7 +5,7 @@ from the inside out, by identities that are exact in real arithmetic:
 
     c f + d f = (c + d) f                                          for one and the same f
     c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, where no other term is curved
-    -min(a, b) = max(-a, -b),  ||m||^2 = sum_squares(m)
+    -min(a, b) = max(-a, -b),  ||m||^2 = sum(m^2) = sum_squares(m)
     lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a; lse(0, m) is logistic(m)
 
 What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
@@ -75,12 +75,14 @@ def normal_form(loss: Expression, expander: Expander) -> Expression:
 
 
 def respelled(node: Expression) -> Expression:
-    """Write minus a minimum as a maximum, and the square of a Euclidean norm as a sum of squares."""
+    """Write minus a minimum as a maximum; the square of a Euclidean norm, and sums of squares, as such a sum."""
     inner = node.args[0] if node.args else node
     if node.atom is NEGATE and inner.atom is MINIMUM:
         return maximum(*(-argument for argument in inner.args))
     if node.atom is POWER and node.option("p") == 2 and inner.atom is NORM and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
+    if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
+        return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
     return node
 
 
