@@ -259,7 +259,7 @@ class BlockEngine:
             return passes_of(monomials, self.form.forms)
         columns = self.batch.fields.values()
         read = self._size() + sum(c.nnz for c in columns if sp.issparse(c))  # sparse ones take twice as long
-        return passes_of(monomials**2 * self.batch.size / read, self.form.forms)
+        return passes_of(monomials**2 * self.batch.size / max(read, 1), self.form.forms)
 
     def _weighted(self, coefficients: Array | None, groups: int) -> Array:
         """Sum of the second moments of the monomials, shape (groups, monomials, monomials).

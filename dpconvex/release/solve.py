@@ -40,7 +40,7 @@ from dpconvex.release.budget import Budget, pay
 from dpconvex.release.release import Release
 from dpconvex.release.statistics import release_statistics
 from dpconvex.release.verify import analyse, check_solvable, form_of, proved
-from dpconvex.release.whitened_records import batch_moment, whitened_records
+from dpconvex.release.whitened_records import batch_moment, whitened_batch
 from dpconvex.release.whitened_statistics import release_whitened_statistics
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.problem import Problem
@@ -183,15 +183,14 @@ def run_whitened(
 ) -> Release:
     """Release a noisy second moment, whiten the records by it, and run a mechanism on these; the promise is paid for."""
     noise = stages.noise
-    columns = template.record.held(data)
-    batch = template.record.validate(columns, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
+    batch = template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
     if stages.fit.perturbed == "statistics":
         return release_whitened_statistics(form_of(template), batch, stages, certificate, source).fit()
     moment = stages.released(batch_moment(batch, noise), source.apart())
     matrix, directions = whitened_matrix(moment, noise.sigma)
     whitening = Whitening(noise.field, noise.radius, matrix)
     fit = stages.adapted(analyse(template, mechanism), directions)
-    records = whitened_records(template.record, columns, batch, whitening, clip)
+    records = Checked.made(template.record, whitened_batch(template.record, batch, whitening), clip)
     release = run_certified(template, records, fit, mechanism, backend, source, clip=clip)
     assert isinstance(release.certificate, Certificate)
     whole = replace(stages.whole(release.certificate), advice=certificate.advice)

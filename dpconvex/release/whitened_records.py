@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dpconvex.evaluation.moment_sums import WEIGHTS
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Pieces, Stored, Turned
-from dpconvex.language.record import Checked, Record
+from dpconvex.language.record import Record
 from dpconvex.language.validation import Gate, check_column
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 from dpconvex.release.whitening import Whitening, second_moment
@@ -33,13 +32,11 @@ def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
         return second_moment(batch.fields[noise.field], noise.features, noise.radius)
 
 
-def whitened_records(
-    record: Record, columns: Mapping[str, Any], batch: Batch, whitening: Whitening, clip: bool
-) -> Mapping[str, Any]:
-    """Return data as they were, with one field whitened."""
-    if not isinstance(batch, PartitionedBatch):
-        return {**columns, whitening.field: whitening(batch.fields[whitening.field])}
-    return Checked.made(record, batch.mapped(whitened, (record, whitening)), clip)
+def whitened_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
+    """Return the records with one field whitened."""
+    if isinstance(batch, PartitionedBatch):
+        return batch.mapped(whitened, (record, whitening))
+    return whitened(batch, (record, whitening))
 
 
 def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:

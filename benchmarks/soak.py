@@ -1,0 +1,221 @@
+"""Random private fits, each of which must end in a release once it is paid for: ``python -m benchmarks.soak --fits 300``.
+
+A case is made from its number alone: ``--first 17 --fits 1 --verbose`` repeats number 17.  A refusal with words before anything is
+paid is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import dpconvex as dp
+from dpconvex.learners.problem_files import options
+
+LARGEST = 5000
+MECHANISMS: list[Any] = [
+    None,
+    None,
+    None,
+    dp.ObjectivePerturbation(),
+    dp.ObjectivePerturbation("gaussian"),
+    dp.OutputPerturbation(),
+    dp.OutputPerturbation("gaussian"),
+    dp.NoisyGradientDescent(),
+    dp.SufficientStatistics(),
+    dp.SufficientStatistics("gaussian"),
+]
+
+
+@dataclass
+class Case:
+    """A fit: what is declared, and what lies in the data."""
+
+    number: int
+    learner: str
+    settings: dict[str, Any]
+    privacy: dp.Privacy
+    mechanism: Any
+    backend: Any
+    whitening: Any
+    records: int
+    size: int | None
+    data: str
+    sparse: str
+
+    def __str__(self) -> str:
+        what = f"{self.learner}({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
+        how = f"mechanism={self.mechanism!r}, backend={self.backend!r}, whitening={self.whitening!r}, size={self.size}"
+        return (
+            f"number {self.number}: {what}, {self.privacy}, {how}; {self.records} records, {self.data}, {self.sparse}"
+        )
+
+
+def case(number: int) -> tuple[Case, np.random.Generator]:
+    """Return the case of a number."""
+    rng = np.random.default_rng(number)
+    pick = lambda items: items[int(rng.integers(len(items)))]  # noqa: E731
+    learner = pick(list(dp.problems()))
+    known = options(learner)
+    settings: dict[str, Any] = {"features": int(pick([1, 2, 3, 5, 8, 13]))}
+    if learner == "kernel_svm":
+        settings["components"] = int(pick([1, 5, 20]))
+    if ("classes" in known and known["classes"].default != 2) or (
+        known.get("labels") and known["labels"].default is None
+    ):
+        settings["classes"] = int(pick([2, 3, 4]))
+    if rng.random() < 0.7:
+        settings["regularization"] = float(pick([1e-8, 1e-6, 1e-4, 1e-2, 0.3, 10.0]))
+    if "radius" in known and rng.random() < 0.15:
+        settings["radius"] = float(pick([1e-3, 0.1, 7.0, 1e3]))
+    adjacency = pick(["replace-one", "add-remove"])
+    epsilon = float(f"{10 ** rng.uniform(-2, 2):.5g}")
+    privacy = dp.Privacy(epsilon, float(pick([0.0, 1e-9, 1e-6, 1e-3])), adjacency)
+    records = int(pick([1, 2, 3, 10, 55, int(rng.integers(1, LARGEST)), int(rng.integers(1, LARGEST))]))
+    data = pick(["random", "random", "edge", "constant", "duplicated", "zeros", "one class"])
+    backend = pick([None, None, "first-order", "conic"])
+    if backend == "conic":  # which takes a minute for thousands of records with matrices
+        records = min(records, 200)
+    size = None
+    if adjacency == "add-remove":
+        size = max(1, int(records * pick([0.1, 1, 1, 1.3, 20])))
+        if rng.random() < 0.1:
+            data, records = "random", 0
+    made = Case(
+        number,
+        learner,
+        settings,
+        privacy,
+        pick(MECHANISMS),
+        backend,
+        pick([None, None, None, False, True, "auto"]),
+        records,
+        size,
+        data,
+        pick(["dense", "dense", "csr", "csr with zeros", "csc", "single"]),
+    )
+    return made, rng
+
+
+def records_of(template: dp.Template, made: Case, rng: np.random.Generator) -> dict[str, Any]:
+    """Return valid records of the kind that a case asks for."""
+    record, n = template.record, made.records
+    batch = record.sample(n, rng)
+    columns = {name: np.array(batch.fields[name]) for name in record.continuous}
+    columns |= {name: record.values(batch, name) for name in record.discrete}
+    if made.data == "random":  # within, not on the edge, and some of small size
+        columns |= {name: columns[name] * rng.random() ** 2 for name in record.continuous if inside(record, name)}
+    if made.data == "zeros":
+        columns |= {name: columns[name] * 0 for name in record.continuous if inside(record, name)}
+    if made.data == "constant":
+        columns = {name: np.repeat(column[:1], n, axis=0) for name, column in columns.items()}
+    if made.data == "duplicated":
+        rows = np.arange(n) // 2
+        columns = {name: column[rows] for name, column in columns.items()}
+    if made.data == "one class":
+        columns |= {name: np.repeat(columns[name][:1], n, axis=0) for name in record.discrete}
+    columns |= {name: np.array(list(columns[name])) for name in record.discrete if n}
+    for name in record.continuous:
+        if columns[name].ndim == 2:
+            columns[name] = stored(columns[name], made.sparse)
+    return columns
+
+
+def inside(record: dp.Record, name: str) -> bool:
+    """Say whether a smaller multiple of a record is one, too."""
+    return bool(record.continuous[name].excess(np.zeros((1, *record.continuous[name].shape)))[0] <= 0)
+
+
+def stored(column: Any, how: str) -> Any:
+    if how == "single":
+        return column.astype(np.float32)
+    if how == "csr with zeros":
+        found = sp.csr_array(np.ones_like(column))
+        found.data[:] = column.ravel()
+        return found
+    return {"csr": sp.csr_array, "csc": sp.csc_array}.get(how, np.asarray)(column)
+
+
+def attempt(made: Case, rng: np.random.Generator, verbose: bool = False) -> str:
+    """Fit; return "released", "refused" before payment, or what went wrong."""
+    budget = dp.Budget(dp.Privacy(1e9, 0.999, made.privacy.adjacency))
+    fit: Any = dp.solve
+    if "mixture" in made.learner and made.number % 2:
+        fit = dp.solve_mixture
+    try:
+        template = dp.load(made.learner, **made.settings)
+        data = records_of(template, made, rng)
+        if fit is dp.solve_mixture:
+            data.pop("m", None)
+        release = fit(
+            template,
+            data,
+            made.privacy,
+            made.mechanism,
+            made.backend,
+            size=made.size,
+            budget=budget,
+            whitening=made.whitening,
+            clip=made.sparse == "single",
+        )
+        str(release), str(getattr(release, "release", release).certificate)
+        return "released"
+    except Exception as error:
+        if verbose:
+            traceback.print_exc()
+        if not budget.entries and isinstance(error, dp.errors.DPConvexError):
+            return "refused"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        paid = "paid, and failed" if budget.entries else "a raw error"
+        return f"{paid}: {type(error).__name__}: {error} ({where.filename.rpartition('dpconvex/')[2]}:{where.lineno})"
+
+
+def soak(first: int, fits: int, seconds: float, verbose: bool = False) -> tuple[dict[str, int], list[str]]:
+    """Run cases from a number on until so many were paid for or the time is over; return counts and failures."""
+    counts, failures, number, end = (
+        {"released": 0, "refused": 0, "failed": 0},
+        list[str](),
+        first,
+        time.monotonic() + seconds,
+    )
+    while counts["released"] + counts["failed"] < fits and time.monotonic() < end:
+        made, rng = case(number)
+        began = time.monotonic()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = attempt(made, rng, verbose)
+        counts[outcome if outcome in counts else "failed"] += 1
+        if outcome not in counts:
+            failures.append(f"{made}\n    {outcome}")
+            print(failures[-1], flush=True)
+        if verbose:
+            print(f"{made}: {outcome}", flush=True)
+        if time.monotonic() - began > 20:
+            print(f"slow, {time.monotonic() - began:.0f} s: {made}", flush=True)
+        number += 1
+    return counts | {"next": number}, failures
+
+
+def main() -> int:
+    """Run cases; the exit status is 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fits", type=int, default=300, help="paid fits")
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--verbose", action="store_true")
+    chosen = parser.parse_args()
+    counts, failures = soak(chosen.first, chosen.fits, chosen.seconds, chosen.verbose)
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

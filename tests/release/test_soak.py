@@ -1,0 +1,18 @@
+"""What is paid for ends in a release, whatever the data are: a small run of `benchmarks.soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.soak import attempt, case, soak
+
+
+def test_a_few_random_fits() -> None:
+    counts, failures = soak(first=0, fits=12, seconds=60.0)
+    assert not failures
+    assert counts["released"] > 5
+
+
+@pytest.mark.parametrize("number", [51, 83])  # zeros alone in sparse data; whitened components of a mixture
+def test_cases_that_failed_once(number: int) -> None:
+    assert attempt(*case(number)) == "released"
