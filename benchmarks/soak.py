@@ -1,7 +1,7 @@
 """Random private fits, each of which must end in a release once it is paid for: ``python -m benchmarks.soak --fits 300``.
 
-A case is made from its number alone: ``--first 17 --fits 1 --verbose`` repeats number 17.  A refusal with words before anything is
-paid is no failure.
+A case is made from its number alone: ``--first 17 --fits 1 --verbose`` repeats number 17.  A refusal with words before payment
+is no failure.
 """
 
 from __future__ import annotations
