@@ -8,7 +8,7 @@ wherever it lies.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -221,7 +221,7 @@ def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = 
     known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
         # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
-        known[key] = BatchedLoss(template, space, replace(batch), steady=steady)
+        known[key] = BatchedLoss(template, space, copy(batch), steady=steady)
     return known[key]
 
 

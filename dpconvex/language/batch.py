@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from sys import getsizeof
 from typing import Any, NoReturn, Protocol
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Tree
 from dpconvex.errors import TemplateError
-from dpconvex.language.columns import chosen
+from dpconvex.language.columns import bits_of, chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,11 @@ class Batch:
         """Number of records."""
         return len(self.group)
 
+    @cached_property
+    def fingerprint(self) -> int:
+        """A sum over what is in memory, which is another one if the records are."""
+        return sum(map(bits_of, (self.group, *self.fields.values())))
+
     def rows(self, group: int) -> NDArray[np.int64]:
         """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
@@ -85,92 +91,58 @@ def bytes_of(column: Any) -> int:
 
 
 class Place(Protocol):
-    """Where partitions lie."""
+    """Partitions, where they lie: those with records have numbers, and `own` has further arguments for each of these."""
 
     def share(self, value: Any) -> Any:
         """Return what stands for an object that many calls need."""
         ...
 
     def each(
-        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
-    ) -> Iterator[tuple[int, Any]]: ...
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order."""
+        ...
 
     def sums(
-        self,
-        function: Callable[..., Any],
-        shared: Any,
-        parts: Mapping[int, Any],
-        own: Mapping[int, tuple[Any, ...]],
-        tree: Tree,
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree
     ) -> Iterator[tuple[int, Any]]:
-        """Do what `each` does, and add up results that lie together as the tree does; yields its nodes, and their sums.
-
-        What is None for any partition is None.
-        """
+        """Do what `each` does, and add up results that lie together as the tree does; yields its nodes, and their sums."""
         ...
 
     def mapped(
-        self,
-        function: Callable[..., Batch],
-        shared: Any,
-        parts: Sequence[Any],
-        own: Sequence[Any],
-        sizes: Sequence[int],
-    ) -> list[Any]:
-        """Return partitions with so many records, which a function makes of those of others."""
+        self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
+    ) -> Place:
+        """Return partitions with so many records, which a function makes of these."""
         ...
 
 
-class Nowhere:
-    """Stands for the records themselves, where nobody has all of them."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        refuse()
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        refuse()
-
-    def __iter__(self) -> NoReturn:
-        refuse()
-
-    def __len__(self) -> NoReturn:
-        refuse()
-
-
-def refuse() -> NoReturn:
+def refused(self: Any) -> NoReturn:
     """Say that the records are in partitions."""
     raise TemplateError(
         "this needs all records in one place, and these are in partitions: pass arrays, or solve with the first-order backend."
     )
 
 
-NOWHERE: Any = Nowhere()
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class PartitionedBatch(Batch):
-    """Records that passed the check, in partitions; nobody has all of them.
+    """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
-    Attributes
-    ----------
-    parts : tuple
-        What stands for each partition at its place.
-    sizes : tuple of int
-    place : Place
-    """
+    fields = group = property(refused)  # type: ignore[assignment]
 
-    parts: tuple[Any, ...]
+    def __init__(self, sizes: Sequence[int], place: Place) -> None:
+        self.__dict__.update(sizes=tuple(sizes), place=place)
+
     sizes: tuple[int, ...]
     place: Place
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartitionedBatch, (self.sizes, self.place)
+
     def __sizeof__(self) -> int:
         """Bytes of what stands for the records here."""
-        return getsizeof(self.parts)
+        return getsizeof(self.sizes)
 
     def __repr__(self) -> str:
-        return f"<{len(self.parts)} partitions of {self.size} records>"
+        return f"<{len(self.sizes)} partitions of {self.size} records>"
 
     @property
     def size(self) -> int:
@@ -179,7 +151,7 @@ class PartitionedBatch(Batch):
 
     def rows(self, group: int) -> NDArray[np.int64]:
         """Refuse."""
-        refuse()
+        refused(self)
 
     def each(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
@@ -188,42 +160,34 @@ class PartitionedBatch(Batch):
 
         `shared` is what the place's `share` returned; `own` has an entry for each partition.
         """
-        return self.place.each(function, shared, *self._asked(arguments, own))
+        return self.place.each(function, shared, self._asked(arguments, own))
 
     def added_up(
         self, function: Callable[..., Any], shared: Any, *arguments: Any, own: Sequence[Any] | None = None
     ) -> Any:
+        """Return the sum of what `each` yields; None if any of it is."""
         tree, missing = Tree(self.sizes), False
-        for node, part in self.place.sums(function, shared, *self._asked(arguments, own), tree):
+        for node, part in self.place.sums(function, shared, self._asked(arguments, own), tree):
             missing = missing or part is None
             if not missing:
                 tree.add(node, part)
         return None if missing else tree.value
 
-    def _asked(
-        self, arguments: tuple[Any, ...], own: Sequence[Any] | None
-    ) -> tuple[dict[int, Any], dict[int, tuple[Any, ...]]]:
-        parts = {k: part for k, part in enumerate(self.parts) if self.sizes[k]}
-        return parts, {k: arguments if own is None else (*arguments, own[k]) for k in parts}
+    def _asked(self, arguments: tuple[Any, ...], own: Sequence[Any] | None) -> dict[int, tuple[Any, ...]]:
+        return {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        return self._mapped(function, value, [()] * len(self.parts), self.sizes)
+        return self._mapped(function, value, [()] * len(self.sizes), self.sizes)
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
         own = self.split(rows)
-        sizes = [int(part.sum()) for part in own]
-        return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], sizes)
+        return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], [int(part.sum()) for part in own])
 
     def _mapped(
         self, function: Callable[..., Batch], value: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
     ) -> PartitionedBatch:
-        parts = self.place.mapped(function, self.place.share(value), self.parts, own, sizes)
-        return PartitionedBatch.of(parts, sizes, self.place)
+        return PartitionedBatch(sizes, self.place.mapped(function, self.place.share(value), own, sizes))
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""
         return np.split(values, np.cumsum(self.sizes)[:-1])
-
-    @classmethod
-    def of(cls, parts: Sequence[Any], sizes: Sequence[int], place: Place) -> PartitionedBatch:
-        return cls(NOWHERE, NOWHERE, tuple(parts), tuple(sizes), place)

@@ -158,6 +158,7 @@ class Pieces:
         self.chunks = chunks
         self.shape = shape
         self.gate = gate
+        self._bits: int | None = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -172,13 +173,13 @@ class Pieces:
     def blocks(self, step: int) -> Iterator[Array]:
         """Yield blocks of `step` records, the last one shorter."""
         held: list[Array] = []
-        count = seen = 0
+        count = seen = bits = 0
         for piece in self.chunks:
             values = self.gate.opened(piece)
             start = 0
             while start < len(values):
                 held.append(self.gate(values[start : start + step - count]))
-                count, start = count + len(held[-1]), start + len(held[-1])
+                count, start, bits = count + len(held[-1]), start + len(held[-1]), bits + bits_of(held[-1])
                 if seen + count > len(self):
                     break
                 if count == step:
@@ -189,8 +190,21 @@ class Pieces:
         if seen + count != len(self):
             more = f"more than {len(self)}" if seen + count > len(self) else str(seen + count)
             raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
+        if self._bits not in (None, bits):
+            raise DomainError("the chunks hold other records than before; data must not change during a fit.")
+        self._bits = bits
         if held:
             yield held[0] if len(held) == 1 else np.concatenate(held)
+
+
+def bits_of(column: Any) -> int:
+    """Return a sum over the bits of numbers in memory, in any order; 0 for what is read whenever it is needed."""
+    if sp.issparse(column):
+        return sum(map(bits_of, (column.data, column.indices, column.indptr)))
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iuf" or column.dtype.itemsize > 8:
+        return 0
+    bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
+    return int(bits.sum(dtype=np.uint64))
 
 
 def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:

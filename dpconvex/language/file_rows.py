@@ -88,8 +88,11 @@ class FileRows:
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]

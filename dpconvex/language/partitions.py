@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from os import PathLike
 from os.path import abspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +33,6 @@ from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, here, width
 from dpconvex.language.tables import PARQUET, parquet_header, path_of
 from dpconvex.language.workers import Workers, workers
-
-if TYPE_CHECKING:
-    from dpconvex.language.record import Record
-    from dpconvex.language.schema import Schema
 
 
 class Partitions:
@@ -66,7 +62,7 @@ class Partitions:
     3
     """
 
-    def __init__(self, source: Any, schema: Schema | None = None, *, keep: bool | None = None) -> None:
+    def __init__(self, source: Any, schema: Any = None, *, keep: bool | None = None) -> None:
         if not (keep is None or isinstance(keep, bool)):
             raise TemplateError(f"Partitions: keep must be True, False or None, not {keep!r}.")
         if not (schema is None or hasattr(schema, "encode")):
@@ -176,13 +172,11 @@ class Partitions:
             return int(here(0, partial(width, field), first))
         return place_of(self).asked(partial(width, field), self.sources[:1])[0]
 
-    def batch(self, record: Record, clip: bool) -> PartitionedBatch:
+    def batch(self, record: Any, clip: bool) -> PartitionedBatch:
         """Read and check all partitions, wherever they lie."""
-        place = place_of(self)
-        parts, sizes = place.read(
-            self.sources, Check(record, clip, self.schema, self.keep is True, self.turns), self.keep
-        )
-        return PartitionedBatch.of(parts, sizes, place)
+        check = Check(record, clip, self.schema, self.keep is True, self.turns)
+        place, sizes = place_of(self).read(self.sources, check, self.keep)
+        return PartitionedBatch(sizes, place)
 
 
 def partitions_of(data: Any) -> Partitions | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +18,14 @@ from dpconvex.language.dask_sources import resolved
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.tables import table_of
 
-if TYPE_CHECKING:
-    from dpconvex.language.record import Record
-    from dpconvex.language.schema import Schema
-
 
 @dataclass(frozen=True, repr=False)
 class Check:
     """What turns a partition into records inside their domains, whenever it is read."""
 
-    record: Record
+    record: Any
     clip: bool
-    schema: Schema | None
+    schema: Any
     load: bool = False
     turns: tuple[Callable[[Any], Any], ...] = ()
 
@@ -43,7 +39,8 @@ class Check:
             found = {name: np.asarray(c) if isinstance(c, FileRows) else c for name, c in found.items()}
         for turn in self.turns:
             found = turn(found)
-        return self.record.validate(found, clip=self.clip, empty=True)
+        batch: Batch = self.record.validate(found, clip=self.clip, empty=True)
+        return batch
 
 
 def count(source: Any) -> int:
@@ -60,92 +57,70 @@ def count(source: Any) -> int:
 def width(field: str, source: Any) -> int:
     """Return the number of features in a field of a partition, by reading it."""
     found = source() if callable(source) else source
-    shape = column_shape(found[field]) if isinstance(found, Mapping) and field in found else ()
+    column = found.get(field) if isinstance(found, Mapping) else None
+    shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
     if len(shape) != 2:
         raise DomainError(f"field {field!r}: expected a column of shape (n, features), not {shape}.")
     return int(shape[1])
 
 
-def column_shape(column: Any) -> tuple[int, ...]:
-    return tuple(getattr(column, "shape", None) or np.shape(column))
-
-
 class Here:
-    """Partitions in this process, one after the other."""
+    """Partitions in this process, one after the other; each is a function that returns its records."""
+
+    def __init__(self, parts: Sequence[Callable[[], Batch]] = ()) -> None:
+        self.parts = parts
 
     def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
         """Return a number for each partition, which a function reads."""
-        return [here(number, answered, source, function) for number, source in enumerate(sources)]
+        return [
+            here(number, lambda source: function(resolved(source)), source) for number, source in enumerate(sources)
+        ]
 
-    def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[list[Any], list[int]]:
-        """See `Place`."""
+    def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
+        """Read and check partitions; return those that passed, and how many records they have."""
         parts: list[Callable[[], Batch]] = []
         sizes = []
         for number, source in enumerate(sources):
-            part = partial(read, source, check, number, None)
-            batch = part()
+            batch = read(source, check, number)
             stays = keep or (isinstance(source, Mapping) and keep is None)
-            parts.append(partial(itself, batch) if stays else partial(read, source, check, number, batch.size))
+            seen = batch.size, batch.fingerprint
+            parts.append(partial(itself, batch) if stays else partial(read, source, check, number, seen))
             sizes.append(batch.size)
-        return parts, sizes
+        return Here(parts), sizes
 
     def share(self, value: Any) -> Any:
         """See `Place`."""
         return value
 
     def each(
-        self, function: Callable[..., Any], shared: Any, parts: Mapping[int, Any], own: Mapping[int, tuple[Any, ...]]
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
         """See `Place`."""
-        for number, part in parts.items():
-            yield number, here(number, function, part(), shared, *own[number])
+        for number, given in own.items():
+            yield number, here(number, function, self.parts[number](), shared, *given)
 
     def sums(
-        self,
-        function: Callable[..., Any],
-        shared: Any,
-        parts: Mapping[int, Any],
-        own: Mapping[int, tuple[Any, ...]],
-        tree: Tree,
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree
     ) -> Iterator[tuple[int, Any]]:
         """See `Place`."""
-        return self.each(function, shared, parts, own)
+        return self.each(function, shared, own)
 
     def mapped(
-        self,
-        function: Callable[..., Batch],
-        shared: Any,
-        parts: Sequence[Any],
-        own: Sequence[Any],
-        sizes: Sequence[int],
-    ) -> list[Any]:
+        self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
+    ) -> Here:
         """See `Place`."""
-        return [
-            partial(itself, function(part(), shared, *given))
-            if part.func is itself
-            else partial(composed, function, part, shared, *given)
-            for part, given in zip(parts, own, strict=True)
-        ]
+
+        def made(part: Any, given: tuple[Any, ...]) -> Callable[[], Batch]:
+            if getattr(part, "func", None) is itself:
+                return partial(itself, function(part(), shared, *given))
+            return lambda: function(part(), shared, *given)
+
+        return Here([made(part, given) for part, given in zip(self.parts, own, strict=True)])
 
 
-def composed(function: Callable[..., Batch], part: Callable[[], Batch], shared: Any, *own: Any) -> Batch:
-    """Make the records of a partition anew."""
-    return function(part(), shared, *own)
-
-
-def read(source: Any, check: Check, number: int, size: int | None) -> Batch:
-    """Read and check a partition; one that was read before must have as many records as then."""
-    return unchanged(here(number, checked, source, check), number, size)
-
-
-def answered(source: Any, function: Callable[[Any], int]) -> int:
-    """Ask a partition that Dask may have to compute."""
-    return function(resolved(source))
-
-
-def checked(source: Any, check: Check) -> Batch:
-    """Check a partition that Dask may have to compute."""
-    return check(resolved(source))
+def read(source: Any, check: Check, number: int, seen: tuple[int, int | None] | None = None) -> Batch:
+    """Read and check a partition; one that was read before must be as it was."""
+    return unchanged(here(number, lambda found: check(resolved(found)), source), number, seen)
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -153,7 +128,7 @@ def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except DomainError as error:
-        raise numbered(number, error) from error.__cause__
+        raise DomainError(f"partition {number}: {error}") from error.__cause__
 
 
 def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -174,16 +149,14 @@ def unreadable(number: int, error: BaseException) -> DomainError:
     )
 
 
-def unchanged(batch: Batch, number: int, size: int | None) -> Batch:
-    """Refuse a partition with other than so many records."""
-    if size is not None and batch.size != size:
-        raise DomainError(
-            f"partition {number} holds {batch.size} records, and held {size} when it was checked; nothing is released. Data must "
-            "not change during a fit."
-        )
-    return batch
-
-
-def numbered(number: int, error: DomainError) -> DomainError:
-    """Say in which partition an error is; its rows are those of the partition."""
-    return DomainError(f"partition {number}: {error}")
+def unchanged(batch: Batch, number: int, seen: tuple[int, int | None] | None) -> Batch:
+    """Refuse a partition that has another number of records than when it was checked, or others."""
+    if seen is None:
+        return batch
+    size, fingerprint = seen
+    if batch.size == size and fingerprint in (None, batch.fingerprint):
+        return batch
+    what = f"{batch.size} records, and held {size}" if batch.size != size else "other records than"
+    raise DomainError(
+        f"partition {number} holds {what} when it was checked; nothing is released. Data must not change during a fit."
+    )

@@ -13,32 +13,52 @@ SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A partition that a worker has read: its future, its number, how many records it has, and how many bytes they take there."""
+class Bundle:
+    """Neighbouring partitions that one task of a worker has read.
+
+    Attributes
+    ----------
+    future : future or delayed object
+        Of a list of their records.
+    number : int
+        Of the first of them.
+    seen : tuple of (int, int or None)
+        Number of records and fingerprint of each.
+    bytes : int
+        Of all of them, there.
+    """
 
     future: Any
     number: int
-    size: int
+    seen: tuple[tuple[int, int | None], ...]
     bytes: int
+
+    @property
+    def size(self) -> int:
+        return sum(size for size, _ in self.seen)
+
+    @property
+    def numbers(self) -> range:
+        return range(self.number, self.number + len(self.seen))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Partitions of one task, the worker that has them (without name if none has), and threads that go through them."""
+    """Bundles of one task, the worker that has them (without name if none has), and threads that go through them."""
 
-    parts: list[Kept]
+    parts: list[Bundle]
     address: str = ""
     threads: int = 1
 
 
 def neighbours(client: Any, count: int) -> list[str]:
-    """Return a worker for each of so many partitions: neighbours go to one worker, which can then add up their sums."""
+    """Return a worker for each of so many bundles: neighbours go to one worker, which can then add up their sums."""
     threads = [address for address, number in sorted(client.nthreads().items()) for _ in range(number)]
     return [threads[k * len(threads) // count] for k in range(count)] if threads else [""] * count
 
 
-def groups_of(client: Any, parts: Sequence[Kept]) -> list[Group]:
-    """Return groups of partitions that lie together: all that a worker has, as far as its memory allows."""
+def groups_of(client: Any, parts: Sequence[Bundle]) -> list[Group]:
+    """Return groups of bundles that lie together: all that a worker has, as far as its memory allows."""
     holders = client.who_has([part.future for part in parts])
     known = client.scheduler_info(n_workers=-1)["workers"]
     if not known:
@@ -48,21 +68,21 @@ def groups_of(client: Any, parts: Sequence[Kept]) -> list[Group]:
     for address, held in places.items():
         cut = within(held, SHARE * (known[address]["memory_limit"] or np.inf))
         threads = -(-known[address]["nthreads"] // max(len(cut), 1))
-        groups += [Group(some, address, min(threads, len(some))) for some in cut]
+        groups += [Group(some, address, min(threads, sum(len(part.seen) for part in some))) for some in cut]
     return groups
 
 
 def balanced(
-    parts: Sequence[Kept], holders: Sequence[Sequence[str]], known: Mapping[str, Any]
-) -> dict[str, list[Kept]]:
-    """Give each worker partitions that it has, up to its part of all records, and those that are left to whoever has least.
+    parts: Sequence[Bundle], holders: Sequence[Sequence[str]], known: Mapping[str, Any]
+) -> dict[str, list[Bundle]]:
+    """Give each worker what it has, up to its part of all records, and what is left to whoever has least.
 
     What a worker does not have is sent to it once.
     """
-    room = {address: float(worker["nthreads"]) for address, worker in sorted(known.items())}
-    scale = sum(part.size for part in parts) / sum(room.values())
-    room = {address: scale * threads for address, threads in room.items()}
-    places: dict[str, list[Kept]] = {address: [] for address in room}
+    threads = {address: float(worker["nthreads"]) for address, worker in sorted(known.items())}
+    scale = sum(part.size for part in parts) / sum(threads.values())
+    room = {address: scale * number for address, number in threads.items()}
+    places: dict[str, list[Bundle]] = {address: [] for address in room}
     left = []
     for part, found in zip(parts, holders, strict=True):
         address = max((a for a in found if a in room), key=room.__getitem__, default="")
@@ -78,8 +98,8 @@ def balanced(
     return {address: sorted(held, key=lambda part: part.number) for address, held in places.items()}
 
 
-def within(parts: Sequence[Kept], limit: float) -> list[list[Kept]]:
-    groups: list[list[Kept]] = []
+def within(parts: Sequence[Bundle], limit: float) -> list[list[Bundle]]:
+    groups: list[list[Bundle]] = []
     used = 0
     for part in parts:
         used += part.bytes

@@ -102,7 +102,7 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path,
     saved(tmp_path, "x", np.hstack([X, X]))
     assert FileRows.mapped(mapped) is None  # the map is still of the first file
     with pytest.raises(dp.DomainError, match="make the Partitions anew"):
-        batch.parts[0]().fields["x"][10:20]
+        batch.place.parts[0]().fields["x"][10:20]
 
 
 def test_a_file_shorter_than_its_header_says(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_private_copy_of_a_file_is_what_its_owner_made_of_it(tmp_path: Path) -
     private = np.load(saved(tmp_path, "x", X), mmap_mode="c")
     private[:] = -X
     assert (unpacked(packed(private)) == -X).all()
-    found = dp.Partitions([{"x": private, "y": Y}]).batch(RECORD, clip=False).parts[0]()
+    found = dp.Partitions([{"x": private, "y": Y}]).batch(RECORD, clip=False).place.parts[0]()
     np.testing.assert_array_equal(np.asarray(found.fields["x"]), -X)
 
 
@@ -254,3 +254,22 @@ def test_a_partition_that_changes_is_refused() -> None:
 
     with pytest.raises(dp.DomainError, match="partition 1 holds 40 records, and held 50"):
         dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([{"x": X, "y": Y}, source]), dp.Privacy(1.0))
+
+
+def test_data_that_are_others_in_each_pass_are_seen_in_the_second() -> None:
+    rng, calls = np.random.default_rng(0), []
+
+    def drawn() -> dict[str, Any]:
+        calls.append(1)
+        x = rng.uniform(-0.7, 0.7, size=(50, 2))
+        return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
+
+    learner = dp.load("logistic_regression", features=2)
+    with pytest.raises(dp.DomainError, match="partition 1 holds other records than when it was checked"):
+        dp.solve(learner, dp.Partitions([{"x": X, "y": Y}, drawn]), dp.Privacy(1.0))
+    assert len(calls) <= 4
+    calls.clear()
+    chunks = dp.Chunks(lambda: iter([drawn()["x"]]))
+    with pytest.raises(dp.DomainError, match="the chunks hold other records than before"):
+        dp.solve(learner, {"x": chunks, "y": Y}, dp.Privacy(1.0))
+    assert len(calls) <= 8

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.language.worker_groups import Kept, balanced, groups_of, neighbours, within
+from dpconvex.language.worker_groups import Bundle, balanced, groups_of, neighbours, within
 
 
-def kept(*sizes: int) -> list[Kept]:
-    return [Kept(Future(f"p{k}"), k, size, 10) for k, size in enumerate(sizes)]
+def kept(*sizes: int) -> list[Bundle]:
+    return [Bundle(Future(f"p{k}"), k, ((size, None),), 10) for k, size in enumerate(sizes)]
 
 
 class Future:

@@ -165,6 +165,22 @@ def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: py
     assert (release["w"] == here(monkeypatch, dp.Partitions(pieces()))["w"]).all()
 
 
+def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask.delayed import delayed
+
+    parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 699, 3)]
+    data = dp.Partitions([delayed(part) for part in parts])
+    release = dp.solve(LEARNER, data, Q, seed=1)
+    batch = LEARNER.record.validate(data)
+    assert isinstance(batch, PartitionedBatch)
+    assert isinstance(batch.place, Workers)
+    assert len(batch.place.bundles) <= 32 < len(batch.sizes) == 233
+    assert (release["w"] == here(monkeypatch, dp.Partitions(parts))["w"]).all()
+    parts[200]["x"] = 9 * parts[200]["x"]
+    with pytest.raises(dp.DomainError, match="partition 200: field 'x'"):
+        dp.solve(LEARNER, dp.Partitions([delayed(part) for part in parts]), Q, seed=1)
+
+
 def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     pytest.importorskip("pyarrow")

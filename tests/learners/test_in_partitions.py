@@ -105,7 +105,7 @@ def test_the_split_is_that_of_records_in_memory(
     def fit(template: dp.Template, mine: Any, privacy: dp.Privacy, *rest: object, **more: object) -> dp.Release:
         batch = template.record.validate(mine)
         assert isinstance(batch, PartitionedBatch)
-        found = [part() for part in batch.parts]
+        found = [part() for part in batch.place.parts]
         assert batch.sizes == tuple(len(part.group) for part in found)
         used.append(np.concatenate([np.asarray(part.fields["x"][:]) for part in found]))
         return dp.Release({"w": np.ones(3)}, spent=privacy, predictor=LEARNER.predict)
