@@ -13,41 +13,12 @@ from typing import Any, TextIO
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.apps.arguments import Commands, add_ledger, say
-from dpconvex.apps.settings import assignments, declare, ledger, named, privacy, table
+from dpconvex.apps.settings import assignments, declare, ledger, named, privacy, say, table
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import ADJACENCIES
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import table_of
 from dpconvex.language.template import Template
 from dpconvex.release.outputs import writable, write_whole
-
-PREDICT = """  dpconvex predict model.npz new_patients.csv --out predictions.csv
-  dpconvex predict model.npz new_patients.csv --id patient --probabilities"""
-EVALUATE = "  dpconvex evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl"
-
-
-def add_commands(commands: Commands) -> None:
-    sub = commands.add("predict", predict, "apply a saved release to a table", PREDICT)
-    add_model(sub)
-    sub.add_argument("--out", metavar="FILE", help="CSV file to write; without it, print")
-    sub.add_argument("--id", metavar="COLUMN", help="column of the table to pass through, before the predictions")
-    sub.add_argument("--scores", action="store_true", help="also write the scores that the labels follow from")
-    sub.add_argument("--probabilities", action="store_true", help="also write a probability for each label")
-
-    sub = commands.add("evaluate", evaluate, "measure the error of a saved release on a table, privately", EVALUATE)
-    add_model(sub, "Parquet file, or folder of Parquet files")
-    sub.add_argument("--epsilon", type=float, required=True, metavar="E", help="what the measurement may cost")
-    sub.add_argument("--adjacency", choices=ADJACENCIES, help="by default, that of the release")
-    add_ledger(sub)
-
-
-def add_model(sub: argparse.ArgumentParser, tables: str = "or Parquet file") -> None:
-    sub.add_argument("model", help="file that fit has saved")
-    sub.add_argument("data", help=f"CSV file with a header line, {tables}")
-    sub.add_argument("--clip", action="store_true", default=None, help="move values to their bounds")
-    sub.add_argument("--problem", metavar="FILE.py", help="problem file of your own that the model was fitted with")
-    sub.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="its options, as in fit")
 
 
 def model_of(chosen: argparse.Namespace) -> tuple[dp.Release, Template, Schema, list[Any]]:

@@ -8,28 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps.arguments import Commands
 from dpconvex.errors import DPConvexError
 from dpconvex.language.schema_draft import draft
 from dpconvex.release.outputs import writable, write_whole
-
-BUDGET = """  dpconvex budget show budget.jsonl
-  dpconvex budget verify budget.jsonl"""
-SCHEMA = """  dpconvex schema draft public_sample.csv --label income --out adult.toml
-  dpconvex schema check adult.toml"""
-
-
-def add_commands(commands: Commands) -> None:
-    sub = commands.add("budget", budget, "show what was spent on people, or check the file that says so", BUDGET)
-    sub.add_argument("what", choices=("show", "verify"))
-    sub.add_argument("ledger", help="file of a budget")
-
-    summary = "draft a schema from a table that is public, or check one"
-    sub = commands.add("schema", schema, summary, SCHEMA)
-    sub.add_argument("what", choices=("draft", "check"))
-    sub.add_argument("file", help="public CSV or Parquet file for a draft, TOML file to check")
-    sub.add_argument("--label", metavar="COLUMN", help="column to be predicted, for a draft")
-    sub.add_argument("--out", metavar="FILE", help="TOML file to write; without it, print")
 
 
 def budget(chosen: argparse.Namespace) -> None:

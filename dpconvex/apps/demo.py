@@ -1,6 +1,6 @@
 """The demonstration: what privacy costs a large-margin Gaussian classifier of the Breast Cancer data.
 
-Run ``python -m dpconvex.apps.demo`` or ``dpconvex demo``.  The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian
+Run ``dpconvex demo``.  The counterpart of figure 2 of Pathak and Raj, "Large Margin Gaussian
 Mixture Models with Differential Privacy", IEEE TDSC 9(4), 2012.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,7 +23,6 @@ from dpconvex.errors import DPConvexError, TemplateError
 
 Array = NDArray[np.float64]
 
-SUMMARY = "error against epsilon on the Breast Cancer data"
 LABELS = ("benign", "malignant")
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 QUICK = (0.3, 3.0, 30.0)
@@ -118,19 +116,6 @@ def study(draws: int, epsilons: Sequence[float] = EPSILONS, seed: int | None = N
     return Study(tuple(epsilons), errors, reference, 1 - frequent)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument("--draws", type=int, metavar="N", help="splits and noises for each epsilon, by default 10")
-    parser.add_argument(
-        "--out",
-        default="demo-output/error_against_epsilon.png",
-        metavar="FILE",
-        help="picture to write, by default %(default)s",
-    )
-    parser.add_argument("--seed", type=int, help="repeatable, but not private, and says so")
-    parser.add_argument("--quick", action="store_true", help="three epsilons, 3 draws")
-
-
 def run(chosen: argparse.Namespace) -> None:
     """Run the demonstration with parsed options."""
     for package in ("matplotlib", "tqdm"):
@@ -168,20 +153,3 @@ def draw(found: Study, size: int, out: Path, seed: int | None) -> None:
         subtitle=f"{size} records for training, {TEST_SIZE} for testing, random splits; {promise}",
     )
     figure.savefig(out)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run as a program; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m dpconvex.apps.demo", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print JSON for a program to read")
-    add_arguments(parser)
-    try:
-        run(parser.parse_args(arguments))
-    except (DPConvexError, OSError) as error:
-        print(f"dpconvex demo: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,73 +10,24 @@ from itertools import product
 from typing import Any
 
 import dpconvex as dp
-from dpconvex.apps.arguments import (
-    Commands,
-    add_ledger,
-    add_problem,
-    add_promise,
-    add_table,
+from dpconvex.apps.arguments import ON_THE_COMMAND_LINE, SETTINGS, words
+from dpconvex.apps.settings import (
+    assignments,
+    declare,
+    labelling,
+    ledger,
+    literal,
     mechanism_of,
+    privacy,
     say,
+    schema_of,
+    table,
     whitening_of,
 )
-from dpconvex.apps.settings import assignments, declare, labelling, ledger, literal, privacy, schema_of, table, words
 from dpconvex.errors import TemplateError
 from dpconvex.language.schema import Schema, read_settings
 from dpconvex.learners.problem_files import locate
 from dpconvex.release.outputs import writable
-
-# What a TOML file for `fit` may say; all but "options" are also options of the command line, which takes precedence.
-SETTINGS = (
-    *(
-        "schema",
-        "features",
-        "bounds",
-        "label",
-        "labels",
-        "label_bounds",
-        "ignore",
-        "absent",
-        "unit",
-        "constant",
-        "clip",
-    ),
-    *("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening", "options"),
-)
-ON_THE_COMMAND_LINE = tuple(
-    name for name in SETTINGS if name not in ("options", "ignore", "absent", "unit", "constant")
-)
-
-FIT = """  dpconvex fit large_margin_gaussian patients.csv --config fit.toml --out model.npz
-  dpconvex fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz
-  dpconvex fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\
-      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz"""
-TUNE = """  dpconvex tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\
-      --grid regularization=1e-4,1e-3,1e-2 --out model.npz"""
-
-
-def add_commands(commands: Commands) -> None:
-    sub = commands.add("fit", fit, "fit a problem privately to a table and save the release", FIT)
-    add_fit(sub)
-    summary = "fit several settings of a problem to parts of a table, and privately save the best"
-    sub = commands.add("tune", tune, summary, TUNE)
-    add_fit(sub)
-    sub.add_argument(
-        "--grid",
-        action="append",
-        required=True,
-        metavar="OPTION=A,B,...",
-        help="values of an option to choose from; may be repeated, and all combinations are tried",
-    )
-
-
-def add_fit(sub: argparse.ArgumentParser) -> None:
-    add_problem(sub)
-    add_table(sub, SETTINGS)
-    sub.add_argument("--out", required=True, metavar="FILE", help="where to save the release, such as model.npz")
-    add_promise(sub, "public nominal number of records, under add-remove", required=False)
-    add_ledger(sub)
-    sub.add_argument("--backend", help="conic or first-order")
 
 
 def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:

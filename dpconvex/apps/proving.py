@@ -6,31 +6,10 @@ import argparse
 import json
 
 import dpconvex as dp
-from dpconvex.apps.arguments import Commands, add_problem, add_promise, mechanism_of, say, whitening_of
-from dpconvex.apps.settings import assignments, labelling, privacy
+from dpconvex.apps.settings import assignments, labelling, mechanism_of, privacy, say, whitening_of
 from dpconvex.errors import NotPrivate
 from dpconvex.learners.problem_files import options as options_of
 from dpconvex.release.outputs import writable
-
-VERIFY = """  dpconvex verify logistic_regression --set features=9 --size 583 --epsilon 1
-  dpconvex verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6"""
-AUDIT = "  dpconvex audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png"
-
-
-def add_commands(commands: Commands) -> None:
-    commands.add("problems", list_problems, "list the problems that come with it")
-
-    sub = commands.add("verify", verify, "prove that a problem is private, without data", VERIFY)
-    add_problem(sub)
-    add_promise(sub, "public number of records", required=True)
-
-    sub = commands.add("audit", audit, "attack what a problem's certificate claims, without data", AUDIT)
-    add_problem(sub)
-    add_promise(sub, "public number of records", required=True)
-    sub.add_argument("--effort", type=float, default=1.0, metavar="X", help="how long to search; by default 1")
-    sub.add_argument("--runs", type=int, default=0, metavar="N", help="also fit the worst neighbours so often each")
-    sub.add_argument("--seed", type=int, help="of the search, to repeat it")
-    sub.add_argument("--picture", metavar="FILE", help="draw what was found, such as audit.png")
 
 
 def list_problems(chosen: argparse.Namespace) -> None:

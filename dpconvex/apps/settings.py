@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import csv
+import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
+from dpconvex.apps.arguments import ABOUT_TABLES, MECHANISMS, WHITENING, words
 from dpconvex.core.record_domains import Box
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import ADJACENCIES
@@ -19,18 +20,11 @@ from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.language.validation import LARGEST_COPY
 from dpconvex.learners.problem_files import options as options_of
+from dpconvex.mechanisms.recipe import clipped_steps
+from dpconvex.release.verify import analyse
 
 # Of a promise, for the components of a mixture.
 SHARE = 0.2
-
-
-def words(text: str) -> list[str]:
-    """Split a list that is separated by commas; a word with a comma in it is put in double quotes.
-
-    >>> words('age, "hours, weekly"')
-    ['age', 'hours, weekly']
-    """
-    return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
 
 
 def assignments(texts: Sequence[str], where: str = "--set ", example: str = "regularization=0.01") -> dict[str, Any]:
@@ -62,8 +56,7 @@ def literal(text: str) -> Any:
 
 def schema_of(settings: dict[str, Any]) -> Schema:
     """Return what is declared about a table: a file of its own, or the settings themselves."""
-    declared = ("features", "bounds", "label", "labels", "label_bounds", "ignore", "absent", "unit", "constant", "clip")
-    given = {key: settings[key] for key in declared if key in settings}
+    given = {key: settings[key] for key in ABOUT_TABLES if key in settings}
     if "schema" in settings:
         further = [key for key in given if key != "clip"]
         if further:
@@ -100,21 +93,21 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
     if schema.labels is not None:
         declared |= {"classes": len(schema.labels), "labels": list(schema.labels)}
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
-    fields = learner.record.fields
-    needed = set(fields) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
+    known = learner.record.fields
+    needed = set(known) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
     if schema.labels is None:
-        target = fields.get("y")
+        target = known.get("y")
         whole = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
-        if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not whole:
+        if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not whole:
             other = " It learns classes: declare labels." if getattr(target, "values", ()) else ""
             raise TemplateError(
                 f"{problem}: to be fitted to a table with a numeric label, a problem needs a record of features x, here a "
                 f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}.{other}"
             )
         return learner, []
-    values = getattr(fields.get("y"), "values", ())
-    if needed != {"x", "y"} or getattr(fields["x"], "shape", None) != (count,) or not values:
-        other = " It predicts numbers: declare label_bounds." if isinstance(fields.get("y"), Box) else ""
+    values = getattr(known.get("y"), "values", ())
+    if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not values:
+        other = " It predicts numbers: declare label_bounds." if isinstance(known.get("y"), Box) else ""
         raise TemplateError(
             f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
             f"{count}, and a label y from declared values; it has {learner.record!r}.{other}"
@@ -182,3 +175,40 @@ def ledger(chosen: argparse.Namespace, promise: dp.Privacy) -> dp.Budget | None:
         return dp.Budget.open(chosen.ledger)
     total = dp.Privacy(chosen.budget, chosen.budget_delta, promise.adjacency)
     return dp.Budget(total, chosen.ledger, chosen.accounting)
+
+
+def mechanism_of(text: str | None, learner: Template) -> Any:
+    """Return the mechanism of a name and its options for a learner, None for the automatic choice."""
+    if text is None:
+        return None
+    name, _, further = str(text).partition(":")
+    if name not in MECHANISMS:
+        raise TemplateError(f"there is no mechanism {name!r}; there are: {', '.join(MECHANISMS)}.")
+    kind, fixed = MECHANISMS[name]
+    given = assignments(words(further), "--mechanism NAME:", "clip=0.25")
+    own = {option.name for option in fields(getattr(dp, kind))} - set(fixed)
+    if not set(given) <= own:
+        raise TemplateError(
+            f"the mechanism {name} has no option {min(set(given) - own)!r}; it has: {', '.join(sorted(own))}."
+        )
+    if name == "clipped-descent":
+        return replace(clipped_steps(analyse(learner)), **given)
+    return getattr(dp, kind)(**fixed, **given)
+
+
+def whitening_of(word: Any, share: dict[str, Any]) -> dict[str, Any]:
+    """Return the option for a word or a truth value; mixtures take none of their own."""
+    found = word if isinstance(word, bool) or word is None else WHITENING.get(word) if isinstance(word, str) else None
+    if found is None and word is not None:
+        raise TemplateError(f"whitening must be one of {', '.join(WHITENING)}, not {word!r}.")
+    if found is None or (share and found == "auto"):
+        return {}
+    if share and found is not False:
+        raise TemplateError("leave whitening out: the components of a mixture are learnt from original records.")
+    return {"whitening": found}
+
+
+def say(chosen: argparse.Namespace, what: str) -> None:
+    """Tell a person at a terminal what is being done; programs and pipes are told nothing."""
+    if not chosen.json and sys.stderr.isatty():
+        print(f"{what} ...", file=sys.stderr, flush=True)

@@ -126,7 +126,7 @@ def refused(self: Any) -> NoReturn:
 class PartitionedBatch(Batch):
     """Records that passed the check, in partitions of known sizes at some place; nobody has all of them."""
 
-    fields = group = property(refused)  # type: ignore[assignment]
+    fields = group = property(refused)
 
     def __init__(self, sizes: Sequence[int], place: Place) -> None:
         self.__dict__.update(sizes=tuple(sizes), place=place)

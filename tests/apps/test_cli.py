@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.apps import cli, demo
-from dpconvex.learners.problem_files import locate
+from dpconvex.apps import cli
 
 COLUMNS = ["--features", "a,b", "--bounds", "0,10", "--label", "class", "--labels", "low,high"]
 SETTINGS = """
@@ -90,21 +89,6 @@ def test_problems_are_listed_with_their_options(run: Run) -> None:
     assert "features, classes=2, regularization=0.01, radius=1.0, labels=(-1, 1)" in listed.out
 
 
-def test_problems_are_listed_for_a_program(run: Run) -> None:
-    listing = json.loads(run("problems", "--json").out)
-    assert {item["name"]: item["description"] for item in listing} == dp.problems()
-    found = next(item for item in listing if item["name"] == "huber_svm")["options"]
-    assert found["features"] == {"required": True}
-    assert found["width"] == {"default": 0.5}
-
-
-def test_verify_prints_the_certificate(run: Run) -> None:
-    done = run("verify", "large_margin_gaussian", "--set", "features=9", "--size", "583", "--epsilon", "1")
-    template = dp.load("large_margin_gaussian", features=9)
-    assert done.status == 0
-    assert done.out == f"{dp.verify(template, dp.Privacy(1.0), 583)}\n"
-
-
 def test_verify_prints_json(run: Run) -> None:
     done = run(
         *("verify", "logistic_regression", "--set", "features=3", "--set", "regularization=0.2"),
@@ -136,18 +120,11 @@ def test_verify_says_why_not(run: Run) -> None:
     ("changes", "complaint"),
     [
         ({"epsilon": "nan"}, "epsilon must be positive and finite"),
-        ({"epsilon": "0"}, "epsilon must be positive and finite"),
-        ({"epsilon": "-1"}, "epsilon must be positive and finite"),
         ({"epsilon": "one"}, "invalid float value"),
         ({"size": "0"}, "size must be a positive integer"),
-        ({"size": "1.5"}, "invalid int value"),
-        ({"adjacency": "swap"}, "invalid choice"),
-        ({"delta": "1"}, "delta must be"),
-        ({"set": "regularization"}, "--set takes OPTION=VALUE"),
         ({"set": "features=3"}, "gives the option 'features' twice"),
         ({"set": "lambda=3"}, "unknown option 'lambda'"),
         ({"set": "regularization=much"}, "cannot be declared with .*'much'"),
-        ({"set": "classes=3"}, "has two classes, not 3"),
     ],
 )
 def test_verify_refuses_mistakes(run: Run, changes: dict[str, str], complaint: str) -> None:
@@ -161,12 +138,6 @@ def test_verify_refuses_mistakes(run: Run, changes: dict[str, str], complaint: s
 def assert_matches(pattern: str, text: str) -> None:
     with pytest.raises(RuntimeError, match=pattern):
         raise RuntimeError(text)
-
-
-def test_an_unknown_problem_is_a_mistake(run: Run) -> None:
-    refused = run("verify", "logistic_regresion", "--size", "10", "--epsilon", "1")
-    assert refused.status == 2
-    assert "did you mean 'logistic_regression'" in refused.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["teach"], ["fit"], ["verify", "logistic_regression"]])
@@ -192,7 +163,7 @@ def test_fit_and_predict_with_options_alone(run: Run, data: str, tmp_path: Path)
     assert np.mean([found == label for found, (_, _, label) in zip(lines[1:], rows(300), strict=True)]) > 0.95
 
 
-@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm", "large_margin_gaussian"])
+@pytest.mark.parametrize("problem", ["huber_svm", "large_margin_gaussian"])
 def test_fit_with_a_file_of_settings(run: Run, data: str, tmp_path: Path, problem: str) -> None:
     (tmp_path / "fit.toml").write_text(f"{SETTINGS}\n[options]\nregularization = 0.05\n", encoding="utf-8")
     fitted = run("fit", problem, data, "--config", "fit.toml", "--out", "model.npz")
@@ -282,14 +253,6 @@ def test_fits_differ_and_seeds_are_not_private(run: Run, data: str) -> None:
     assert not dp.Release.load("three").private
 
 
-def test_both_backends_fit(run: Run, data: str) -> None:
-    command = ("fit", "huber_svm", data, *COLUMNS, "--epsilon", "1", "--seed", "1")
-    for backend in ("conic", "first-order"):
-        assert run(*command, "--out", backend, "--backend", backend).status == 0
-    one, other = (dp.Release.load(name)["w"] for name in ("conic", "first-order"))
-    np.testing.assert_allclose(one, other, atol=3e-6)
-
-
 def test_a_ledger_of_events_says_what_is_spent_and_by_which_rule(run: Run, data: str, tmp_path: Path) -> None:
     promise = ("--epsilon", "0.1", "--delta", "1e-7", "--ledger", "budget.jsonl")
     total = ("--budget", "1", "--budget-delta", "1e-6", "--accounting", "gaussian")
@@ -355,28 +318,16 @@ def test_a_mistake_in_the_file_costs_nothing(run: Run, data: str) -> None:
     ("changes", "complaint"),
     [
         ({"--features": None}, "declare features"),
-        ({"--label": None}, "declare label,"),
         ({"--labels": None}, "declare labels"),
-        ({"--bounds": None}, "declare bounds"),
         ({"--epsilon": None}, "declare epsilon"),
-        ({"--epsilon": "nan"}, "epsilon must be positive"),
         ({"--features": "a,c"}, "data.csv: there is no column 'c'"),
-        ({"--features": "a,a"}, "a feature is declared twice"),
-        ({"--features": "a,class"}, "both as a feature and as the label"),
         ({"--bounds": "0,5"}, "data.csv, line [0-9]+, column '[ab]': .* is outside the declared bounds 0 to 5"),
-        ({"--bounds": "10,0"}, "the lower one below the upper one"),
         ({"--bounds": "0"}, "must be two numbers"),
-        ({"--bounds": "0,ten"}, "must be two numbers"),
         ({"--labels": "low,medium"}, "line 3, column 'class': the label 'high' was not declared"),
-        ({"--labels": "low"}, "at least two labels"),
-        ({"--labels": "low,high,other"}, "has two classes, not 3"),
-        ({"--seed": "-1"}, "seed must be an integer, 0 or above"),
         ({"--backend": "magic"}, "unknown backend 'magic'"),
         ({"--adjacency": "add-remove"}, "pass a public nominal number of records"),
-        ({"--size": "299"}, "size is 299, but there are 300 records"),
         ({"--config": "nowhere.toml"}, "nowhere.toml: No such file"),
         ({"--out": "nowhere/model.npz"}, "its folder is missing"),
-        ({"--out": "."}, "it is a folder"),
         ({"--budget": "1"}, "name its file with --ledger"),
         ({"--set": "features=3"}, "a vector of 2"),
         ({"--set": "radius=0.5"}, "records lie outside"),
@@ -395,38 +346,13 @@ def test_fit_refuses_mistakes_and_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "No such file"),
-        ("", "the file is empty"),
-        ("a,b,class\n", "no record"),
-        ("a,b,class\n1,2,low\n1,nan,low\n", "line 3, column 'b': 'nan' is not a finite number"),
-        ("a,b,class\n1,2,low\n1,oops,low\n", "line 3, column 'b': 'oops' is not a finite number"),
-    ],
-)
-def test_fit_refuses_bad_files(run: Run, tmp_path: Path, content: str | None, complaint: str) -> None:
-    if content is not None:
-        (tmp_path / "bad.csv").write_text(content, encoding="utf-8")
-    before = files(tmp_path)
-    refused = run("fit", "huber_svm", "bad.csv", *COLUMNS, "--epsilon", "1", "--out", "model.npz")
-    assert refused.status == 2
-    assert refused.out == ""
-    assert len(refused.err.splitlines()) == 1
-    assert complaint in refused.err
-    assert files(tmp_path) == before
-
-
-@pytest.mark.parametrize(
     ("settings", "complaint"),
     [
         ("label = ", "not valid TOML"),
         ("lable = 'class'", "unknown setting 'lable'"),
         (SETTINGS.replace("a = [0, 10]", "a = [0]"), "the bounds of 'a' must be two numbers"),
-        (SETTINGS.replace("epsilon = 2.0", "epsilon = '2'"), "epsilon must be a number"),
         (SETTINGS.replace("epsilon = 2.0", "epsilon = 2.0\nbounds = [0, 1]"), "give bounds once"),
         (SETTINGS.replace("epsilon = 2.0", "epsilon = 2.0\noptions = 3"), "options must be a table"),
-        (SETTINGS.replace("epsilon = 2.0", "epsilon = 2.0\nclip = 1"), "clip must be true or false"),
-        (SETTINGS.replace('labels = ["low", "high"]', 'labels = "low"'), "declare the labels as a list"),
         ("features = 3\nbounds = [0, 1]\nlabel = 'class'\nlabels = [0, 1]\nepsilon = 1", "list of column names"),
     ],
 )
@@ -438,14 +364,6 @@ def test_settings_that_make_no_sense_are_refused(
     assert refused.status == 2
     assert complaint in refused.err
     assert files(tmp_path) == {"data.csv", "fit.toml"}
-
-
-def test_a_file_may_clip_and_its_model_does_so_too(run: Run, data: str, tmp_path: Path) -> None:
-    columns = [*COLUMNS[:3], "1,7", *COLUMNS[4:]]
-    assert run("fit", "huber_svm", data, *columns, "--epsilon", "5", "--out", "model.npz").status == 2
-    assert run("fit", "huber_svm", data, *columns, "--epsilon", "5", "--out", "model.npz", "--clip").status == 0
-    (tmp_path / "far.csv").write_text("a,b\n-100,-100\n100,100\n", encoding="utf-8")
-    assert run("predict", "model.npz", "far.csv").out.splitlines()[0] == "class"
 
 
 def test_predict_holds_records_to_their_bounds(run: Run, data: str, tmp_path: Path) -> None:
@@ -490,13 +408,6 @@ def test_a_problem_file_of_your_own(run: Run, data: str, tmp_path: Path) -> None
     assert "predicts 7, which is none of its labels" in refused.err
 
 
-def test_a_problem_without_labels_is_not_for_tables(run: Run, data: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN.replace("y=dp.Choice([-1, 1])", "y=dp.Box(-1, 1)"), encoding="utf-8")
-    refused = run("fit", "mine.py", data, *COLUMNS, "--epsilon", "9", "--out", "m.npz")
-    assert refused.status == 2
-    assert not (tmp_path / "m.npz").exists()
-
-
 def test_predict_needs_a_model_of_a_table(run: Run, data: str) -> None:
     refused = run("predict", "nowhere.npz", data)
     assert refused.status == 2
@@ -518,6 +429,10 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "dpconvex.apps.cli"]
     done = subprocess.run([*command, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    heavy = (
+        "import sys; from dpconvex.apps.arguments import parser; parser(); print({'cvxpy', 'scipy'} & set(sys.modules))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", heavy], env=environment, text=True) == "set()\n"
     assert (done.returncode, done.stdout) == (0, f"dpconvex {dp.__version__}\n")
     code = "import sys; from dpconvex.apps.cli import main; sys.exit(main(['problems', '--json']))"
     reading, writing = os.pipe()
@@ -528,13 +443,6 @@ def test_the_module_runs_as_a_program(tmp_path: Path) -> None:
     os.close(writing)
     assert gone.stderr == ""
     assert gone.returncode == 1
-
-
-def test_the_demonstration_is_a_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(demo, "run", seen.append)
-    assert run("demo", "--draws", "3", "--quick", "--out", "here.png").status == 0
-    assert (seen[0].draws, seen[0].quick, seen[0].out, seen[0].seed) == (3, True, "here.png", None)
 
 
 # Where a command may write.
@@ -553,71 +461,13 @@ def linked(kind: str, target: Path, name: str = "other.npz") -> str:
 LINKS = ["the same path", "a symbolic link", "a hard link"]
 
 
-@pytest.mark.parametrize("kind", LINKS)
-@pytest.mark.parametrize("what", ["data.csv", "ledger.jsonl", "fit.toml"])
+@pytest.mark.parametrize(("what", "kind"), [("data.csv", LINKS[0]), ("ledger.jsonl", LINKS[1]), ("fit.toml", LINKS[2])])
 def test_fit_does_not_write_over_what_it_reads(run: Run, data: str, tmp_path: Path, what: str, kind: str) -> None:
     (tmp_path / "fit.toml").write_text(SETTINGS, encoding="utf-8")
     dp.Budget(dp.Privacy(9.0), tmp_path / "ledger.jsonl")
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     out = linked(kind, tmp_path / what)
     found = run("fit", "logistic_regression", data, "--config", "fit.toml", "--ledger", "ledger.jsonl", "--out", out)
-    assert found.status == 2
-    assert "would be written over" in found.err
-    assert {name: (tmp_path / name).read_bytes() for name in before} == before
-
-
-def test_fit_does_not_write_over_a_ledger_that_it_makes(run: Run, data: str, tmp_path: Path) -> None:
-    for name in ("new", "./new", str(tmp_path / "new"), "../" + tmp_path.name + "/new"):
-        found = run(
-            "fit",
-            "logistic_regression",
-            *COLUMNS,
-            "--epsilon",
-            "1",
-            "--ledger",
-            "new",
-            "--budget",
-            "3",
-            data,
-            "--out",
-            name,
-        )
-        assert found.status == 2
-        assert "this is the ledger" in found.err
-    (tmp_path / "link").symlink_to(tmp_path / "new")
-    found = run(
-        "fit",
-        "logistic_regression",
-        *COLUMNS,
-        "--epsilon",
-        "1",
-        "--ledger",
-        "new",
-        "--budget",
-        "3",
-        data,
-        "--out",
-        "link",
-    )
-    assert found.status == 2
-    assert files(tmp_path) == {"data.csv", "link"}
-
-
-def test_fit_does_not_write_over_the_problem(run: Run, data: str, tmp_path: Path) -> None:
-    source = locate("logistic_regression").read_text(encoding="utf-8")
-    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
-    found = run("fit", "mine.py", *COLUMNS, "--epsilon", "1", data, "--out", "mine.py")
-    assert found.status == 2
-    assert "this is the problem" in found.err
-    assert (tmp_path / "mine.py").read_text(encoding="utf-8") == source
-
-
-@pytest.mark.parametrize("kind", LINKS)
-@pytest.mark.parametrize("what", ["data.csv", "model.npz"])
-def test_predict_does_not_write_over_what_it_reads(run: Run, data: str, tmp_path: Path, what: str, kind: str) -> None:
-    assert run("fit", "logistic_regression", *COLUMNS, "--epsilon", "5", data, "--out", "model.npz").status == 0
-    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
-    found = run("predict", "model.npz", data, "--out", linked(kind, tmp_path / what))
     assert found.status == 2
     assert "would be written over" in found.err
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
