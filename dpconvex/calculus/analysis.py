@@ -22,7 +22,6 @@ from dpconvex.calculus.joint_supremum import Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
-from dpconvex.calculus.margin_width import largest_margin_difference
 from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
 from dpconvex.calculus.symmetry import Symmetry
@@ -34,7 +33,7 @@ from dpconvex.errors import DPConvexError, MissingRule, NotPrivate
 
 Array = NDArray[np.float64]
 
-# Constants are computed in floating point; this relative slack covers its rounding and the merging of equal coefficients.
+# Constants are computed in floating point; this relative slack covers its rounding.
 ROUNDING_SLACK = 1e-11
 # Gradients that differ by less than this fraction of their bound differ by rounding.
 SAME = 1e-12
@@ -54,6 +53,8 @@ class LossBounds:
         Abstract value of the loss.
     gradients : Gradients
     gradient_bound : float
+    dimension : int
+        Bound on the dimension of the span of one record's gradients.
     curvature : Curvature
         Meaningful if the loss has no kink.
     step : Step
@@ -66,6 +67,7 @@ class LossBounds:
     scalar: Scalar
     gradients: Gradients
     gradient_bound: float
+    dimension: int
     curvature: Curvature
     step: Step
     joint: Joint | None
@@ -139,7 +141,10 @@ class Analysis:
         check_steepness([*sizes, *(max(piece.outer, piece.spread) for piece in scalar.pieces)], loss)
         gradients = Gradients(scalar.terms, self.gram)
         bound = gradients.bound * (1 + ROUNDING_SLACK)
-        curvature = self._curvature(scalar, self.gram, self.symmetry)
+        rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
+        rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
+        dimension = min(rank, self.form.noise_dimension)
+        curvature = curvature_bound(scalar.pieces, self.gram, dimension, self.symmetry).padded(1 + ROUNDING_SLACK)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
@@ -147,7 +152,8 @@ class Analysis:
         written = self.form.template.written[self.form.labels[k]]
         source = "" if written is loss else "in normal form; docs/theory.md, section 2"
         whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
-        return LossBounds(values, scalar, gradients, bound, curvature, whole, joint_form(scalar, self.gram))
+        joint = joint_form(scalar, self.gram, dimension)
+        return LossBounds(values, scalar, gradients, bound, dimension, curvature, whole, joint)
 
     def offset_range(self, polynomial: Polynomial) -> tuple[Array, Array]:
         """Bound what a leaf adds to its linear part, over the record's domain; two arrays of shape (size,)."""
@@ -216,14 +222,20 @@ class Analysis:
                 if key is None or key not in seen:
                     seen.add(key)
                     found = first.difference_bound(second)
-                    bound = max(bound, (apart if found >= apart * (1 - SAME) else found) * (1 + ROUNDING_SLACK))
+                    found = found if found < apart * (1 - SAME) else apart
+                    bound = max(bound, found * (1 + ROUNDING_SLACK))
         if bound <= SAME * self.gradient_bound:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",
                 self.form.template.losses[0],
                 "let the loss depend on a field of the record; what is the same for all belongs into the regularizer",
             )
-        return min(bound, 2 * self.gradient_bound, largest_margin_difference(self))
+        return min(bound, 2 * self.gradient_bound)
+
+    @property
+    def row_dimension(self) -> int:
+        """Bound on the dimension of the subspace that all gradients of one given record lie in."""
+        return max(loss.dimension for loss in self.losses)
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -261,12 +273,12 @@ class Analysis:
             if ratios:
                 gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
                 symmetry = Symmetry(gram)
-                curvatures = [self._curvature(loss.scalar, gram, symmetry) for loss in self.losses]
+                curvatures = [
+                    curvature_bound(loss.scalar.pieces, gram, loss.dimension, symmetry).padded(1 + ROUNDING_SLACK)
+                    for loss in self.losses
+                ]
             self._weighted[ratios] = LogDeterminants(curvatures)
         return self._weighted[ratios]
-
-    def _curvature(self, scalar: Scalar, gram: Gram, symmetry: Symmetry) -> Curvature:
-        return curvature_bound(scalar.pieces, gram, self.form.noise_dimension, symmetry).padded(1 + ROUNDING_SLACK)
 
     def moduli(self, size: float, added: float) -> Moduli:
         """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""

@@ -18,7 +18,6 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.mixed_curvature import Mixed, log_dets
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece
-from dpconvex.core.ranks import numerical_rank
 
 Array = NDArray[np.float64]
 
@@ -83,7 +82,7 @@ class LogDeterminants:
         self._spectrum = table([[(value, 1) for value in c.spectrum or ()] for c in curvatures])
         self._has_parts = np.array([bool(c.parts) for c in curvatures])
         self._has_spectrum = np.array([c.spectrum is not None for c in curvatures])
-        self._flat = np.array([c.rank == 0 or c.trace == 0 for c in curvatures])
+        self._flat = np.array([c.trace == 0 for c in curvatures])
         self._mixed = [
             (k, j, piece) for k, c in enumerate(curvatures) for j, piece in enumerate(c.mixed) if piece is not None
         ]
@@ -102,7 +101,8 @@ class LogDeterminants:
             np.where(self._has_parts, parts.sum(axis=1), np.inf),
             np.where(self._has_spectrum, spectrum.sum(axis=1), np.inf),
         ]
-        return np.where(self._flat, 0.0, np.min(bounds, axis=0))
+        least = np.min(np.where(np.isnan(bounds), np.inf, bounds), axis=0)
+        return np.where(self._flat, 0.0, least)
 
 
 def table(rows: list[list[tuple[float, int]]]) -> tuple[Array, Array]:
@@ -126,7 +126,7 @@ class PieceBounds:
 def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | None) -> PieceBounds:
     def find() -> PieceBounds:
         trace = trace_bound(piece, gram)
-        rank = min(rank_bound(piece, gram), dimension)
+        rank = min(rank_bound(piece), dimension)
         return PieceBounds(trace, rank, eigenvalue_bound(piece, gram, trace), mixed_piece(piece, gram, dimension))
 
     rows = hull(piece)
@@ -134,12 +134,12 @@ def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | 
         return find()
     if piece.outer == 0:  # nothing of a covariance changes with the origin
         rows = rows - rows[0]
-    facts = "piece", piece.outer, piece.spread, Gradients(piece.terms, gram).rounding
+    facts = "piece", dimension, rank_bound(piece), piece.outer, piece.spread, Gradients(piece.terms, gram).rounding
     return symmetry.once(facts, rows, find)
 
 
 def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetry: Symmetry | None = None) -> Curvature:
-    """Bound the Hessian that is the sum of `pieces`, for every record."""
+    """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     if not pieces:
         return Curvature(0.0, 0.0, 0)
@@ -161,14 +161,13 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetr
     )
 
 
-def mixed_piece(piece: Piece, gram: Gram, dimension: int | None = None) -> Mixed | None:
+def mixed_piece(piece: Piece, gram: Gram, dimension: int) -> Mixed | None:
     """Describe a piece that has a rank-one part and a covariance, or None."""
     if hull(piece) is None or piece.outer == 0 or piece.spread == 0:
         return None
     covariance = Piece(piece.terms, 0.0, 1.0)
     longest = gradient_bound(piece.terms, gram)
-    rank = rank_bound(covariance, gram)
-    rank = rank if dimension is None else min(rank, dimension)
+    rank = min(rank_bound(covariance), dimension)
     return Mixed(longest, trace_bound(covariance, gram, longest), rank, piece.outer, piece.spread) if rank else None
 
 
@@ -231,12 +230,12 @@ def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> 
     return moved
 
 
-def rank_bound(piece: Piece, gram: Gram) -> int:
-    """Bound the rank: one for a rank-one part, affine dimension for a covariance."""
-    rows = hull(piece)
+def rank_bound(piece: Piece) -> int:
+    """Bound the rank: one for a rank-one part, one less than there are vertices for a covariance."""
+    rows, merged = hull(piece), piece.terms[0].merged if piece.terms else 0
     if piece.spread == 0 or rows is None:
-        return 1
-    return numerical_rank(rows - rows[0]) + (1 if piece.outer > 0 else 0)
+        return 1 + merged
+    return len(rows) + merged - 1 + (1 if piece.outer > 0 else 0)
 
 
 def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
@@ -284,7 +283,7 @@ def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...
     rows = []
     for piece in pieces:
         vertices = hull(piece)
-        if vertices is None or len(vertices) != 1:
+        if vertices is None or len(vertices) + piece.terms[0].merged != 1:
             return None
         rows.append(np.sqrt(piece.outer) * vertices[0])
     inner, error = gram.inner(np.stack(rows))

@@ -14,14 +14,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, numbered_rows, significant
+from dpconvex.core.polynomial import Polynomial, numbered_rows, rounded_product
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Coefficients that agree to so many binary digits are merged; what that changes is counted as an error of the generator.
-MERGED_BITS = 40
-EPSILON = 2.0**-52
 # So few generators are not divided further.
 FEW = 8
 
@@ -64,7 +61,8 @@ def factor(
 ) -> tuple[Array, list[Generator], Array]:
     """Write every row as a combination of generators; returns the table of factors, the generators and their errors.
 
-    `largest` bounds the absolute values of the monomials.
+    Rows share a generator only if they are exactly proportional in it, but for the `error` of their coefficients: that is what
+    the errors bound, and where it is 0 so are they.  `largest` bounds the absolute values of the monomials.
     """
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
@@ -142,7 +140,7 @@ class Runs:
     begins, number : ndarray of int, shape (runs,)
         Where each run begins, and the generator that it is a multiple of.
     lead : ndarray, shape (runs,)
-        The factor.
+        The factor: the first coefficient if it divides all of the run without rounding, else its sign and power of two.
     count : int
         Number of generators.
     alike : bool
@@ -159,10 +157,13 @@ class Runs:
         self.begins = np.flatnonzero(np.append(True, (np.diff(self.entry) != 0) | (np.diff(cell) != 0)))
         self.lengths = np.diff(np.append(self.begins, len(cell)))
         self.cell, self.coefficient = cell, coefficient[self.order]
-        self.lead = self.coefficient[self.begins]
+        first = self.coefficient[self.begins]
+        each = np.repeat(first, self.lengths)
+        product, error = rounded_product(self.coefficient / each, each)
+        divides = np.logical_and.reduceat((product == self.coefficient) & (error == 0), self.begins)
+        self.lead = np.where(divides, first, np.copysign(np.ldexp(1.0, np.frexp(first)[1] - 1), first))
         self.pattern = self.coefficient / np.repeat(self.lead, self.lengths)
-        self.merged = significant(self.pattern, MERGED_BITS)
-        values = np.unique(self.merged, return_inverse=True)[1]
+        values = np.unique(self.pattern, return_inverse=True)[1]
         token = numbered_rows(np.stack([self.position, self.mono, values.ravel()], axis=1))[1]
         shape = numbered_runs(token, self.begins, self.lengths)
         # Generators are numbered as they come.
@@ -188,7 +189,7 @@ class Runs:
         begins = np.flatnonzero(np.append(True, np.diff(token[order]) != 0))
         lengths = np.diff(np.append(begins, len(order)))
         lead = np.repeat(self.coefficient[order][begins], lengths)
-        values = np.unique(significant(self.coefficient[order] / lead, MERGED_BITS), return_inverse=True)[1].ravel()
+        values = np.unique(self.coefficient[order] / lead, return_inverse=True)[1].ravel()
         table, known = np.stack([row[order], values], axis=1), dict[bytes, int]()
         shape = [
             known.setdefault(table[begin : begin + length].tobytes(), len(known))
@@ -204,9 +205,9 @@ class Runs:
         found = []
         for run, shape, cell in zip(self.first.tolist(), self.shape.tolist(), self.owner.tolist(), strict=True):
             own = slice(self.begins[run], self.begins[run] + self.lengths[run])
-            parts = self.position[own], self.mono[own], self.merged[own]
+            parts = self.position[own], self.mono[own], self.pattern[own]
             key = keys.setdefault(shape, b"|".join(part.tobytes() for part in parts))
-            found.append(Generator(block, cell, key, start + self.cells[cell], *parts[:2], self.pattern[own]))
+            found.append(Generator(block, cell, key, start + self.cells[cell], *parts))
         return found
 
     def excess(self, error: Array, largest: Array) -> Array:
@@ -215,10 +216,7 @@ class Runs:
         `error` bounds how far coefficients may be from the exact ones, `largest` the absolute values of monomials.
         """
         run = np.repeat(np.arange(len(self.begins)), self.lengths)
-        source = self.begins[self.first[self.number]][run] + np.arange(len(run)) - self.begins[run]
-        lead = np.abs(self.lead)[run]
-        apart = np.abs(self.pattern - self.pattern[source]) + 4 * EPSILON * np.abs(self.pattern)
-        apart += error[self.order] / lead
+        apart = error[self.order] / np.abs(self.lead)[run]
         begins = np.append(True, (np.diff(run) != 0) | (np.diff(self.position) != 0))
         lines = np.add.reduceat(apart * largest[self.mono], np.flatnonzero(begins)) ** 2
         lengths = np.sqrt(np.bincount(run[begins], weights=lines, minlength=len(self.begins)))

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
 from dpconvex.calculus.few_entries import Squares, bilinear, used
-from dpconvex.calculus.generators import MERGED_BITS, Generator, factor, numbered_runs, terms_of
+from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.intervals import Interval
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, significant
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule
 
@@ -87,7 +87,9 @@ class Gram:
     rounding : ndarray, shape (generators, generators)
         Bound on what rounding does to an inner product, for each unit of the absolute factors of two generators.
     errors : ndarray, shape (generators,)
-        How far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding, and merging.
+        How far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding.
+    exact : ndarray of bool, shape (generators,)
+        Whether rows are multiples of the generator without any rounding.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
@@ -111,7 +113,7 @@ class Gram:
         self._terms = terms_of(generators)
         self.forms = self._forms(len(generators))
         lengths, moving = (self._lengths(generators, moving) for moving in (False, True))
-        self.errors = ROUNDING * lengths + excess
+        self.errors, self.exact = ROUNDING * lengths + excess, excess == 0
         self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
         self.rounding = self._outer + self._magnitude(self.forms)
         self.upper = upper_of(self.forms, len(generators))
@@ -161,8 +163,8 @@ class Gram:
         lengths = np.diff(np.append(begins, len(pair)))
         factor_ = value[begins]
         value = value / np.repeat(factor_, lengths)
-        merged = np.unique(significant(value, MERGED_BITS), return_inverse=True)[1]
-        number = numbered_runs(numbered_rows(np.stack([row, column, merged.ravel()], axis=1))[1], begins, lengths)
+        token = np.unique(value, return_inverse=True)[1].ravel()
+        number = numbered_runs(numbered_rows(np.stack([row, column, token], axis=1))[1], begins, lengths)
         first = np.sort(np.unique(number, return_index=True)[1])
         if len(first) > LARGEST_NUMBER_OF_FORMS:
             raise MissingRule(
@@ -227,6 +229,16 @@ class Gram:
         result.rounding = factor[:, None] * self.rounding * factor
         result.errors = factor * self.errors
         return result
+
+    def row_rank(self, rows: Array) -> int:
+        """Bound the dimension that some rows of one record's `A_z` span: only what is exactly dependent counts as that."""
+        moving = rows[rows.any(axis=1)]
+        occurring = moving.any(axis=0)
+        if not self.exact[occurring].all():
+            return len(moving)
+        lead = moving[np.arange(len(moving)), (moving != 0).argmax(axis=1)]
+        directions = moving / np.copysign(np.ldexp(1.0, np.frexp(lead)[1]), lead)[:, None]
+        return min(len(np.unique(directions, axis=0)), int(occurring.sum()))
 
     def slack(self, masses: Array) -> Array:
         """Bound how far gradients are from their generator coordinates, whose absolute terms add up to `masses`."""

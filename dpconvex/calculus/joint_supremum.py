@@ -21,7 +21,6 @@ from dpconvex.calculus.norm_angles import stretches
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
-from dpconvex.core.ranks import numerical_rank
 
 Array = NDArray[np.float64]
 
@@ -174,24 +173,24 @@ class NormJoint(Joint):
         return float((beta * self.scale * self.radius * steepness + curvature).max())
 
 
-def joint_form(scalar: Scalar, gram: Gram) -> Joint | None:
-    """Recognise a loss whose gradient and curvature can be bounded together."""
+def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
+    """Recognise a loss whose gradient and curvature can be bounded together; one record's rows span so many dimensions."""
     if scalar.kink is not None:
         return None
     if scalar.floor is not None and len(scalar.terms) == 1:
-        return norm_form(scalar.terms[0], *scalar.floor, gram)
+        return norm_form(scalar.terms[0], *scalar.floor, gram, dimension)
     if scalar.logit is not None:
         row, scale, low, high = scalar.logit
         radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)))
         return LogisticJoint("joint supremum of slope and curvature (logistic)", radius, scale, low, high)
     if scalar.lead is not None and len(scalar.pieces) == 1:
-        mixed = mixed_piece(scalar.pieces[0], gram)
+        mixed = mixed_piece(scalar.pieces[0], gram, dimension)
         if mixed is not None:
             return HingeJoint("joint supremum of gradient and curvature (hinge of a softmax)", scalar.lead, mixed)
     return softmax_form(scalar, gram)
 
 
-def norm_form(term: Term, scale: float, floor: float, gram: Gram) -> NormJoint | None:
+def norm_form(term: Term, scale: float, floor: float, gram: Gram, dimension: int) -> NormJoint | None:
     """Recognise the norm of affine entries and of entries that do not move.  A factor of the record counts at its largest."""
     moving = term.rows[np.any(term.rows != 0, axis=1)] / scale if scale > 0 else term.rows[:0]
     if not len(moving):
@@ -199,8 +198,7 @@ def norm_form(term: Term, scale: float, floor: float, gram: Gram) -> NormJoint |
     radius = gram.steepest(moving) + gram.term_slack(
         [Term(moving, True, None if term.mass is None else term.mass / scale)]
     )
-    rank = numerical_rank(moving)
-    across, along = (rank - 1, 1) if rank == len(moving) else (rank, 0)
+    across, along = (len(moving) - 1, 1) if len(moving) <= dimension else (dimension, 0)
     return NormJoint("joint supremum of gradient and curvature (norm)", radius * SLACK, scale, floor, across, along)
 
 

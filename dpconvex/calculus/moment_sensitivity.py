@@ -58,7 +58,7 @@ def difference_bound(moments: Moments, bases: Bases) -> float:
     for own, other, cross in {tuple(map(tuple, case)) for case in pattern_pairs(moments)}:
         parts = [weights * np.array(part) for part in (own, other, cross)]
         for choice in itertools.product(*(field.choices for field in fields)):
-            largest = max(largest, Distance(parts, powers, list(choice)).largest(largest))
+            largest = float(np.maximum(largest, Distance(parts, powers, list(choice)).largest(largest)))
     return min(float(np.sqrt(largest + ROUNDING * length**2)) * SLACK, 2 * length)
 
 
@@ -157,7 +157,7 @@ class Distance:
         for _ in range(ROUNDS):
             best = max(best, *(float(self.values(low + at * (high - low)).max()) for at in self.probes))
             bound = self.bounds(low, high)
-            open_ = bound > best + CLOSE * abs(best)
+            open_ = ~(bound <= best + CLOSE * abs(best))
             if not open_.any() or 2 * open_.sum() > MOST_BOXES:
                 return max(best * (1 + CLOSE), float(bound.max()) if open_.any() else best)
             low, high = low[open_], high[open_]

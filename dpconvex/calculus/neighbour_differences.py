@@ -7,7 +7,7 @@ lengths of the vertices, and the span of the rows of the two records.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -19,11 +19,9 @@ from dpconvex.calculus.curvature import piece_bounds
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.joint_supremum import LogisticJoint, NormJoint, SoftmaxJoint
-from dpconvex.calculus.margin_width import single_row
 from dpconvex.calculus.opposed_slopes import Opposed, Segment, Spread
 from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Term
-from dpconvex.core.ranks import numerical_rank
 
 Array = NDArray[np.float64]
 
@@ -35,7 +33,6 @@ GRID = 1e-7
 MOST_BEHIND = 64
 
 _KNOWN: WeakKeyDictionary[Analysis, dict[str, tuple[Difference, ...]]] = WeakKeyDictionary()
-_DIMENSIONS: WeakKeyDictionary[Analysis, int] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,7 @@ class Facts:
         margin: OneMargin | None = None,
     ) -> None:
         self.number, self.margin = number, margin
-        self.dimension = dimension_of(loss.scalar.terms, symmetry)
+        self.dimension = loss.dimension
         self.gradients = self.outward = loss.gradients
         self.opposed = self.opposed_outward = spread_of(loss, gram, symmetry)
         self.ray: Ray | None = None
@@ -212,9 +209,10 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
 
 def margin_of(analysis: Analysis, number: int) -> OneMargin | None:
     """Return the gradients of a loss of one margin."""
-    row = single_row(analysis, number)
-    if row is None:
+    if analysis.losses[number].dimension != 1:
         return None
+    rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
+    row = rows[rows.any(axis=1)][0]
     column, low, high = int(np.argmax(np.abs(row))), 0.0, 0.0
     for term in analysis.losses[number].scalar.terms:
         factors = term.rows[:, column] / row[column]
@@ -342,26 +340,10 @@ def tally(squares: Array) -> tuple[Array, Array]:
     return np.exp(steps * GRID) * (1 + 2e-3 * GRID) * SLACK, counts.astype(float)
 
 
-def dimension_of(terms: Sequence[Term], symmetry: Symmetry | None) -> int:
-    """Bound the dimension of the span of all gradients of one record: the rank of its rows in generator coordinates."""
-    if not terms:
-        return 0
-    rows = terms[0].rows if len(terms) == 1 else np.concatenate([term.rows for term in terms])
-    return numerical_rank(rows) if symmetry is None else symmetry.once("rank", rows, lambda: numerical_rank(rows))
-
-
-def row_dimension(analysis: Analysis) -> int:
-    """Bound the dimension r_V of the subspace that all gradients of one given record lie in."""
-    if analysis not in _DIMENSIONS:
-        most = max(dimension_of(loss.scalar.terms, analysis.symmetry) for loss in analysis.losses)
-        _DIMENSIONS[analysis] = min(most, analysis.form.noise_dimension)
-    return _DIMENSIONS[analysis]
-
-
 def spread_of(loss: LossBounds, gram: Gram, symmetry: Symmetry | None) -> Opposed | None:
     if isinstance(loss.joint, SoftmaxJoint):
         piece = Piece((loss.joint.term,), 0.0, 1.0)
-        bounds = piece_bounds(piece, gram, len(gram.upper), symmetry)
+        bounds = piece_bounds(piece, gram, loss.dimension, symmetry)
         return Spread(loss.joint.scale, bounds.trace * SLACK, max(bounds.rank, 1))
     return None
 

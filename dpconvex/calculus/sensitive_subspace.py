@@ -14,14 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows, significant
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.ranks import numerical_rank, rank_tolerance
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Factors of coefficient vectors that agree to so many binary digits are one direction, but for rounding.
-SAME_BITS = 48
 # Columns with so few entries are compared by sorting, all at once; there may be very many of them.
 SHORT = 8
 # Differences of more coordinates than this get a basis of few entries.
@@ -89,7 +87,7 @@ def sensitive_parts(leaves: Sequence[Polynomial], dim: int) -> list[Part]:
             # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
             block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
             block = block / np.linalg.norm(block, axis=0)
-            key = (block.shape, significant(block, SAME_BITS).tobytes())
+            key = (block.shape, block.tobytes())
             if key not in known:
                 known[key] = settled(span(block))
         # Differences of two coordinates that connect all of them span all vectors that add up to 0.
@@ -231,7 +229,7 @@ def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
         members = np.flatnonzero(lengths == length)
         terms = matrix.indptr[members][:, None] + np.arange(length)
         data = matrix.data[terms]
-        index, value = matrix.indices[terms], significant(data / data[:, :1], SAME_BITS)
+        index, value = matrix.indices[terms], data / data[:, :1]
         if length <= SHORT:
             keys = np.concatenate([index, value], axis=1)
             order = np.lexsort(keys.T)

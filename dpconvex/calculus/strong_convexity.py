@@ -120,16 +120,17 @@ def smallest_eigenvalue(matrix: Matrix, eigenvalues: Callable[[Any], Any] = np.l
     if matrix.shape[0] == 0:
         return 0.0
     count, label = sp.csgraph.connected_components(matrix, directed=False)
-    least = np.inf
+    found = []
     order = np.argsort(label, kind="stable")
     sizes = np.bincount(label, minlength=count)
     if (sizes == 1).any():
-        least = float(matrix.diagonal()[sizes[label] == 1].min())
+        found.append(float(matrix.diagonal()[sizes[label] == 1].min()))
     starts = np.concatenate([[0], np.cumsum(sizes)])
     for k in np.flatnonzero(sizes > 1):
         index = order[starts[k] : starts[k + 1]]
-        least = min(least, float(eigenvalues(matrix[index][:, index].toarray())[0]))
+        found.append(float(eigenvalues(matrix[index][:, index].toarray())[0]))
     # Rounding in an eigenvalue is relative to the matrix's norm and grows with its side; a modulus must err on the small side.
     largest = int(sizes.max())
     slack = UNIT * 8 * largest * float(abs(matrix).sum(axis=0).max()) if largest > 1 else 0.0
-    return max(least - slack, 0.0)
+    least = float(np.min(found)) - slack
+    return least if 0 < least < np.inf else 0.0  # what is no number claims nothing

@@ -6,8 +6,10 @@ are sets in generator coordinates (see `gram`), so that sums of terms that share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +35,14 @@ class Term:
         Which of the two.
     mass : ndarray, shape (generators,), or None
         If rows are sums, in which terms may have cancelled: a bound on the sums of their absolute terms, for each row.
+    merged : int
+        How many vertices were left out because a row has the same coordinates: they may differ by less than a last digit.
     """
 
     rows: Array
     ball: bool = False
     mass: Array | None = None
+    merged: int = 0
 
     @property
     def masses(self) -> Array:
@@ -55,8 +60,8 @@ class Term:
         if self.ball:
             return Term(self.rows * largest, True, mass)
         if factor.low == factor.high:
-            return Term(self.rows * factor.low, mass=mass)
-        return Term(distinct(np.concatenate([self.rows * factor.low, self.rows * factor.high])), mass=mass)
+            return Term(self.rows * factor.low, mass=mass, merged=self.merged)
+        return merged_hull(np.concatenate([self.rows * factor.low, self.rows * factor.high]), mass, 2 * self.merged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,13 +241,13 @@ def covariance_of_gradient(scalar: Scalar) -> Piece | None:
         return None
     shift = np.sum(fixed, axis=0) if fixed else np.zeros(vertices.shape[1])
     mass = np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0) if fixed else scalar.terms[0].mass
-    return Piece((Term(shift + moving[0], mass=mass),), 0.0, 1.0 / piece.spread)
+    return Piece((Term(shift + moving[0], mass=mass, merged=piece.terms[0].merged),), 0.0, 1.0 / piece.spread)
 
 
 def hull_of(scalars: Sequence[Scalar]) -> Term:
     """Return one hull that contains every convex combination of the scalars' gradients."""
-    vertices, masses = [], []
-    for scalar in scalars:
+    vertices, masses, merged = [], [], 0
+    for scalar in {tuple(map(id, scalar.terms)): scalar for scalar in scalars}.values():  # the same ones once
         if len(scalar.terms) > 1 or any(term.mass is not None for term in scalar.terms):
             masses.append(np.sum([term.masses.max(axis=0) for term in scalar.terms], axis=0))
         sums = np.zeros((1, scalar.terms[0].rows.shape[1])) if scalar.terms else None
@@ -256,16 +261,36 @@ def hull_of(scalars: Sequence[Scalar]) -> Term:
             sums = (sums[:, None, :] + term.rows[None, :, :]).reshape(-1, term.rows.shape[1])
         if sums is not None:
             vertices.append(sums)
+            merged += math.prod(len(term.rows) + term.merged for term in scalar.terms) - len(sums)
         else:
             vertices.append(np.zeros((1, 0)))
     width = max(v.shape[1] for v in vertices)
-    rows = distinct(np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices]))
-    return Term(rows, mass=np.max(masses, axis=0) if masses else None)
+    rows = np.concatenate([v if v.shape[1] == width else np.zeros((1, width)) for v in vertices])
+    return merged_hull(rows, np.max(masses, axis=0) if masses else None, merged)
 
 
-def distinct(rows: Array) -> Array:
-    """Drop repeated rows, keeping the order of first appearance."""
+def mixed_pieces(scalars: Sequence[Scalar]) -> tuple[Piece, ...]:
+    """Return pieces whose bounds hold for every convex combination of the scalars' Hessians: those that look alike are one."""
+    found: dict[Hashable, Piece] = {}
+    for scalar in scalars:
+        own: Counter[Hashable] = Counter()
+        for piece in scalar.pieces:
+            rows = tuple((term.rows.tobytes(), term.ball, bytes(term.masses)) for term in piece.terms)
+            look = piece.outer, piece.spread, rows
+            key, own[look] = (look, own[look]), own[look] + 1
+            known = found.get(key)
+            if known is not None and piece.terms:  # its rank counts
+                first = piece.terms[0]
+                merged = known.terms[0].merged + len(first.rows) + first.merged
+                known = Piece((replace(first, merged=merged), *piece.terms[1:]), piece.outer, piece.spread)
+            found[key] = piece if known is None else known
+    return tuple(found.values())
+
+
+def merged_hull(rows: Array, mass: Array | None, merged: int) -> Term:
+    """Leave out repeated rows, keeping the order of first appearance, and count them; 0 is exact if nothing was added up."""
     seen: dict[bytes, int] = {}
     for k, row in enumerate(rows + 0.0):  # -0 is 0
         seen.setdefault(row.tobytes(), k)
-    return rows if len(seen) == len(rows) else rows[list(seen.values())]
+    exact = np.count_nonzero(~rows.any(axis=1)) - 1 if mass is None else 0
+    return Term(rows[list(seen.values())], mass=mass, merged=merged + len(rows) - len(seen) - max(int(exact), 0))

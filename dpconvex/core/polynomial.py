@@ -305,18 +305,6 @@ def numbered_rows(table: Index) -> tuple[Index, Index]:
     return table[first], inverse
 
 
-def significant(values: Array, bits: int = 40) -> Array:
-    """Round each number to so many binary digits of its own: those that then agree count as equal.
-
-    >>> bool(significant(np.array([1e-20])) == significant(np.array([1e-20 * (1 + 1e-15)])))
-    True
-    >>> bool(significant(np.array([1e-20])) == significant(np.array([2e-20])))
-    False
-    """
-    mantissa, exponent = np.frexp(values)
-    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits))
-
-
 def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
     """Return products and bounds on their rounding; 0 where a factor is a power of two, the commonest exact case.
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.abstract_values import distinct
 from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
 from dpconvex.core.remembered import once
@@ -78,13 +77,13 @@ def hinged(analysis: Analysis) -> bool:
 def leaf_lengths(analysis: Analysis) -> Lengths:
     """Turn lengths in leaf space into lengths of parameters by the longest row of `A_z`, whatever losses are multiplied with."""
     gram, form = analysis.gram, analysis.form
-    rows = distinct(np.concatenate(gram.rows))
+    rows = np.unique(np.concatenate(gram.rows) + 0.0, axis=0)  # -0 is 0
     longest = dict(zip(map(bytes, rows), np.sqrt(gram.squared_norms(rows)), strict=True))
     margin = hinge = target = 0.0
     floor = CANCELLED * max(longest.values(), default=0.0)
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
         for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
-            norm = longest[bytes(row)]
+            norm = longest[bytes(row + 0.0)]
             if norm > floor and high > low:
                 target = max(target, FOLLOWED * float(high - low) / norm)
             elif norm > floor:

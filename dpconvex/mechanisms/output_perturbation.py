@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from dpconvex.accounting.events import Gaussian, Pure
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.evaluate import evaluate
@@ -195,7 +194,7 @@ class OutputPerturbation:
         part of the noise in one record's row space.
         """
         square = self._square(privacy, sensitivity_of(analysis, privacy) / mu, p)
-        rank = max(min(row_dimension(analysis), p), 1)
+        rank = max(min(analysis.row_dimension, p), 1)
         slope = analysis.gradient_bound * math.sqrt(square * rank / p)
         bent = math.inf
         if analysis.kink is None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from scipy.stats import chi2, norm
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import row_dimension
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, brief, paragraph
@@ -251,7 +250,7 @@ def output_excess(
     counts, and noise without a preferred direction meets the rows of one record with a small part of its length.
     """
     n, added = certificate.size, certificate.added
-    p, rank = certificate.noise_dimension, max(min(row_dimension(analysis), certificate.noise_dimension), 1)
+    p, rank = certificate.noise_dimension, max(min(analysis.row_dimension, certificate.noise_dimension), 1)
     leeway = Displacement(certificate.tolerance + covered.likely, certificate.tolerance + covered.usual)
     square = mean_square(certificate)
     length = norm_quantile(certificate, probability)

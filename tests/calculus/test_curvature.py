@@ -120,7 +120,7 @@ def test_a_covariance_of_two_points_is_a_quarter_of_their_distance(gram):
     piece = Piece((Term(np.array([[3.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])),), 0.0, 1.0)
     assert trace_bound(piece, gram) == pytest.approx(4.0)
     assert eigenvalue_bound(piece, gram, 4.0) == pytest.approx(4.0)
-    assert rank_bound(piece, gram) == 1
+    assert rank_bound(piece) == 1
 
 
 def test_a_gradient_and_a_covariance_of_the_same_weights(gram):
@@ -204,3 +204,51 @@ def test_every_variable_is_charged_for_its_own_modulus(classes):
     scaled = float(x @ x) / (100 * 0.002) + 1 / (100 * 2.0)
     exact = float(np.log1p(scaled * np.linalg.eigvalsh(covariance)).sum())
     assert exact <= analysis.log_det(moduli)[0] <= 2 * exact
+
+
+APART = [(4e-13, 1.0, 1e-28), (4e-13, 1e14, 1.0), (2.0**-52, 1e17, 1.0), (1e-10, 1e11, 1.0), (3e-9, 1.0, 1e-18)]
+
+
+@pytest.mark.parametrize(("apart", "largest", "modulus"), APART)
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_entries_that_differ_in_their_last_digits_curve(count, apart, largest, modulus):
+    """At theta = 0 the Hessian is the covariance of the rows, whatever small part of them they differ in."""
+    theta = cp.Variable(count, name="theta")
+    steps = np.arange(count)
+
+    def along_one(x, t):
+        return cp.log_sum_exp(cp.hstack([x * theta[0] + (1 + apart * k) * t * theta[1] for k in steps]))
+
+    def apart_in_all(x, t):
+        return cp.log_sum_exp(cp.hstack([x * cp.sum(theta) + apart * t * theta[k] for k in steps]))
+
+    bounds = {"x": Box(0.0, largest), "t": Box(0.0, largest)}
+    (loss,) = analyse(along_one, **bounds).losses
+    spread = np.var((1 + apart * steps) - 1) * largest**2  # of the factors as they are in floating point
+    assert loss.curvature.log_det(modulus) >= np.log1p(spread / modulus)
+    (loss,) = analyse(apart_in_all, **bounds).losses
+    spread = (apart * largest) ** 2 / count  # count - 1 times
+    assert loss.curvature.log_det(modulus) >= (count - 1) * np.log1p(spread / modulus)
+    assert loss.curvature.rank == count - 1
+    (loss,) = analyse(lambda x, t: cp.log_sum_exp(cp.hstack([x * theta[0]] * count)), **bounds).losses
+    assert loss.curvature.trace <= 1e-20 * largest**2  # rounding
+
+
+def test_coefficients_that_nearly_agree_are_not_merged():
+    def loss(x, t):
+        return cp.logistic(w[0] * x + w[1] * t) + cp.logistic(3 * w[0] * x + 3 * (1 + 2.0**-51) * w[1] * t)
+
+    gram = analyse(loss, x=Box(-1, 1), t=Box(-1, 1)).gram
+    assert gram.exact.all()
+    assert len(gram.generators) == gram.row_rank(np.concatenate(gram.rows)) == 2
+    thrice = analyse(
+        lambda x, t: cp.logistic(w[0] * x + w[1] * t) + cp.logistic(-3 * (w[0] * x + w[1] * t)),
+        x=Box(-1, 1),
+        t=Box(-1, 1),
+    ).gram
+    assert thrice.row_rank(np.concatenate(thrice.rows)) == 1
+
+
+def test_what_is_no_number_bounds_nothing():
+    assert Curvature(1.0, np.nan, 2, ((np.nan, 2),)).log_det(1.0) == np.inf
+    assert Curvature(1.0, 1.0, 1, ((1.0, 1),), (np.nan,)).log_det(1.0) == pytest.approx(np.log(2.0))

@@ -11,7 +11,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import Difference, Ray, differences, row_dimension, tally
+from dpconvex.calculus.neighbour_differences import Difference, Ray, differences, tally
 from dpconvex.calculus.opposed_slopes import Segment, Spread
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.release.verify import analyse
@@ -56,7 +56,7 @@ def test_the_logistic_vertex_is_treated_apart() -> None:
 def test_softmax_has_a_vertex_for_each_other_class(classes: int) -> None:
     analysis = of("softmax_regression", features=3, classes=classes)
     (alone,) = differences(analysis, "add-remove")
-    assert alone.dimension == min(classes - 1, 3 * (classes - 1)) == row_dimension(analysis)
+    assert alone.dimension == min(classes - 1, 3 * (classes - 1)) == analysis.row_dimension
     if classes == 2:
         return
     assert vertices(alone) == {round(math.sqrt(2), 5): classes - 1}

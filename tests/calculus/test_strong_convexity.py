@@ -203,3 +203,11 @@ def test_the_smallest_eigenvalue_of_blocks(seed):
     assert smallest_eigenvalue(sp.csr_array((0, 0))) == 0.0
     assert smallest_eigenvalue(sp.csr_array(np.diag([1.0, 0.0]))) == 0.0
     assert smallest_eigenvalue(sp.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))) == 0.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_claims_no_modulus(value):
+    import scipy.sparse as sp
+
+    assert smallest_eigenvalue(sp.csr_array(np.diag([1.0, value]))) <= 1.0
+    assert smallest_eigenvalue(sp.csr_array(np.array([[value]]))) == 0.0

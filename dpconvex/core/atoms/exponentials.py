@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.core.abstract_values import Piece, Scalar, hull_of
+from dpconvex.core.abstract_values import Piece, Scalar, hull_of, mixed_pieces
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
 from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
 from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
@@ -337,10 +337,9 @@ def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entrie
     result = []
     for group in along_axis(expression, arguments[0]):
         hull = hull_of(group)
-        pieces = tuple(piece for entry in group for piece in entry.pieces)
         kink = next((entry.kink for entry in group if entry.kink), None)
-        spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) > 1 else ()
-        result.append(Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + pieces, 1, kink))
+        spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
+        result.append(Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, kink))
     return result
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.abstract_values import Kink, Scalar, hull_of
+from dpconvex.core.abstract_values import Kink, Scalar, hull_of, mixed_pieces
 from dpconvex.core.atoms.rules import NO_SMOOTHNESS
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
@@ -88,9 +88,8 @@ def largest(expression: Expression, group: list[Scalar]) -> Scalar:
         constants = [entry for entry in alive if not entry.terms]
         against_zero = len(constants) == 1 and constants[0].value == ZERO
         return replace(hinge, behind=curved[0]) if against_zero else hinge
-    pieces = tuple(piece for entry in alive for piece in entry.pieces)
     inner_kink = next((entry.kink for entry in alive if entry.kink), None)
-    return Scalar(value, (hull_of(alive),), pieces, 1, inner_kink or kink)
+    return Scalar(value, (hull_of(alive),), mixed_pieces(alive), 1, inner_kink or kink)
 
 
 def smallest(expression: Expression, group: list[Scalar]) -> Scalar:
