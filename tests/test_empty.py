@@ -132,3 +132,35 @@ def test_where_the_number_is_public_none_are_an_error(call: str) -> None:
 def test_columns_of_another_shape_are_refused_with_or_without_records(x: Any) -> None:
     with pytest.raises(dp.DomainError):
         dp.solve(learner(), {"x": x, "y": [0] * len(x)}, PROTECTED, size=30)
+
+
+EMPTY: dict[str, Any] = {
+    "no entries": sp.csr_array((40, 3)),
+    "explicit zeros": sp.csr_array((np.zeros(40), np.zeros(40, dtype=int), np.arange(41)), shape=(40, 3)),
+    "one entry": sp.csr_array(([0.5], ([7], [1])), shape=(40, 3)),
+    "a column of zeros": sp.csr_array((np.full(40, 0.5), np.ones(40, dtype=int), np.arange(41)), shape=(40, 3)),
+    "one record": sp.csr_array((1, 3)),
+    "no record": sp.csr_array((0, 3)),
+    "dense zeros": np.zeros((40, 3)),
+}
+
+
+@pytest.mark.parametrize("backend", ["first-order", "conic"])
+@pytest.mark.parametrize("x", EMPTY.values(), ids=EMPTY)
+def test_sparse_columns_with_nothing_in_them_are_fitted(x: Any, backend: str) -> None:
+    """Whether there is a release must not show that all entries are 0."""
+    y = np.where(np.arange(x.shape[0]) % 2, 1, -1)
+    for name in ("logistic_regression", "huber_svm"):
+        for mechanism in (None, dp.ObjectivePerturbation(), dp.OutputPerturbation()):
+            template = dp.load(name, features=3)
+            release = dp.solve(template, {"x": x, "y": y}, PROTECTED, mechanism, size=40, backend=backend)
+            assert np.isfinite(release["w"]).all()
+    many = dp.load("softmax_regression", features=3, classes=3)
+    release = dp.solve(many, {"x": x, "y": np.arange(x.shape[0]) % 3}, DELTA, size=40, backend=backend)
+    assert all(np.isfinite(value).all() for value in release.values())
+
+
+def test_partitions_with_nothing_in_them_are_fitted() -> None:
+    parts = [{"x": x, "y": np.ones(x.shape[0], dtype=int)} for x in EMPTY.values()]
+    release = dp.solve(learner(), dp.Partitions(parts), PROTECTED, size=100)
+    assert np.isfinite(release["w"]).all()

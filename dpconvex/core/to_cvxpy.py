@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -215,13 +214,27 @@ def least_squares_program(
     goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
     program = cp.Problem(cp.Minimize(goal), limits)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            program.solve(solver=cp.CLARABEL)
+        solve_quietly(program, cp.CLARABEL)
     except cp.SolverError as error:
         return None, f"not solved ({error})"
     solved = program.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE) and theta.value is not None
     return (np.asarray(theta.value) if solved else None), str(program.status)
+
+
+def solve_quietly(program: cp.Problem, solver: str, options: Mapping[str, Any] | None = None) -> tuple[Any, Any, Any]:
+    """Solve a program without a word, for what a solver says depends on the data; returns its data, its answer and the solution.
+
+    CVXPY's own `solve` warns, and warnings can only be silenced for the whole process, other threads included.
+    """
+    given = {name: value for name, value in (options or {}).items() if name not in ("verbose", "solver_verbose")}
+    with np.errstate(all="ignore"):
+        data, chain, inverse = program.get_problem_data(solver, solver_opts=given)
+        found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=given)
+        solution = chain.invert(found, inverse)
+    if solution.status in cp.settings.ERROR:
+        raise cp.SolverError(f"the solver {solver} gave up")
+    program.unpack(solution)
+    return data, found, solution
 
 
 def attribute_constraints(variable: Variable, leaf: Any) -> list[Any]:
@@ -262,9 +275,7 @@ def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array 
     for weight in (1e-3, 0.0):
         program = cp.Problem(cp.Maximize(depth - weight * cp.norm(cp.hstack(entries))), limits)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                program.solve(solver=cp.CLARABEL)
+            solve_quietly(program, cp.CLARABEL)
         except cp.SolverError:
             return None, 0.0
         values = {name: writer.leaves[block.variable].value for name, block in space.blocks.items()}

@@ -6,10 +6,7 @@ It is for small batches.  What the solver says about its answer is not believed:
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Hashable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,8 +15,8 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.to_cvxpy import variable_like
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.core.to_cvxpy import solve_quietly, variable_like
+from dpconvex.errors import MissingRule, NotConverged, TemplateError
 from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.first_order import FirstOrder
@@ -36,7 +33,8 @@ class SolverFailed(NotConverged):
 class Conic:
     """Solve through CVXPY.
 
-    Where the solver raises an error, the first-order backend answers: whether there is a release must not depend on one record.
+    Where the solver raises an error, or cannot be given an atom of the loss (an own `Atom`), the first-order backend
+    answers: whether there is a release must not depend on one record.
 
     Parameters
     ----------
@@ -82,8 +80,6 @@ class Conic:
         ------
         NotConverged
             If K has no projection to certify with, the solver returns no point, or the tolerance is not reached.
-        MissingRule
-            If an atom of the loss cannot be rebuilt over a batch.
         """
         if problem.feasible.obstacle is not None:
             raise NotConverged(
@@ -91,7 +87,7 @@ class Conic:
             )
         try:
             start = self.point(problem)
-        except SolverFailed:
+        except (SolverFailed, MissingRule):
             return FirstOrder().solve(problem, tolerance)
         return certify(problem, start, tolerance, self.polish_steps)
 
@@ -111,7 +107,7 @@ class Conic:
         program = perturbed_program(problem, fresh)
         options: dict[str, Any] = dict(self.options)
         try:
-            run(program, self.solver, options)
+            solution = solve_quietly(program, self.solver, options)[2]
         except Exception as error:  # what a solver raises is up to it
             raise SolverFailed(f"the solver {self.solver} failed: {error}. Nothing is released.") from error
         values = {name: variable.value for name, variable in fresh.items()}
@@ -120,19 +116,12 @@ class Conic:
                 f"the solver {self.solver} returned no point (its status: {program.status}); nothing is released. "
                 "Check that the constraints can be satisfied, or allow the solver more iterations."
             )
-        if stopped_early(program, options):
+        if stopped_early(solution, options):
             raise NotConverged(
                 f"the solver {self.solver} stopped at its limit, before it was done (its status: {program.status}); nothing is "
                 "released. Allow it more iterations, or use the first-order backend."
             )
         return problem.space.pack(values)
-
-
-def run(program: cp.Problem, solver: str, options: Mapping[str, Any]) -> None:
-    """Solve a program; what the solver has to say about it depends on the data, and is not shown."""
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # "may be inaccurate": recomputed by the caller
-        program.solve(solver=solver, warm_start=False, **options)
 
 
 @lru_cache
@@ -141,7 +130,7 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str
     number = cp.Variable()
     program = cp.Problem(cp.Minimize(cp.square(number)), [number >= 1])
     try:
-        run(program, solver, dict(options))
+        solve_quietly(program, solver, dict(options))
     except Exception as error:
         raise TemplateError(
             f"Conic: the solver {solver} fails even at minimising x^2 over x >= 1 ({error}), with the options "
@@ -149,10 +138,10 @@ def try_out(solver: str, options: tuple[tuple[str, Hashable], ...], written: str
         ) from error
 
 
-def stopped_early(program: cp.Problem, options: Mapping[str, Any]) -> bool:
+def stopped_early(solution: Any, options: Mapping[str, Any]) -> bool:
     """Say whether a solver ran into its limit of iterations or time; what it holds then is no answer, near as it may be."""
-    if program.status == cp.settings.USER_LIMIT:
+    if solution.status == cp.settings.USER_LIMIT:
         return True
-    done = program.solver_stats.num_iters if program.solver_stats is not None else None
+    done = solution.attr.get(cp.settings.NUM_ITERS)
     allowed = [options[name] for name in ("max_iter", "max_iters") if name in options]
-    return bool(allowed) and program.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]
+    return bool(allowed) and solution.status != cp.settings.OPTIMAL and done is not None and done >= allowed[0]

@@ -7,9 +7,6 @@ is what the dual misses; x* is taken to be no larger than twice x, which is the 
 
 from __future__ import annotations
 
-import io
-import warnings
-from contextlib import redirect_stdout
 from typing import Any
 
 import cvxpy as cp
@@ -17,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
-from dpconvex.core.to_cvxpy import Writer, variable_like
+from dpconvex.core.to_cvxpy import Writer, solve_quietly, variable_like
 from dpconvex.errors import MissingRule, NotConverged
 from dpconvex.language.batch_program import perturbed_program
 from dpconvex.solvers.problem import Problem
@@ -33,13 +30,7 @@ def least(problem: Problem) -> tuple[Array, float]:
     fresh = {name: variable_like(block.variable) for name, block in problem.space.blocks.items()}
     program = whole_program(problem, fresh)
     try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            data, chain, inverse = program.get_problem_data(
-                cp.CLARABEL, solver_opts={**OPTIONS, "accept_unknown": True}
-            )
-            found = chain.solve_via_data(program, data, warm_start=False, verbose=False, solver_opts=dict(OPTIONS))
-            program.unpack_results(found, chain, inverse)
+        data, found, _ = solve_quietly(program, cp.CLARABEL, {**OPTIONS, "accept_unknown": True})
     except (cp.SolverError, ValueError) as error:
         raise NotConverged(f"the solver failed: {error}. Check that the constraints can be satisfied.") from error
     if program.status in (cp.UNBOUNDED, cp.INFEASIBLE):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin, logistic
 
-import dpconvex
+import dpconvex as dp
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import MissingRule, NotConverged, TemplateError
@@ -111,6 +114,37 @@ def test_the_projector_is_part_of_the_program() -> None:
     same_program(replace(problem, projector=lambda t: (t @ basis) @ basis.T))
 
 
+def test_losses_of_declared_atoms_are_released() -> None:
+    """An own atom has no conic form: the first-order backend answers, and nothing is refused after it was paid."""
+    template = dp.load("smooth_hinge_svm", features=3)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(30, 3)) / 5, "y": rng.choice([-1, 1], 30)}
+    one, other = (
+        dp.solve(template, data, Privacy(1.0), dp.ObjectivePerturbation(), backend=b, seed=1) for b in ("conic", None)
+    )
+    assert one.certificate is not None
+    np.testing.assert_allclose(one["w"], other["w"], atol=one.certificate.cover.step + 2 * one.certificate.tolerance)
+
+
+def test_threads_leave_the_process_as_it_was() -> None:
+    """Neither the standard output nor the filters of warnings change, also while others solve."""
+    before, filters = sys.stdout, list(warnings.filters)
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(30, 2)) / 5, "y": rng.choice([-1, 1], 30)}
+    learner, kinked = dp.load("logistic_regression", features=2), dp.load("hinge_svm", features=2)
+
+    def fit(number: int) -> None:
+        if number % 2:
+            dp.minimize(kinked, data)
+        else:
+            dp.solve(learner, data, Privacy(1.0), dp.ObjectivePerturbation(), backend=Conic(verbose=True))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fit, range(12)))
+    assert sys.stdout is before
+    assert warnings.filters == filters
+
+
 @pytest.mark.parametrize(
     "backend", [Conic(max_iter=2), Conic(polish_steps=0, max_iter=2), Conic("SCS", max_iters=2)], ids=str
 )
@@ -171,9 +205,9 @@ def test_options_that_a_solver_does_not_take_cost_nothing(options: dict[str, Any
     if options.get("solver", "CLARABEL") not in cp.installed_solvers():
         pytest.skip("needs the solver")
     template, budget = logistic().template, Budget(Privacy(1.0))
-    data = {"x": np.zeros((9, 3)), "y": np.ones(9)}
+    data = {"x": np.zeros((9, 4)), "y": np.ones(9)}
     with pytest.raises(TemplateError, match="even at minimising"):
-        dpconvex.solve(template, data, Privacy(1.0), backend=Conic(**options), budget=budget)
+        dp.solve(template, data, Privacy(1.0), backend=Conic(**options), budget=budget)
     assert budget.spent.epsilon == 0
 
 
@@ -187,9 +221,9 @@ def test_whether_there_is_a_release_depends_on_no_record(
         pytest.skip("needs the solver")
     x = np.zeros((20, 2))
     x[:known] = 0.5
-    learner = dpconvex.load("logistic_regression", features=2)
+    learner = dp.load("logistic_regression", features=2)
     data = {"x": x, "y": np.ones(20, dtype=int)}
-    release = dpconvex.solve(learner, data, Privacy(1.0), backend=Conic(solver))
+    release = dp.solve(learner, data, Privacy(1.0), backend=Conic(solver))
     assert release.private
     assert capfd.readouterr().out == ""
 
