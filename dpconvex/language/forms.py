@@ -32,31 +32,29 @@ def check_type(name: str, kind: np.dtype[Any]) -> None:
 def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
     """Return the number of records of a continuous column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        check_pieces(name, column, shape)
+        for found, kind in column.forms:
+            if found is not None:
+                check_shape(name, shape, found)
+                if kind.kind != "O":
+                    check_type(name, kind)
         return len(column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
+        kind = type(column).__name__
         column = as_array(name, column)
-        if len(column) == 0 and column.ndim == 1:  # what no records look like, whatever their shape
-            return 0
+        if column.ndim == 0:
+            raise DomainError(
+                f"field {name!r}: expected one value per record, got a single one, of no axis, of type {kind}."
+            )
     if sp.issparse(column) and column.ndim != 2:
         raise DomainError(
             f"field {name!r}: expected a sparse matrix with a row for each record, got {column.ndim} axes."
         )
-    if isinstance(column, np.ndarray) and column.shape == (0,):
+    if isinstance(column, np.ndarray) and column.shape == (0,):  # what no records look like, whatever their shape
         return 0
     check_shape(name, shape, column.shape)
     if column.dtype.kind != "O":  # types of Python's objects are values
         check_type(name, column.dtype)
     return int(column.shape[0])
-
-
-def check_pieces(name: str, column: Chunks, shape: tuple[int, ...]) -> None:
-    for found, kind in column.forms:
-        if found is None:
-            continue
-        check_shape(name, shape, found)
-        if kind.kind != "O":
-            check_type(name, kind)
 
 
 def as_array(name: str, column: Any) -> NDArray[Any]:
@@ -66,10 +64,6 @@ def as_array(name: str, column: Any) -> NDArray[Any]:
         raise DomainError(f"field {name!r}: not an array of numbers (a list contains itself).") from None
     except Exception as error:  # what an object does when it is made an array is up to it
         raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
-    if array.ndim == 0:
-        raise DomainError(
-            f"field {name!r}: expected one value per record, got a single one, of no axis, of type {type(column).__name__}."
-        )
     return array
 
 

@@ -124,11 +124,6 @@ def test_the_norm_of_a_row_counts_repeated_entries_together(form: str) -> None:
         read(both)
 
 
-def test_unsorted_indices_and_unused_room_are_fine() -> None:
-    matrix = sp.csr_array((np.array([3.0, 1.0, 2.0, 9.0]), np.array([2, 0, 1, 77]), np.array([0, 2, 3])), shape=(2, 3))
-    assert read(matrix).toarray().tolist() == [[1, 0, 3], [0, 2, 0]]
-
-
 MASKED = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])
 TEXTS = np.array([["0.1", "0.2", "0.3"]], dtype=object)
 
@@ -166,15 +161,6 @@ def test_what_is_no_number_is_not_guessed(column: Any) -> None:
     for clip in (False, True):
         with pytest.raises(DomainError):
             RECORD.validate({"x": column}, clip=clip)
-
-
-def test_objects_that_refuse_to_be_arrays_are_refused() -> None:
-    class Refusing:
-        def __array__(self, *arguments: Any, **options: Any) -> Any:
-            raise RuntimeError("not today")
-
-    with pytest.raises(DomainError, match="not today"):
-        read(Refusing())
 
 
 @pytest.mark.parametrize(

@@ -108,18 +108,6 @@ def test_a_variable_for_each_record_is_refused() -> None:
         dp.Template.from_problem(shifted, records={X: dp.Ball(D)})
 
 
-def test_the_constants_are_those_of_the_declared_learner() -> None:
-    X, y, w, _ = symbols()
-    strength = cp.Parameter(nonneg=True, value=0.01, name="strength")
-    objective = cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / N + strength / 2 * cp.sum_squares(w)
-    template = dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), {X: dp.Ball(D), y: dp.Choice([-1, 1])})
-    declared = dp.load("logistic_regression", features=D, regularization=0.01)
-    one, two = (dp.verify(t, dp.Privacy(1.0), size=200) for t in (template, declared))
-    assert one.gradient_bound == pytest.approx(two.gradient_bound, rel=1e-9)
-    assert one.strong_convexity == pytest.approx(two.strong_convexity, rel=1e-6)
-    assert one.noise_scale == pytest.approx(two.noise_scale, rel=1e-6)
-
-
 def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along() -> None:
     X, _, w, _ = symbols()
     problem = cp.Problem(cp.Maximize(cp.sum(cp.log(2 + X @ w)) - cp.sum_squares(w)), [cp.norm(w) <= 1])

@@ -10,7 +10,6 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.core.packing import packed, unpacked
-from dpconvex.language.columns import Stored
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.record import Record
 
@@ -41,19 +40,6 @@ def test_any_rows_of_a_file(tmp_path: Path, kind: Any) -> None:
         np.testing.assert_array_equal(rows[some], array[some])
     np.testing.assert_array_equal(np.asarray(rows), array)
     np.testing.assert_array_equal(rows[np.zeros(0, dtype=int)], array[:0])
-
-
-def test_records_of_a_file_are_those_in_memory(tmp_path: Path) -> None:
-    for array in (X, X.astype(np.float32)):
-        piece = {"x": saved(tmp_path, "x", array), "y": saved(tmp_path, "y", Y.astype(np.int8))}
-        sizes = dp.Partitions([piece, {"x": array, "y": Y}]).sizes
-        assert sizes == (50, 50)
-        batch = RECORD.validate({name: FileRows.of(path) for name, path in piece.items()})
-        known = RECORD.validate({"x": array, "y": Y})
-        assert isinstance(batch.fields["x"], Stored)
-        np.testing.assert_array_equal(batch.group, known.group)
-        for rows in (slice(None), slice(10, 20), np.array([4, 9])):
-            np.testing.assert_array_equal(batch.fields["x"][rows], known.fields["x"][rows])
 
 
 def test_a_memory_map_is_read_as_a_file(tmp_path: Path) -> None:
@@ -105,13 +91,6 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path,
         batch.place.parts[0]().fields["x"][10:20]
 
 
-def test_a_file_shorter_than_its_header_says(tmp_path: Path) -> None:
-    path = saved(tmp_path, "x", X)
-    path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(dp.DomainError, match="shorter than its header says"):
-        dp.Partitions([{"x": path, "y": Y}])
-
-
 def test_a_private_copy_of_a_file_is_what_its_owner_made_of_it(tmp_path: Path) -> None:
     private = np.load(saved(tmp_path, "x", X), mmap_mode="c")
     private[:] = -X
@@ -127,13 +106,6 @@ def test_files_that_hold_no_rows(tmp_path: Path, array: Any) -> None:
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
     with pytest.raises(dp.DomainError, match="expected an array of numbers, records first"):
         FileRows.of(tmp_path / "x.npy")
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    (tmp_path / "x.npy").write_text("1,2,3")
-    for name in ("x.npy", "y.npy"):
-        with pytest.raises(dp.DomainError, match="no array can be read from it"):
-            FileRows.of(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -212,48 +184,6 @@ def test_columns_of_tables_are_checked_before_anything_is_paid() -> None:
         dp.Partitions([{"age": [0.5]}], SCHEMA)
     with pytest.raises(dp.TemplateError, match=r"schema must be a dpconvex\.Schema"):
         dp.Partitions([TABLE], {"age": (0, 1)})  # type: ignore[arg-type]
-
-
-def test_devices_are_looked_for_before_anything_is_paid() -> None:
-    pytest.importorskip("jax")
-    budget, learner = dp.Budget(dp.Privacy(1.0)), dp.load("logistic_regression", features=2)
-    with dp.devices(count=99), pytest.raises(dp.TemplateError, match="99 were asked for"):
-        dp.solve(learner, {"x": X, "y": Y}, dp.Privacy(1.0), budget=budget)
-    assert not budget.entries
-
-
-def test_fields_are_checked_before_anything_is_paid() -> None:
-    budget, learner = dp.Budget(dp.Privacy(1.0)), dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.DomainError, match=r"exactly the declared fields \(missing: \['y'\], extra: \[\]\)"):
-        dp.solve(learner, dp.Partitions([{"x": X}]), dp.Privacy(1.0), budget=budget)
-    assert not budget.entries
-
-
-def test_functions_are_called_for_each_pass_unless_they_are_kept() -> None:
-    calls = []
-
-    def source() -> dict[str, Any]:
-        calls.append(1)
-        return {"x": X, "y": Y}
-
-    learner = dp.load("logistic_regression", features=2)
-    known = dp.solve(learner, {"x": X, "y": Y}, dp.Privacy(1.0, 1e-6), seed=1)["w"]
-    for keep, most in ((True, 2), (None, 1000)):
-        calls.clear()
-        release = dp.solve(learner, dp.Partitions([source], keep=keep), dp.Privacy(1.0, 1e-6), seed=1)
-        np.testing.assert_allclose(release["w"], known, rtol=0, atol=1e-7)
-        assert (2 if keep else 3) <= len(calls) <= most
-
-
-def test_a_partition_that_changes_is_refused() -> None:
-    sizes = iter([50, 50, 40])
-
-    def source() -> dict[str, Any]:
-        size = next(sizes)
-        return {"x": X[:size], "y": Y[:size]}
-
-    with pytest.raises(dp.DomainError, match="partition 1 holds 40 records, and held 50"):
-        dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([{"x": X, "y": Y}, source]), dp.Privacy(1.0))
 
 
 def test_data_that_are_others_in_each_pass_are_seen_in_the_second() -> None:

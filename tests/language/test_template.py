@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import cvxpy as cp
-import numpy as np
 import pytest
 
 from dpconvex.core.record_domains import Ball, Box, Choice
@@ -33,40 +32,11 @@ def test_the_loss_is_called_once_for_every_combination():
     assert all(expression.is_scalar for expression in template.losses)
 
 
-def test_continuous_fields_arrive_as_symbols_and_discrete_ones_as_values():
-    seen = {}
-
-    def recorded(x, y, weight, group):
-        seen.update(x=x, y=y, weight=weight, group=group)
-        return loss(x, y, weight, group)
-
-    Template(RECORD, recorded)
-    assert seen["x"] is RECORD.parameters["x"]
-    assert seen["weight"].is_nonneg()
-    assert (seen["y"], seen["group"]) == ("yes", 2)
-
-
 def test_variables_come_from_losses_regularizer_and_constraints():
     c, d = cp.Variable(name="c"), cp.Variable(name="d")
     template = Template(RECORD, loss, cp.sum_squares(c), [d >= 0])
     assert [variable.name for variable in template.variables] == ["w", "b", "c", "d"]
     assert "c[]" in repr(template)
-
-
-def test_numbers_are_expressions():
-    template = Template(Record(y=Choice([0, 1])), lambda y: 0.0 if y == 0 else cp.square(b), 1.5)
-    assert template.losses[0].number == 0.0
-    assert template.regularizer.number == 1.5
-    assert [variable.name for variable in template.variables] == ["b"]
-
-
-def test_prediction_and_source_are_kept():
-    def predict(parameters, x):
-        return np.sign(x @ parameters["w"])
-
-    template = Template(RECORD, loss, predict=predict, source=("name", {"features": 2}))
-    assert template.predict is predict
-    assert template.source == ("name", {"features": 2})
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.language import workers as module
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.workers import Workers
 
@@ -113,16 +112,6 @@ def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pyte
     assert (dp.solve(LEARNER, data, Q, seed=1, **options)["w"] == expected).all()
     unkept = dp.Partitions(delayed_pieces(), keep=False)
     assert (dp.solve(LEARNER, unkept, Q, seed=1, **options)["w"] == expected).all()
-
-
-def test_statistics_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask.delayed import delayed
-
-    learner = dp.load("ridge_regression", features=3)
-    data = dp.Partitions([delayed({"x": X[a:b], "y": X[a:b, 1]}) for a, b in pairwise(CUTS)])
-    found = dp.statistics(learner, data, Q, seed=1).values
-    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
-    assert (dp.statistics(learner, data, Q, seed=1).values == found).all()
 
 
 def columns() -> dict[str, Callable[[Any, Path], Any]]:
@@ -257,14 +246,6 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch
     assert len(budget.entries) == 1
 
 
-def test_without_workers_there_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.2)
-    with cluster(1) as client:
-        on_round(monkeypatch, 5, lambda: client.cluster.scale(0))
-        with pytest.raises(dp.WorkersLost, match="no workers left"):
-            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), Q, seed=1)
-
-
 def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> None:
     from dask.delayed import delayed
 
@@ -303,22 +284,6 @@ def test_a_partition_that_nobody_can_make_is_named(client: Any, monkeypatch: pyt
     assert "4321" not in str(found.value)
 
 
-def test_futures_and_records_in_memory_do_not_mix(client: Any) -> None:
-    future = client.scatter([pieces()[4]])[0]
-    with pytest.raises(dp.DomainError, match="partition 1 is in this process's memory, and partition 0 is a future"):
-        dp.Partitions([future, pieces()[3]])
-    mixed = {name: [client.scatter([pieces()[4][name]])[0], pieces()[3][name]] for name in "xy"}
-    with pytest.raises(dp.DomainError, match="field 'x': some of its partitions are delayed objects or futures"):
-        dp.solve(LEARNER, mixed, Q)
-
-
-def test_a_client_that_was_closed_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    with cluster(1) as client:
-        on_round(monkeypatch, 4, client.close)
-        with pytest.raises(dp.WorkersLost):
-            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), dp.Privacy(1.0, adjacency="add-remove"), size=700)
-
-
 def combined(data: Any) -> list[Any]:
     """What combines releases, on the same data."""
     mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
@@ -340,11 +305,3 @@ def test_what_combines_releases_has_the_same_bits_on_workers(client: Any, monkey
     monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
     for one, other in zip(found, combined(dp.Partitions(delayed_pieces())), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_parts_of_partitions_that_are_not_kept(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"mechanism": dp.NoisyGradientDescent(steps=2, clip=0.5), "seed": 1}
-    found = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces(), keep=False), Q, **options).release["w"]
-    monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
-    expected = dp.tune([LEARNER] * 2, dp.Partitions(delayed_pieces()), Q, **options).release["w"]
-    np.testing.assert_array_equal(found, expected)
