@@ -23,7 +23,7 @@ from dpconvex.accounting.profiles import LARGEST_LOSS, SLACK, Orders, Profile, t
 from dpconvex.core.arguments import is_real
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import concentrated_delta, gaussian_delta
+from dpconvex.noise.gaussian_profiles import GRID_LOSS, concentrated_delta, gaussian_delta, integer_level
 
 # Tables are made for no smaller Gaussian shift than this.
 SMALLEST_SHIFT = 1e-12
@@ -278,6 +278,14 @@ class Composition(Event):
     def __str__(self) -> str:
         said = [(f"{count} times " if count > 1 else "") + str(what) for what, count in self.counted.items()]
         return "; ".join(said[:4]) + (f"; and {len(said) - 4} more" if len(said) > 4 else "")
+
+
+def on_integers(sensitivity: float, scale: float) -> Event:
+    """Return what noise on the integers is, with probabilities proportional to ``exp(-k^2/(2 scale^2))``."""
+    mu = integer_level(sensitivity, scale)
+    return (
+        Composition((Gaussian(mu), Tail(GRID_LOSS))) if mu < math.inf else Concentrated((sensitivity / scale) ** 2 / 2)
+    )
 
 
 def plain(value: Any) -> Any:

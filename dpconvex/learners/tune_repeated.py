@@ -168,7 +168,7 @@ def tune_repeated(
         check_solvable(template, plans[name].mechanism)
         template.record.check_form(data, empty=privacy.adjacency == "add-remove")
         confirm(plans[name].run)
-        measurement(plans[name].score)
+        measurement(plans[name].score.noise, plans[name].score.scale)
     source = NoiseSource(seed)
     rng = source.rng
     count = chosen.draw(source.seeded)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.accounting.events import Event, Pure, on_integers
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.gaussian_profiles import concentrated_delta
+from dpconvex.noise.gaussian_profiles import concentrated_delta, delta_of_shift, grid_loss, integer_level
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -73,9 +74,17 @@ class IntegerNoise:
         return self.noise == GAUSSIAN
 
     @property
-    def rho(self) -> float:
-        """The release is rho-zero-concentrated."""
-        return ((self.sensitivity / self.scale) ** 2 if self.is_gaussian else self.epsilon**2) / 2
+    def event(self) -> Event:
+        """What it is for accounting."""
+        return on_integers(self.sensitivity, self.scale) if self.is_gaussian else Pure(self.epsilon)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it keeps its share of the promise."""
+        if not self.is_gaussian:
+            return self.sensitivity / self.scale <= self.epsilon
+        normal = delta_of_shift(self.epsilon, integer_level(self.sensitivity, self.scale)) + grid_loss(self.epsilon)
+        return min(normal, concentrated_delta((self.sensitivity / self.scale) ** 2 / 2, self.epsilon)) <= self.delta
 
     def longest(self, probability: float) -> float:
         """Bound the norm but for a probability; the discrete Gaussian law is sub-Gaussian.
@@ -105,11 +114,15 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
     theta = np.asarray(theta, dtype=float)
     if theta.shape != (noise.dimension,) or not np.isfinite(theta).all():
         raise DPConvexError(f"cover: expected {noise.dimension} finite numbers; nothing is released.")
+    if not noise.holds:
+        raise DPConvexError("cover: the noise does not keep its share of the promise; nothing is released.")
     # Dividing by a power of two is exact, so the only rounding is the one to the grid.
     with np.errstate(over="ignore"):
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
     drawn = (
-        steps + seeded(noise, rng) if rng is not None else np.array(measurement(noise)(steps.tolist()), dtype=np.int64)
+        steps + seeded(noise, rng)
+        if rng is not None
+        else np.array(measurement(noise.noise, noise.scale)(steps.tolist()), dtype=np.int64)
     )
     # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
     return np.asarray(drawn.astype(float) * noise.step)
@@ -119,20 +132,11 @@ def gaussian_integers(scale: float, count: int, rng: np.random.Generator | None 
     """Draw independent discrete Gaussian integers exactly; from a generator for releases that are not private."""
     if rng is not None:
         return seeded(IntegerNoise(GAUSSIAN, 1.0, 0.5, 0.5, 1.0, count, 1.0, scale, 0.0), rng)
-    from opendp.domains import atom_domain, vector_domain
-    from opendp.measurements import make_gaussian
-    from opendp.metrics import l2_distance
-    from opendp.mod import enable_features
-
-    enable_features("contrib")
-    found = make_gaussian(vector_domain(atom_domain(T="i64")), l2_distance(T="f64"), scale=scale)
-    if not found.map(1.0) * 2 * scale**2 <= 1 + 1e-9:
-        raise DPConvexError("grid: OpenDP does not confirm the scale of the noise; nothing is released.")
-    return np.array(found([0] * count), dtype=np.int64)
+    return np.array(measurement(GAUSSIAN, scale)([0] * count), dtype=np.int64)
 
 
-def measurement(noise: IntegerNoise) -> Any:
-    """Return OpenDP's mechanism on vectors of integers, after asking it what it costs."""
+def measurement(law: str, scale: float) -> Any:
+    """Return OpenDP's mechanism on vectors of integers, after asking it what its noise is."""
     from opendp.domains import atom_domain, vector_domain
     from opendp.measurements import make_gaussian, make_laplace
     from opendp.metrics import l1_distance, l2_distance
@@ -140,14 +144,14 @@ def measurement(noise: IntegerNoise) -> Any:
 
     enable_features("contrib")
     domain = vector_domain(atom_domain(T="i64"))
-    if noise.is_gaussian:
-        found = make_gaussian(domain, l2_distance(T="f64"), scale=noise.scale)
-        within = concentrated_delta(found.map(noise.sensitivity), noise.epsilon) <= noise.delta
+    if law == GAUSSIAN:
+        found = make_gaussian(domain, l2_distance(T="f64"), scale=scale)
+        within = found.map(1.0) * 2 * scale**2 <= 1 + 1e-9
     else:
-        found = make_laplace(domain, l1_distance(T="i64"), scale=noise.scale)
-        within = found.map(int(noise.sensitivity)) <= noise.epsilon
+        found = make_laplace(domain, l1_distance(T="i64"), scale=scale)
+        within = found.map(1) * scale <= 1 + 1e-9
     if not within:
-        raise DPConvexError("cover: OpenDP does not confirm the privacy of the calibrated noise; nothing is released.")
+        raise DPConvexError("OpenDP does not confirm the scale of the noise; nothing is released.")
     return found
 
 

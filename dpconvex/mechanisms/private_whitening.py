@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpconvex.accounting.events import Composition, Concentrated
+from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_real
@@ -29,7 +29,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.clipped_descent import for_directions
 from dpconvex.mechanisms.grid import gaussian_integers
 from dpconvex.mechanisms.proof_steps import check_delta
@@ -37,16 +37,13 @@ from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 from dpconvex.mechanisms.weighted_statistics import on_whitened
 from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
-from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
-from dpconvex.noise.spherical import SPHERICAL
+from dpconvex.noise.gaussian_profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_FEATURES = 4096
 SOURCE = "docs/theory.md, section 8"
-# The part of epsilon that pays for the noise being on a grid.
-RESERVE = 1e-4
 SLACK = 1 + 1e-9
 ASSUMED = (
     "The whitening's noise is drawn exactly (discrete Gaussian, by OpenDP) from the operating system's random numbers; that it "
@@ -147,29 +144,27 @@ class PrivateWhitening:
         first = math.sqrt(max(total**2 - (own * SLACK) ** 2, 0.0)) / SLACK
         if not first > 0 or not gaussian_delta(epsilon, math.hypot(first, own)) <= delta:
             return None
-        noise = calibrated(name, ball, privacy.adjacency, first, RESERVE * privacy.epsilon)
+        noise = calibrated(name, ball, privacy.adjacency, first)
         share = first**2 / (first**2 + own**2)
         noise = replace(noise, epsilon=left(privacy.epsilon, most), share=share, composed=math.hypot(first, own))
         return Stages(privacy, noise, fit)
 
     def _left(self, privacy: Privacy, epsilon: float, delta: float) -> tuple[float, float]:
-        """Return what is left for two Gaussian mechanisms: the grid of the first costs a little."""
-        reserve = RESERVE * privacy.epsilon
-        rest = left(left(privacy.delta, delta), 4 * tail_of(privacy.epsilon)) * math.exp(-reserve)
-        if not rest > 0:
-            raise NotPrivate(
-                "private whitening: what the noise exceeds its quantile by is no part of so small a delta",
-                f"delta = {privacy.delta:g}, and {4 * tail_of(privacy.epsilon):.3g} is needed for that alone",
-                "promise a larger delta or a smaller epsilon, or leave whitening out",
-            )
-        return left(left(privacy.epsilon, epsilon), reserve), rest
+        """Return what is left for two Gaussian mechanisms: the first, on integers, loses a little."""
+        return left(privacy.epsilon, epsilon), max(left(left(privacy.delta, delta), grid_loss(privacy.epsilon)), 0.0)
 
     def _apart(self, second: Callable[[Privacy], Certificate], privacy: Privacy, name: str, ball: Ball) -> Stages:
         """Divide the promise."""
         part = Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
         fit = second(privacy.minus(part))
         first = level(*self._left(part, 0.0, 0.0)) / SLACK
-        noise = calibrated(name, ball, privacy.adjacency, first, RESERVE * part.epsilon)
+        if not first > 0:
+            raise NotPrivate(
+                "private whitening: what noise on the integers loses is no part of so small a delta",
+                f"delta = {privacy.delta:g}",
+                "promise a larger delta or a smaller epsilon, or leave whitening out",
+            )
+        noise = calibrated(name, ball, privacy.adjacency, first)
         return Stages(privacy, replace(noise, epsilon=part.epsilon, delta=part.delta, share=self.share), fit)
 
 
@@ -192,7 +187,9 @@ class Stages:
             fit,
             privacy=self.privacy,
             whitening=noise,
-            event=None if fit.event is None else Composition((Concentrated(noise.level**2 / 2 * SLACK), fit.event)),
+            event=None
+            if fit.event is None
+            else Composition((Gaussian(noise.level * SLACK), Tail(GRID_LOSS), fit.event)),
             derivation=Derivation(
                 "whitening, then the fit", "", self.privacy.claims, f"{how}; {SOURCE}", (step, fit.derivation)
             ),
@@ -245,10 +242,9 @@ def gaussian_level(certificate: Certificate) -> float | None:
     return reach / certificate.noise_scale if certificate.perturbed == "output" and reach is not None else None
 
 
-def calibrated(name: str, ball: Ball, adjacency: str, first: float, reserve: float) -> WhiteningNoise:
-    """Return the noise of a level, if what its grid costs is paid for."""
+def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:
+    """Return the noise of a level."""
     sensitivity = (math.sqrt(2) if adjacency == "replace-one" else 1.0) * SLACK
-    sigma = sensitivity / first
     noise = WhiteningNoise(
         epsilon=0.0,
         delta=0.0,
@@ -256,30 +252,15 @@ def calibrated(name: str, ball: Ball, adjacency: str, first: float, reserve: flo
         share=0.0,
         composed=0.0,
         sensitivity=sensitivity,
-        sigma=sigma,
+        sigma=sensitivity / first,
         field=name,
         features=int(ball.dim),
         radius=float(ball.radius),
     )
-    if not 2 * grid_cost(noise) <= reserve:
-        raise NotPrivate(
-            "the whitening's noise is too small for its grid",
-            f"sigma = {sigma:g}",
-            "promise less, or give it a smaller `share`",
-        )
+    # Off the diagonal sums have the smaller deviation, and count twice.
+    if not integer_level(sensitivity * float(LEVELS) ** 2, noise.scale / math.sqrt(2)) / math.sqrt(2) <= first * SLACK:
+        raise NotPrivate("the whitening's noise is too small for its grid", f"sigma = {noise.sigma:g}", "promise less")
     return noise
-
-
-def grid_cost(noise: WhiteningNoise) -> float:
-    """Bound the logarithm of the ratio of the densities of integer noise, made continuous, and of Gaussian noise.
-
-    In a cell around an integer k, exponents differ by at most ``(|x|/2 + 1/8)/sigma^2``; lengths exceed the quantile with a
-    probability below 2^-100.
-    """
-    count = noise.features * (noise.features + 1) // 2
-    smallest = noise.scale / math.sqrt(2)
-    longest = SPHERICAL["gaussian"].quantile(count, 1.0, TAIL) + noise.level
-    return (math.sqrt(count) * longest / 2 + count / (8 * smallest)) / smallest
 
 
 def whitened_matrix(moment: Array, sigma: float) -> tuple[Array, float]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dpconvex.accounting.events import Approximate, Composition, Concentrated, Event, Pure, Tail
+from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
@@ -33,7 +33,7 @@ from dpconvex.mechanisms.rounding import (
     largest_floor,
     margin,
 )
-from dpconvex.noise.gaussian_profiles import largest_rho
+from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
 from dpconvex.noise.spherical import SPHERICAL
 
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer, in
@@ -47,15 +47,14 @@ ABOVE_RARE_FLOOR = 2.0
 LOG_CONCAVE = 70.0
 # Relative error of everything computed below; sensitivities are rounded up by it.
 SLACK = 1 + 1e-12
-# Gaussian noise on the grid is larger by this than it need be, and OpenDP confirms it with half of that to spare, before anything
-# is paid: then it confirms the noise for any other distance, whose scale over sensitivity is the same but for rounding.
-CONFIRMED = 1 + 1e-10
-SPARE = 1 + 5e-11
+# Gaussian noise on the grid is larger by this than it need be, and what it keeps is asked before anything is paid with half of
+# that to spare: then the noise for any other distance, whose scale over sensitivity is the same but for rounding, keeps it too.
+ROOM, SPARE = 1 + 4e-9, 1 + 2e-9
 
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
     LAPLACE: "Ghosh, Roughgarden & Sundararajan 2012, in l1; docs/release.md",
-    GAUSSIAN: "Canonne, Kamath & Steinke 2020, section 2; docs/release.md",
+    GAUSSIAN: "exact profile of the Gaussian mechanism, of which it is an image; docs/theory.md, section 8",
 }
 
 
@@ -180,10 +179,9 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
         own = bare.event
     else:  # a mechanism of which only its promise is known
         own = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
-    cover = Concentrated(noise.rho * SLACK) if noise.is_gaussian else Pure(noise.epsilon)
     counted = (Pure(noise.counting),) if noise.counting else ()
     tails = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
-    return Composition((own, cover, *counted, tails))
+    return Composition((own, noise.event, *counted, tails))
 
 
 def linear_cap(certificate: Certificate, cap: float) -> float:
@@ -326,19 +324,22 @@ def calibrate_residual_noise(
     if spent.delta <= 2 * tail:  # too little for Gaussian noise
         return laplace
     euclidean = (2 * distance / step + root) * SLACK
-    sigma = euclidean / math.sqrt(2 * largest_rho(spent.epsilon, spent.delta - tail)) * CONFIRMED
+    left = spent.delta - tail - grid_loss(spent.epsilon)
+    sigma = on_integers(gaussian_sigma(spent.epsilon, left, 1.0) * euclidean * ROOM)
     gaussian = replace(laplace, noise=GAUSSIAN, sensitivity=euclidean, scale=sigma)
     return min(laplace, gaussian, key=lambda noise: noise.size)
 
 
 def confirm(certificate: Certificate) -> None:
-    """Ask OpenDP what the residual noise costs, and that of a count, before anything is paid."""
+    """Ask, before anything is paid, what the residual noise keeps, and whether OpenDP draws it and that of a count."""
     cover = certificate.cover
     if cover is None:
         return
-    measurement(replace(cover, sensitivity=cover.sensitivity * SPARE) if cover.is_gaussian else cover)
+    if not replace(cover, sensitivity=cover.sensitivity * (SPARE if cover.is_gaussian else 1.0)).holds:
+        raise DPConvexError("cover: the calibrated noise does not keep its share of the promise; nothing is released.")
+    measurement(cover.noise, cover.scale)
     if cover.counting:
-        measurement(laplace_count(cover.counting))
+        measurement(LAPLACE, laplace_count(cover.counting).scale)
 
 
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:

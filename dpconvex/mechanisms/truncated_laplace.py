@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise, measurement, two_sided
+from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 Array = NDArray[np.float64]
 
@@ -62,10 +62,7 @@ class TruncatedLaplace:
 
     def draw(self, rng: np.random.Generator | None = None) -> list[int]:
         """Draw k for every entry: the exact discrete Laplace law, drawn again where it is beyond the reach."""
-        law = IntegerNoise(
-            LAPLACE, self.epsilon, 0.0, 0.5, 1.0, self.size, float(self.sensitivity), self.scale, noise_cap=0.0
-        )
-        exact = measurement(law)
+        exact = measurement(LAPLACE, self.scale)
         kept: list[int] = []
         while len(kept) < self.size:
             drawn = exact([0] * self.size) if rng is None else two_sided(self.scale, self.size, rng).tolist()

@@ -23,6 +23,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
 
 from dpconvex.core.bisection import bisect
+from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
 
@@ -39,8 +40,8 @@ LARGEST_GRID = 4000
 MARGIN_CELLS, MARGIN_REACH, MARGIN_SLICES = 1500, 6.0, 20
 # Normal variates beyond this do not occur.
 LIMIT = 40.0
-# Logarithm of the largest multiple of a guessed scale that is tried.
-REACH = 25.0
+# Logarithm of the largest multiple of a guessed scale that is tried, and of the largest scale.
+REACH, LARGEST_LOG = 25.0, 700.0
 
 
 def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
@@ -63,8 +64,8 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
 
 def delta_of_shift(epsilon: float, shift: float) -> float:
     """Return the same for one shift, ten times as fast."""
-    if not shift > 0:
-        return -math.expm1(min(epsilon, 0.0))
+    if not 0 < shift < math.inf:
+        return 1.0 if shift > 0 else -math.expm1(min(epsilon, 0.0))
     first = float(log_ndtr(shift / 2 - epsilon / shift))
     second = float(log_ndtr(-shift / 2 - epsilon / shift))
     pad = SLACK + 1e-15 * (abs(first) + abs(second) + abs(epsilon))
@@ -184,7 +185,7 @@ def highest(t: Array, slope: Array, base: Array, convex: NDArray[np.bool_]) -> A
 
 
 def smallest_scale(
-    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10
+    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10, reach: float = REACH
 ) -> float | None:
     """Return a scale of noise, close to the smallest, whose delta is at most the one asked for."""
 
@@ -195,7 +196,7 @@ def smallest_scale(
     high = math.log(start)
     while excess(high) > 0:
         high += 0.7
-        if high > math.log(start) + REACH:
+        if high > min(math.log(start) + reach, LARGEST_LOG):
             return None
     low = high - 0.7
     while excess(low) <= 0:
@@ -218,9 +219,41 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     >>> round(gaussian_sigma(1.0, 1e-6, 1.0), 3)
     4.225
     """
-    found = smallest_scale(lambda sigma: delta_of_shift(epsilon, sensitivity / sigma), delta, sensitivity)
-    assert found is not None  # the profile falls to 0
+    found = smallest_scale(
+        lambda sigma: delta_of_shift(epsilon, sensitivity / sigma), delta, sensitivity, reach=math.inf
+    )
+    if found is None:
+        raise NotPrivate(
+            "no Gaussian noise that a floating-point number describes keeps the promise",
+            f"epsilon = {epsilon:g}, delta = {delta:g}",
+            "promise a larger epsilon or delta",
+        )
     return found
+
+
+# Integers with probability proportional to ``exp(-k^2/(2 s^2))`` are as private as normal noise of variance
+# ``s^2 - GRID_VARIANCE``, but for this loss, which counts 1 + exp(epsilon) times (docs/theory.md, section 8, on the integers).
+GRID_VARIANCE, GRID_LOSS = 9.0, 1e-60
+
+
+def on_integers(sigma: float) -> float:
+    """Return the scale of integer noise that is as private as normal noise of this deviation.
+
+    >>> on_integers(4.0) >= 5.0
+    True
+    """
+    return math.nextafter(math.hypot(sigma, math.sqrt(GRID_VARIANCE)) * (1 + 1e-15), math.inf)
+
+
+def integer_level(sensitivity: float, scale: float) -> float:
+    """Return the shift of the Gaussian mechanism that integer noise is as private as, if neighbours are so far apart."""
+    variance = scale**2 * (1 - 1e-15) - GRID_VARIANCE
+    return sensitivity / math.sqrt(variance) * (1 + 1e-15) if variance > 0 else math.inf
+
+
+def grid_loss(epsilon: float) -> float:
+    """Return the part of delta that noise on the integers takes."""
+    return (1 + math.exp(min(epsilon, LARGEST_LOG))) * GRID_LOSS
 
 
 def concentrated_delta(rho: float, epsilon: float) -> float:
@@ -240,14 +273,6 @@ def concentrated_delta(rho: float, epsilon: float) -> float:
     above = math.exp(t)
     exponent = above * ((1 + above) * rho - epsilon) - (1 + above) * float(np.logaddexp(0.0, -t)) - t
     return min(math.exp(min(exponent, 0.0)) * (1 + 1e-9), 1.0)
-
-
-@lru_cache(maxsize=256)
-def largest_rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho, rounded down, whose zero-concentrated privacy implies (epsilon, delta)."""
-    low, high = math.log(epsilon) - 60.0, math.log(epsilon) + 1.0
-    low -= math.log(max(-math.log(delta), 1.0))
-    return math.exp(bisect(lambda rho: concentrated_delta(math.exp(rho), epsilon) <= delta, low, high, 60)[0])
 
 
 def mean_norm(dimension: int, sigma: float) -> float:

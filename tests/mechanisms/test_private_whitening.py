@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
-from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.private_whitening import calibrated, grid_cost, whitened_matrix
-from dpconvex.mechanisms.whitening_noise import LEVELS
+from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 ADJACENCIES = ("replace-one", "add-remove")
@@ -68,29 +65,6 @@ def test_other_mechanisms_divide_the_promise(adjacency: str) -> None:
         assert sum(part for part, _ in found.shares()) == pytest.approx(1.0, rel=1e-6)
         rest = dp.verify(template, dp.Privacy(0.8, 8e-6, adjacency), 500, mechanism)
         assert found.noise_scale == pytest.approx(rest.noise_scale, rel=1e-6)
-
-
-def test_integer_noise_is_nearly_continuous() -> None:
-    """Exact densities on the line: the ratio of a discrete Gaussian law, made continuous, and a normal one."""
-    noise = calibrated("x", dp.Ball(1), "add-remove", 1.0, 1.0)
-    for scale in (30.0, 300.0):
-        coarse = replace(noise, sigma=scale / LEVELS**2)
-        sigma = scale / math.sqrt(2)
-        k = np.arange(-math.floor(10 * sigma), math.floor(10 * sigma) + 1)
-        mass = np.exp(-(k**2) / (2 * sigma**2)) / np.exp(-(k**2) / (2 * sigma**2)).sum()
-        worst = 0.0
-        for offset in (-0.5, -0.2, 0.0, 0.3, 0.5):
-            worst = max(worst, float(np.abs(np.log(mass / stats.norm.pdf((k + offset) / sigma) * sigma)).max()))
-        assert 0.5 * worst <= grid_cost(coarse) or worst <= grid_cost(coarse)
-        assert worst <= grid_cost(coarse)
-        # delta of integer noise against that of normal noise, for a shift of one deviation
-        shift = round(sigma)
-        loss = (2 * k * shift + shift**2) / (2 * sigma**2)
-        found = float((mass * np.maximum(-np.expm1(0.5 - loss), 0)).sum())
-        cost = grid_cost(coarse)
-        allowed = math.exp(cost) * float(gaussian_delta(0.5 - 2 * cost, shift / sigma)) + 2.0**-98
-        assert found <= allowed
-    assert 2 * grid_cost(calibrated("x", dp.Ball(200), "add-remove", 3.0, 1.0)) < 1e-4
 
 
 def test_round_data_share_all_directions() -> None:
