@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import Iterate, floor
+from dpconvex.solvers.distance import Iterate, at_point, floor, step
 from dpconvex.solvers.duals import certify_by_duals
-from dpconvex.solvers.polish import polish
 from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
@@ -48,6 +48,28 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     if best.distance_bound <= tolerance:
         return Solution(best.theta, best.distance_bound, composite.evaluations)
     raise NotConverged(failure(composite, best, tolerance, max_steps))
+
+
+def polish(composite: Composite, start: Array, tolerance: float, max_steps: int) -> Iterate:
+    """Step until the certified distance reaches the tolerance, or no step helps any more."""
+    mu, feasible = composite.problem.strong_convexity, composite.problem.feasible
+    if not composite.is_smooth:
+        start = feasible.project(start)
+    value, gradient = composite.smooth(start)
+    if not np.isfinite(value) and max_steps > 0:  # a start from which no method could go on
+        start = feasible.project(np.zeros(composite.dim))
+        value, gradient = composite.smooth(start)
+    if not np.isfinite(value):
+        return Iterate(start, np.inf, value, gradient, mu)
+    best = at_point(composite, start, value, gradient)
+    if best.distance_bound <= tolerance or (composite.is_smooth and max_steps == 0):
+        return best
+    if composite.is_smooth:
+        return smooth.descend(composite, best, tolerance, max_steps)
+    best = step(composite, start, value, gradient, composite.curvature_ahead(start, gradient))
+    if best.distance_bound <= tolerance or max_steps == 0:
+        return best
+    return proximal.descend(composite, best, tolerance, max_steps)
 
 
 def by_duals(problem: Problem, start: Array, tolerance: float) -> Solution:

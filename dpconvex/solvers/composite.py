@@ -87,29 +87,13 @@ class Composite:
             return np.inf, np.full(self.dim, np.nan)
         return value, gradient
 
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Product of the Hessian of f with a direction; a pass over the records, counted like the others."""
-        self.evaluations += 1
-        return self.problem.hessian_product(theta, direction)
-
     def hessian(self, theta: Array) -> Array:
         """The Hessian of f; counted as a pass over the records."""
         self.evaluations += 1
         return self.problem.hessian(theta)
 
-    def curvature_along(self, theta: Array, direction: Array) -> float:
-        """Estimate of the Lipschitz constant of the gradient of f, from one direction; at least mu.
-
-        Absolute values contribute nothing to the Hessian where it exists.
-        """
-        mu, norm = self.problem.strong_convexity, float(np.linalg.norm(direction))
-        if norm == 0.0 or not np.isfinite(norm):
-            return mu
-        curvature = float(np.linalg.norm(self.hessian_product(theta, direction / norm)))
-        return max(curvature, mu) if np.isfinite(curvature) else mu
-
     def curvature_ahead(self, theta: Array, gradient: Array) -> float:
-        """Estimate the same from the change of the gradient over a short step downhill; at least mu."""
+        """Estimate the Lipschitz constant of the gradient of f from a short step downhill; at least mu."""
         mu, norm = self.problem.strong_convexity, float(np.linalg.norm(gradient))
         if norm == 0.0 or not np.isfinite(norm):
             return mu

@@ -146,27 +146,24 @@ class Problem:
         value, gradient = self.loss.value_and_gradient(self.projector(theta))
         return value, self.projector(gradient)
 
-    def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Product of the Hessian of F at `theta` (where it exists, and without `split`) with a direction, shape (dim,)."""
-        if self.projector is None:
-            product = self.loss.hessian_product(theta, direction)
-        else:
-            product = self.projector(self.loss.hessian_product(self.projector(theta), self.projector(direction)))
-        bent = self.loss.regularizer_hessian_product(theta, direction, self.split[0])
-        return np.asarray(product + self.size * bent + self.added * direction)
-
     def hessian(self, theta: Array) -> Array:
         """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim)."""
-        directions = np.eye(self.space.dim)
-        known = self.loss.hessian(theta if self.projector is None else self.projector(theta))
-        if known is None:
-            matrix = np.array([self.hessian_product(theta, direction) for direction in directions])
-        else:
-            if self.projector is not None:
-                known = self.projector(self.projector(known).T)
-            bent = [self.loss.regularizer_hessian_product(theta, d, self.split[0]) for d in directions]
-            matrix = known + self.size * np.array(bent) + self.added * directions
+        seen = self.projector or np.asarray
+        matrix = self.loss.hessian(seen(theta))
+        if matrix is None:
+            matrix = np.array([self.loss.hessian_product(seen(theta), e) for e in np.eye(self.space.dim)])
+        if self.projector is not None:
+            matrix = self.projector(self.projector(matrix).T)
+        matrix = matrix + self.public_hessian(theta)
         return np.asarray(matrix + matrix.T) / 2
+
+    def public_hessian(self, theta: Array) -> Array:
+        """Hessian of all but the losses (and `split`)."""
+        quadratic, ones = self.loss.quadratic(self.split[0]), np.eye(self.space.dim)
+        if quadratic is not None:
+            return np.asarray(self.size * quadratic.hessian.toarray() + self.added * ones)
+        bent = [self.loss.regularizer_hessian_product(theta, e, self.split[0]) for e in ones]
+        return self.size * np.array(bent) + self.added * ones
 
     @property
     def _noise(self) -> Array:

@@ -482,7 +482,7 @@ def observed_floor(problem: Problem, theta: Array) -> float:
     """Return the smallest distance that the backends would certify near a point."""
     composite = Composite(problem)
     value, gradient = composite.smooth(theta)
-    return floor(composite, step(composite, theta, value, gradient, composite.curvature_along(theta, gradient)))
+    return floor(composite, step(composite, theta, value, gradient, composite.curvature_ahead(theta, gradient)))
 
 
 class Spy:

@@ -25,7 +25,7 @@ from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import at_point, distance_bound
-from dpconvex.solvers.lbfgs import Memory
+from dpconvex.solvers.smooth import Memory
 from dpconvex.solvers.problem import Problem, Solution
 
 
@@ -292,7 +292,7 @@ def test_the_problem_is_in_sum_form() -> None:
     gradient = 2 * X.T @ (X @ theta - t) + 15 * 0.1 * theta + 2 * theta + problem.linear
     assert problem.gradient(theta) == pytest.approx(gradient)
     product = 2 * X.T @ (X @ direction) + 15 * 0.1 * direction + 2 * direction
-    assert problem.hessian_product(theta, direction) == pytest.approx(product)
+    assert problem.hessian(theta) @ direction == pytest.approx(product)
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_names_of_columns_are_checked_before_anything_is_paid() -> None:
     assert budget.spent.epsilon == 0
 
 
-def test_the_hessian_is_that_of_the_products() -> None:
+def test_the_hessian_is_that_of_differences() -> None:
     W = cp.Variable((2, 3), name="W")
     template = dp.Template(
         dp.Record(x=dp.Ball(2), y=dp.Choice([0, 1, 2])),
@@ -175,6 +175,7 @@ def test_the_hessian_is_that_of_the_products() -> None:
     batch, analysis = template.record.sample(20, np.random.default_rng(0)), analyse(template)
     problem = DataEngine(analysis, batch, 20, None)._problem(1.0, None, 0.3)
     theta = np.random.default_rng(1).normal(size=6)
-    products = np.array([problem.hessian_product(theta, direction) for direction in np.eye(6)])
+    steps = 1e-5 * np.eye(6)
+    products = np.array([(problem.gradient(theta + e) - problem.gradient(theta - e)) / 2e-5 for e in steps])
     assert problem.loss.hessian(theta) is not None
-    assert np.abs(problem.hessian(theta) - products).max() <= 1e-13
+    assert np.abs(problem.hessian(theta) - products).max() <= 1e-7
