@@ -149,8 +149,11 @@ class Liar:
 def test_a_backends_word_does_not_count(name: str) -> None:
     problem, twin = PROBLEMS[name](seed=1), PROBLEMS[name](seed=2)
     for liar in (Liar(1e-3, 0.0), Liar(1e-3, 1e-9), Liar(1e-3, -1.0), Liar(0.0, 0.0, other=twin)):
-        with pytest.raises(NotConverged, match="nothing is released"):
-            solve(problem, liar, 1e-9)
+        try:  # what is near is brought to the tolerance, and certified anew
+            found = solve(problem, liar, 1e-9)
+        except NotConverged:
+            continue
+        assert np.linalg.norm(found.theta - solve(problem, "first-order", 1e-10).theta) <= 2e-9
     # One that says too little is checked too, and believed where it is right.
     modest = solve(problem, Liar(0.0, 5.0), 1e-6)
     assert modest.distance_bound <= 1e-6
