@@ -25,8 +25,8 @@ from dpconvex.solvers.backend import solve
 from dpconvex.solvers.certify import certify
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import at_point, distance_bound
-from dpconvex.solvers.smooth import Memory
 from dpconvex.solvers.problem import Problem, Solution
+from dpconvex.solvers.smooth import Memory
 
 
 def least_squares(seed: int) -> tuple[Problem, np.ndarray]:
