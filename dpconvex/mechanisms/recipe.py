@@ -25,8 +25,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.gradient_descent import NoisyGradientDescent
-from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, level
-from dpconvex.mechanisms.residual_noise import Cover
+from dpconvex.mechanisms.private_whitening import MOST_FEATURES, PrivateWhitening, field_of, level
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
 Whitened = PrivateWhitening | bool | Literal["auto"] | None
@@ -45,62 +44,67 @@ MOST_STATISTICS = 25_000
 LEAST, MOST, LEAST_DELTA = 1e-6, 1e3, 1e-100
 
 
-def prepared(
+Way = tuple[Mechanism, PrivateWhitening | None]
+
+
+def ways(
     whitening: Whitened,
     mechanism: Mechanism | None,
     form: Callable[[], LossForm],
     analysed: Callable[[], Analysis],
     privacy: Privacy,
     size: int,
-) -> tuple[Mechanism, PrivateWhitening | None]:
-    """Return what is meant by the options `whitening` and `mechanism`; no data are needed, so the choice costs nothing."""
+) -> list[Way]:
+    """Return what the options `whitening` and `mechanism` mean, best first: the first that is proved private is taken.
+
+    No data are needed, so the choice costs nothing.  Of the last one the refusal is what is said.
+    """
+    first, auto = PrivateWhitening(), isinstance(whitening, str) and whitening == "auto"
     if isinstance(whitening, PrivateWhitening):
-        return mechanism or Automatic(), whitening
-    auto = isinstance(whitening, str) and whitening == "auto"
+        return [(mechanism or Automatic(), whitening)]
     if not auto and whitening is not None and not isinstance(whitening, bool):
         raise TemplateError(f'whitening must be a PrivateWhitening, True, False, None or "auto", not {whitening!r}.')
-    if isinstance(mechanism, SufficientStatistics) and whitening:
-        return mechanism, PrivateWhitening() if whitening is True else whitened_first(form(), privacy, size)
-    if whitening is True and mechanism is None and not privacy.pure and few_statistics(form(), privacy):
-        return SufficientStatistics.usual(privacy), PrivateWhitening()
     if whitening is True:
-        return mechanism or clipped_steps(analysed()), PrivateWhitening()
+        if mechanism is None and not privacy.pure and few_statistics(form(), privacy):
+            return [(SufficientStatistics.usual(privacy), first)]
+        return [(mechanism or clipped_steps(analysed()), first)]
     if mechanism is None:
-        return (Automatic(), None) if whitening is False else best_for_size(form, analysed, privacy, size)
-    pays = auto and is_ordinary(privacy) and worth_whitening(analysed(), privacy, size)
-    return mechanism, PrivateWhitening() if pays else None
+        return [*([] if whitening is False else best_for_size(form, analysed, privacy, size)), (Automatic(), None)]
+    if not auto or not is_ordinary(privacy):
+        return [(mechanism, None)]
+    if isinstance(mechanism, SufficientStatistics):
+        pays = stands_out(form(), privacy, size)
+    else:
+        pays = worth_whitening(analysed(), privacy, size)
+    return [(mechanism, first), (mechanism, None)] if pays else [(mechanism, None)]
 
 
 def best_for_size(
     form: Callable[[], LossForm], analysed: Callable[[], Analysis], privacy: Privacy, size: int
-) -> tuple[Mechanism, PrivateWhitening | None]:
-    """Return what learns most from so many records; what is proved without the recipe is not refused with it."""
-    usual = Automatic(), None
+) -> list[Way]:
+    """Return what learns most from so many records, before what is usual."""
     if privacy.pure or not is_ordinary(privacy):
-        return usual
+        return []
+    first = PrivateWhitening()
     try:
         if few_statistics(form(), privacy):
-            SufficientStatistics.usual(privacy).certified(form(), privacy, size)
-            return SufficientStatistics.usual(privacy), whitened_first(form(), privacy, size)
+            statistics = SufficientStatistics.usual(privacy)
+            return [(statistics, first if stands_out(form(), privacy, size) else None), (statistics, None)]
         analysis = analysed()
-        whiten = worth_whitening(analysis, privacy, size)
-        if not whiten and not worth_clipping(analysis, privacy, size):
-            return usual
-        steps = clipped_steps(analysis)
-        steps.certify(analysis, privacy, size)
+        if worth_whitening(analysis, privacy, size):
+            return [(clipped_steps(analysis), first)]
+        return [(clipped_steps(analysis), None)] if worth_clipping(analysis, privacy, size) else []
     except (DPConvexError, OverflowError):
-        return usual
-    return steps, PrivateWhitening() if whiten else None
+        return []
 
 
-def whitened_first(form: LossForm, privacy: Privacy, size: int) -> PrivateWhitening | None:
-    """Return the first stage before statistics, where records can be whitened and their second moment stands out of the noise."""
-    first, statistics = PrivateWhitening(), SufficientStatistics.usual(privacy)
+def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
+    """Say whether records can be whitened, and their second moment stands out of the noise."""
     try:
-        found = first.plan(Cover(), statistics, form, lambda: Analysis(form), privacy, size).noise
-    except (DPConvexError, OverflowError):
-        return None
-    return first if size * level(privacy.epsilon, privacy.delta) >= SEEN * found.features**1.5 else None
+        features = field_of(form.template.record, None)[1].dim
+        return size * level(privacy.epsilon, privacy.delta) >= SEEN * features**1.5
+    except DPConvexError:
+        return False
 
 
 def is_ordinary(privacy: Privacy) -> bool:

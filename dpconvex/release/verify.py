@@ -6,6 +6,7 @@ No data are needed, and none are touched.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from dpconvex.calculus.analysis import Analysis
@@ -21,7 +22,7 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
-from dpconvex.mechanisms.recipe import Whitened, prepared, why
+from dpconvex.mechanisms.recipe import Whitened, ways, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
@@ -140,6 +141,9 @@ class Proved(NamedTuple):
     mechanism: Mechanism
     stages: Stages | None = None
 
+    def advised(self, *said: str) -> Proved:
+        return self._replace(certificate=replace(self.certificate, advice=(*self.certificate.advice, *said)))
+
 
 def proved(
     template: Template,
@@ -154,9 +158,9 @@ def proved(
     if not is_whole(size, 1):
         raise TemplateError(f"verify: size must be a positive integer, not {size!r}.")
     check_records_matter(template)
-    chosen, first = meant(whitening, template, mechanism, privacy, int(size))
-    if isinstance(chosen, type) or not isinstance(chosen, Mechanism):
-        what = f"the class {chosen.__name__} itself" if isinstance(chosen, type) else f"a {type(chosen).__name__}"
+    given: object = mechanism
+    if isinstance(given, type) or not (given is None or isinstance(given, Mechanism)):
+        what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
         raise TemplateError(f"verify: mechanism must be an object such as ObjectivePerturbation(), not {what}.")
     if cover is not None and not isinstance(cover, Cover):
         raise TemplateError(f"verify: cover must be a Cover, not {cover!r}.")
@@ -164,42 +168,73 @@ def proved(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    if isinstance(chosen, SufficientStatistics):
-        both = None
-        with computable(privacy):
-            if first is not None:
-                both = planned(first, cover, chosen, template, privacy, int(size))
-        certificate = verify_statistics(template, privacy, int(size), chosen, cover) if both is None else both.whole()
-        chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-        return Proved(replace(certificate, advice=(*certificate.advice, *chose)), chosen, both)
+    found, first = chosen(whitening, template, mechanism, privacy, int(size), cover or Cover())
+    if mechanism is not None or whitening not in (None, "auto"):
+        return found
+    said = why(found.mechanism, first, form_of(template), privacy, int(size))
+    return found.advised(said) if said else found
+
+
+def chosen(
+    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int, cover: Cover
+) -> tuple[Proved, PrivateWhitening | None]:
+    """Return the first that is proved private of what options stand for, and the first stage if there is one."""
+    form, analysed = partial(form_of, template), partial(analyse, template, mechanism)
+    *better, last = ways(whitening, mechanism, form, analysed, privacy, size)
+    for way in better:
+        try:
+            return prove(template, privacy, size, *way, cover), way[1]
+        except (DPConvexError, OverflowError):
+            continue
+    return prove(template, privacy, size, *last, cover), last[1]
+
+
+def prove(
+    template: Template,
+    privacy: Privacy,
+    size: int,
+    mechanism: Mechanism,
+    first: PrivateWhitening | None,
+    cover: Cover,
+) -> Proved:
+    """Certify one mechanism, after a first stage or without."""
+    if isinstance(mechanism, SufficientStatistics):
+        if first is not None:
+            return staged(first, cover, mechanism, template, privacy, size)
+        return Proved(verify_statistics(template, privacy, size, mechanism, cover), mechanism)
     try:
-        analysis = analyse(template, chosen)
+        analysis = analyse(template, mechanism)
         if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
             raise analysis.replaced_only
     except NotPrivate:
-        if not isinstance(chosen, Automatic) or first is not None:
+        if not isinstance(mechanism, Automatic) or first is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
-            certificate = verify_statistics(template, privacy, int(size), SufficientStatistics.usual(privacy), cover)
-            return Proved(certificate, chosen)
+            statistics = SufficientStatistics.usual(privacy)
+            return Proved(verify_statistics(template, privacy, size, statistics, cover), mechanism)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
-    stages = None
     try:
-        with computable(privacy):
-            if first is None:
-                certificate = (cover or Cover()).certify(chosen, analysis, privacy, int(size))
-            else:
-                stages = planned(first, cover, chosen, template, privacy, int(size))
-                certificate = stages.whole()
+        if first is not None:
+            found = staged(first, cover, mechanism, template, privacy, size)
+        else:
+            with computable(privacy):
+                found = Proved(cover.certify(mechanism, analysis, privacy, size), mechanism)
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
-    chose = reasons(mechanism, whitening, chosen, first, template, privacy, size)
-    return Proved(replace(certificate, advice=(*certificate.advice, *chose, *outlook(analysis))), chosen, stages)
+    return found.advised(*outlook(analysis))
+
+
+def staged(
+    first: PrivateWhitening, cover: Cover, mechanism: Mechanism, template: Template, privacy: Privacy, size: int
+) -> Proved:
+    with computable(privacy):
+        stages = planned(first, cover, mechanism, template, privacy, size)
+        return Proved(stages.whole(), mechanism, stages)
 
 
 def check_records_matter(template: Template) -> None:
@@ -213,29 +248,12 @@ def check_records_matter(template: Template) -> None:
         )
 
 
-def reasons(
-    mechanism: Mechanism | None,
-    whitening: Whitened,
-    chosen: Mechanism,
-    first: PrivateWhitening | None,
-    template: Template,
-    privacy: Privacy,
-    size: int,
-) -> tuple[str, ...]:
-    """Say why a mechanism was chosen, where nobody named one."""
-    if mechanism is not None or whitening not in (None, "auto"):
-        return ()
-    said = why(chosen, first, form_of(template), privacy, int(size))
-    return (said,) if said else ()
-
-
 def meant(
     whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
 ) -> tuple[Mechanism, PrivateWhitening | None]:
     """Return the mechanism, and the first stage if there is one, that options stand for."""
-    return prepared(
-        whitening, mechanism, lambda: form_of(template), lambda: analyse(template, mechanism), privacy, size
-    )
+    found, first = chosen(whitening, template, mechanism, privacy, size, Cover())
+    return found.mechanism, first
 
 
 def planned(

@@ -135,3 +135,20 @@ def test_attacked() -> None:
     )
     assert found.holds
     assert found["whitening and noise together"].ratio > 0.99
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.03, 1e-12), (1e-4, 1e-14), (0.1, 1e-18), (1.0, 1e-60), (300.0, 1e-30)]
+)
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_the_default_falls_back_to_what_can_be_proved(epsilon: float, delta: float, adjacency: dp.Adjacency) -> None:
+    template = dp.load("logistic_regression", features=3)
+    assert dp.verify(template, dp.Privacy(epsilon, delta, adjacency), 1000).noise_scale > 0
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_whitening_has_a_grid_for_thousands_of_features(epsilon: float) -> None:
+    template = dp.load("logistic_regression", features=3969)
+    found = dp.verify(template, dp.Privacy(epsilon, 1e-6), 10_000)
+    assert found.whitening is not None
+    assert found.whitening.features == 3969
