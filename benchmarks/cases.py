@@ -17,7 +17,6 @@ import dpconvex as dp
 from benchmarks.data import clouds, conic, halves, problem_of, scaled_letters
 from benchmarks.one_fit import one_fit
 from benchmarks.passes import all_passes
-from benchmarks.projections import closed_forms, solvers
 from benchmarks.timing import Row, compare, seconds
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
@@ -359,8 +358,6 @@ CASES: dict[str, Case] = {
     "passes": all_passes,
     "mapped": memory_mapped,
     "sweep": demo_sweep,
-    "projections": closed_forms,
-    "warm-projections": solvers,
 }
 
 # Growth of one evaluation: what varies, its values, and the problem for each.

@@ -29,6 +29,8 @@ NEWTON_STEPS, LAST_STEPS, PATIENCE = 60, 40, 4
 NEAR = 1e-4
 # Eigenvalues, and norms, that are smaller, relatively, are next to 0.
 ROUND = 1e-4
+# A set that reaches so far is taken to be unbounded.
+FAR = 1e8
 
 
 def minimum(function: Smooth, region: Region, start: Array, tolerance: float) -> Certified:
@@ -249,3 +251,66 @@ def columnwise(side: int) -> NDArray[np.int64]:
     """Where the entries of an upper triangle, column by column, stand in our order, which is row by row."""
     row, column = np.triu_indices(side)
     return np.lexsort((row, column))
+
+
+def reaches(region: Region, coordinates: NDArray[np.int64], known: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Bound single coordinates over a set from below and above by multipliers, as in docs/theory.md, section 17.
+
+    `known` are bounds, possibly infinite.
+    """
+    ends, rests = [], []
+    for sign in (-1.0, 1.0):
+        for place in coordinates:
+            goal = np.zeros(region.dim)
+            goal[place] = sign
+            level, missed = farthest(region, goal)
+            ends.append(level)
+            rests.append(missed)
+    end, rest, count = np.array(ends), np.array(rests), len(coordinates)
+    # What the solver misses of a goal is bounded by coordinates that are bounded on both sides by multipliers.
+    bounded = np.zeros(region.dim, dtype=bool)
+    bounded[coordinates] = np.isfinite(end[:count]) & np.isfinite(end[count:])
+    for _ in coordinates:
+        fine = np.isfinite(end) & ~rest[:, ~bounded].any(axis=1)
+        bounded[coordinates] = fine[:count] & fine[count:]
+    within = np.tile(bounded[coordinates], 2)
+    largest = float(np.abs(end[within]).max(initial=0.0))
+    share = float(rest[within].sum(axis=1).max(initial=0.0))
+    if not share < 0.5:
+        return known
+    # The largest coordinate M among these has M <= largest + share M.
+    room = rest.sum(axis=1) * largest / (1 - share) * (1 + 1e-9)
+    end = np.where(np.isfinite(end) & ~rest[:, ~bounded].any(axis=1), np.nextafter(end + room, np.inf), np.inf)
+    return np.maximum(known[0], -end[:count]), np.minimum(known[1], end[count:])
+
+
+def farthest(region: Region, goal: Array) -> tuple[float, Array]:
+    """Return b and r such that ``<goal, theta> <= b + <r, |theta|>`` on a set; b is infinite if none is found."""
+    dim, blocks, x = region.dim, list(region.blocks), region.inside
+    nothing = np.inf, np.zeros(dim)
+    if region.curved:
+        target = region.conic.minimise(np.zeros((dim, dim)), -goal)
+        if target is None or not float(np.abs(target).max(initial=0.0)) < FAR:
+            return nothing
+        x = region.bring_in(target)
+        blocks += region.cuts(x)
+    found = model(region, blocks, x, np.zeros((dim, dim)), -goal, 1.0)
+    if found is None or not float(np.abs(found[0]).max(initial=0.0)) < FAR:
+        return nothing
+    point = region.bring_in((x + found[0]).astype(float))
+    spaces = [block.half_space(block.dual(z), point, 0.0) for block, z in zip(blocks, found[1], strict=True)]
+    rest = goal - sum((space.row for space in spaces), np.zeros(dim))
+    fixed = region.system[0].any(axis=0)
+    # What equations and fixed coordinates have of the rest is everywhere what it is at the point.
+    loose = np.where(
+        fixed, region.free @ (region.free.T @ np.where(fixed, rest, 0.0)), np.where(region.fixed, 0.0, rest)
+    )
+    used = fixed | (goal != 0)
+    for block, space in zip(blocks, spaces, strict=True):
+        used |= (abs(block.matrix).T @ (space.z != 0)) > 0
+    steep = 1 + sum(float(np.linalg.norm(space.row)) for space in spaces)
+    error = sum(space.error for space in spaces) + 4 * UNIT * (dim + len(spaces)) * steep
+    size = float(np.linalg.norm(point.astype(float)))
+    room = error * size + region.off_hull(point) * (1 + float(np.linalg.norm(rest)))
+    bound = float((goal - loose) @ point) + sum(space.gap for space in spaces)
+    return bound + room, np.abs(loose) + np.where(used & ~region.fixed, error, 0.0)

@@ -30,7 +30,6 @@ from dpconvex.geometry.stated_sets import (
     linear,
     norm_ball,
     nuclear_ball,
-    second_order,
     semidefinite,
     spectral_ball,
     two_sided,
@@ -109,11 +108,8 @@ def recognised(constraint: Constraint, space: Space, text: str) -> Pieces:
     if constraint.kind == "inequality":
         difference = first - others[0]
         return at_most(difference, np.zeros(difference.size), space, text)
-    if constraint.kind == "second-order cone" and first.is_scalar:
-        if first.is_constant:
-            return norm_ball(*affine_map(others[0], space), 2, float(first.number.ravel()[0]), text)
-        row, level = affine_map(first, space)
-        return second_order(*affine_map(others[0], space), row, float(level[0]), text)
+    if constraint.kind == "second-order cone" and first.is_scalar and first.is_constant:
+        return norm_ball(*affine_map(others[0], space), 2, float(first.number.ravel()[0]), text)
     return None
 
 
@@ -134,18 +130,10 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
     asked = np.isfinite(level)
     straight = asked & (counts.sum(axis=0) == 0)
     bent = asked & ~straight
-    # Each row is linear, or bounds entries of one atom by a number, or one norm by something linear.
-    slanted = bent & (np.diff(matrix.indptr) > 0)
-    if ((counts > 0).sum(axis=0)[bent] > 1).any() or (counts.sum(axis=0)[slanted] > 1).any():
+    # Each row is linear, or bounds entries of one atom by a number.
+    if ((counts > 0).sum(axis=0)[bent] > 1).any() or (np.diff(matrix.indptr)[bent] > 0).any():
         return None
     found: list[Pieces] = [linear(matrix[straight], np.full(straight.sum(), -np.inf), level[straight], text)]
-    for row in np.flatnonzero(slanted):
-        part, factors = next((p, f) for p, f in curved.items() if f.indptr[row + 1] > f.indptr[row])
-        entry, weight = factors.indices[factors.indptr[row]], float(factors.data[factors.indptr[row]])
-        found.append(
-            norm_at_most(part, int(entry), -matrix[[row]] / weight, float(level[row]) / weight, weight, space, text)
-        )
-    bent &= ~slanted
     for (part, factors), count in zip(curved.items(), counts, strict=True):
         upper, lower = np.full(part.size, np.inf), np.full(part.size, -np.inf)
         for row in np.flatnonzero(bent & (count > 0)):
@@ -165,23 +153,6 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
         if np.isfinite(lower).any():
             found.append(atom_at_least(part, lower, space, text))
     return together(found)
-
-
-def norm_at_most(
-    part: Expression, entry: int, row: sp.csr_array, level: float, weight: float, space: Space, text: str
-) -> Pieces:
-    """Read a Euclidean norm, or an absolute value, that is at most ``row @ theta + level``."""
-    if weight < 0 or not part.args[0].is_affine:
-        return None
-    matrix, offset = affine_map(part.args[0], space)
-    rows = groups(part) == entry if part.atom is NORM else np.zeros(0, dtype=bool)
-    if part.atom is NORM and (part.option("p") == 2 or rows.sum() == 1):
-        pass
-    elif part.atom is ABS:
-        rows = np.arange(len(offset)) == entry
-    else:
-        return None
-    return second_order(sp.csr_array(matrix[rows]), offset[rows], sp.csr_array(row), level, text)
 
 
 def sum_at_most(part: Expression, weights: Array, level: float, space: Space, text: str) -> Pieces:

@@ -8,9 +8,8 @@ implies for single coordinates, and how far a computed projection can be from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,33 +24,6 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
     """Whether numbers agree but for the rounding of a few operations; infinite ones agree with none."""
     room = 8 * UNIT * np.maximum(np.abs(a), np.abs(b))
     return np.asarray((np.abs(a - b) <= room) & np.isfinite(room))
-
-
-class Warm(dict[str, Any]):
-    """Where the last projection of a set ended: what was learnt from one data set, so no copy takes it along."""
-
-    def __reduce__(self) -> tuple[type[Warm], tuple[()]]:
-        return Warm, ()
-
-
-@dataclass(frozen=True)
-class Slack:
-    """``<x - p, y - p> <= gap + slope ||y - p||`` for every y of a set, and p lies at most `away` from it."""
-
-    gap: float
-    slope: float
-    away: float
-
-    @classmethod
-    def of(cls, error: float, move: float) -> Slack:
-        """What a bound on the distance of p from the projection of x implies, if p is at most `move` from x."""
-        return cls(error * (move + 2 * error), error, error)
-
-    @classmethod
-    def total(cls, parts: Sequence[Slack]) -> Slack:
-        """Add up over sets on disjoint coordinates."""
-        slopes, aways = ([getattr(part, name) for part in parts] for name in ("slope", "away"))
-        return cls(sum(part.gap for part in parts), float(np.linalg.norm(slopes)), float(np.linalg.norm(aways)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,13 +44,6 @@ class Piece:
     def is_cone_at(self, point: Array) -> bool:
         """Whether the set is a cone with its apex at `point`, shape (m,)."""
         return False
-
-    @property
-    def iterates(self) -> bool:
-        """Whether projecting, on this set or on one that it is made of, is a search that can fail, such as from far away."""
-        held = [getattr(self, part.name) for part in fields(self)]
-        parts = [part for value in held for part in (value if isinstance(value, tuple) else (value,))]
-        return any(isinstance(part, Piece) and part.iterates for part in parts)
 
     def project(self, x: Array) -> Array:
         """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
@@ -113,36 +78,10 @@ class Piece:
         point[0] = norm
         return self.error(point)
 
-    def inequality(self, x: Array) -> Slack:
-        """Bound what the variational inequality misses at the computed projection of a point."""
-        return Slack.of(self.error(x), float(np.linalg.norm(x - self.project(x))))
-
-    def largest_inequality(self, norm: float, move: float) -> Slack:
-        """Bound the same for points of at most this norm, at most so far outside, as planned before there are data."""
-        return Slack.of(self.largest_error(norm), move)
-
-    def depth(self, x: Array) -> float:
-        """Radius of a ball about a point that the set contains; 0 if none is known."""
-        return 0.0
-
-    def apart(self) -> Piece:
-        """Return the same set, with nothing remembered of the points that were projected."""
-        held = {part.name: getattr(self, part.name) for part in fields(self)}
-        fresh: dict[str, Any] = {name: Warm() for name, value in held.items() if isinstance(value, Warm)}
-        fresh |= {name: value.apart() for name, value in held.items() if isinstance(value, Piece)}
-        if isinstance(held.get("pieces"), tuple):
-            fresh["pieces"] = tuple(piece.apart() for piece in held["pieces"])
-        return replace(self, **fresh) if fresh else self
-
-    @property
-    def around(self) -> tuple[Piece, ...]:
-        """Sets of simpler kinds that contain this one, on some of its coordinates each."""
-        return ()
-
 
 @dataclass(frozen=True, eq=False)
 class Unrecognised(Piece):
-    """A constraint that no projection is known for."""
+    """A constraint that no projection is known for, and a ball that contains it, if one is known."""
 
     around: tuple[Piece, ...] = ()
 
@@ -167,10 +106,6 @@ class Interval(Piece):
     def bounds(self) -> tuple[Array, Array]:
         return self.lower, self.upper
 
-    def depth(self, x: Array) -> float:
-        """Distance from the nearest bound."""
-        return max(float(np.min(np.minimum(x - self.lower, self.upper - x), initial=np.inf)), 0.0)
-
     def error(self, x: Array) -> float:
         """Clipping is exact."""
         return 0.0
@@ -188,10 +123,6 @@ class NormBall(Piece):
         difference = x - self.center
         norm = float(np.linalg.norm(difference))
         return x if norm <= self.radius else self.center + difference * (self.radius / norm)
-
-    def depth(self, x: Array) -> float:
-        """What the distance from the center leaves of the radius."""
-        return max(self.radius - float(np.linalg.norm(x - self.center)), 0.0)
 
     def bounds(self) -> tuple[Array, Array]:
         """Center plus and minus the radius."""
@@ -222,11 +153,6 @@ class Slab(Piece):
         level = float(self.normal @ x)
         step = (np.clip(level, self.lower, self.upper) - level) / (self.normal @ self.normal)
         return np.asarray(x + step * self.normal)
-
-    def depth(self, x: Array) -> float:
-        """Distance from the nearer hyperplane."""
-        level = float(self.normal @ x)
-        return max(min(level - self.lower, self.upper - level) / float(np.linalg.norm(self.normal)), 0.0)
 
 
 @dataclass(frozen=True, eq=False)

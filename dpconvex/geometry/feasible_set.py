@@ -1,15 +1,14 @@
 """The closed convex set K: variable attributes and template constraints, as one set with a Euclidean projection.
 
-Constraints are read, not solved: the recognised ones become pieces (bounds, balls, cones, spectra, linear equations and
-inequalities), pieces on disjoint coordinates form a product, and pieces on shared ones are merged (see `merging`).  Where
-nothing projects on them the set says so, and names the constraints.
+Constraints are read, not solved: the recognised ones become pieces (bounds, balls, spectra, linear equations and inequalities),
+pieces on disjoint coordinates form a product, and pieces on shared ones are merged (see `merging`).  Where nothing projects on
+them in closed form, all of K is a `Region`, whose points and certificates are found by an interior-point method.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,35 +16,33 @@ from numpy.typing import NDArray
 
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.parameter_space import Space
-from dpconvex.errors import DPConvexError, NotConverged
+from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_distance import SquaredDistance
-from dpconvex.geometry.certified_minimum import minimum
+from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.constraints import read_attributes, read_constraint
-from dpconvex.geometry.convex_sets import UNIT, Piece, Slack, overlap
-from dpconvex.geometry.dykstra import Intersection
-from dpconvex.geometry.enclosures import coordinate_bounds, enclosures
-from dpconvex.geometry.merging import clash, merge, with_simplices
+from dpconvex.geometry.convex_sets import UNIT, Interval, Piece, Unrecognised, overlap
+from dpconvex.geometry.merging import coordinate_bounds, enclosures, merge, texts, with_simplices
 from dpconvex.geometry.region import Region
 from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
 
 Array = NDArray[np.float64]
 
-# Where there is no projection in closed form, points of K that are so near to the nearest one, relatively, serve.
+# Without a closed form, points of K that are so near to the nearest one, relatively, serve.
 NEAREST = 1e-6
-# Where none is found at all, points on the way to 0 are projected.
-HALVINGS = 64
+# Bounds of single coordinates are looked for up to this many of them.
+MOST_BOUNDED = 400
 
 
 @dataclass(frozen=True, eq=False)
 class FeasibleSet:
-    """A product of closed convex sets in the coordinates of a `Space`.
+    """A closed convex set of parameters, in the coordinates of a space.
 
     Attributes
     ----------
     space : Space
-    pieces : tuple of Piece
-        Factors on disjoint coordinates (coordinates without a piece are free), if there is a projection.
+    parts : tuple of Piece
+        Factors on disjoint coordinates that have a projection in closed form (coordinates without a piece are free).
     declared : tuple of Piece
         The constraints as they were read, before merging.
     reason : str or None
@@ -55,7 +52,7 @@ class FeasibleSet:
     """
 
     space: Space
-    pieces: tuple[Piece, ...]
+    parts: tuple[Piece, ...]
     declared: tuple[Piece, ...]
     reason: str | None
     constraints: tuple[Constraint, ...] = ()
@@ -66,45 +63,42 @@ class FeasibleSet:
 
     @property
     def has_projection(self) -> bool:
-        """Whether `project` is available; `reason` tells why not."""
+        """Whether the projection has a closed form; `reason` tells why not."""
         return self.reason is None
+
+    @property
+    def by_multipliers(self) -> bool:
+        """Whether answers are certified by multipliers of conditions in cones: there is no projection in closed form."""
+        return self.reason is not None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """All factors, if all have a projection in closed form; none otherwise."""
+        return self.parts if self.reason is None else ()
 
     @cached_property
     def region(self) -> Region:
-        """The set as inequalities, for the certificates and answers of sets without a projection in closed form."""
+        """The set as conditions in cones."""
         return Region(self.space, self.constraints)
 
     @cached_property
     def obstacle(self) -> str | None:
-        """Why neither a projection nor certificates from duals are to be had; None if one of them is."""
+        """Why neither a projection nor certificates from multipliers are to be had; None if one of them is.
+
+        Raises
+        ------
+        TemplateError
+            If no point satisfies all constraints.
+        """
         if self.reason is None:
             return None
         try:
             self.region.check()
+        except TemplateError:
+            raise
         except DPConvexError as error:
-            return f"{self.reason}. Nor can it be handled by its inequalities: {error}"
+            return f"{self.reason}; and not by a conic program: {error}"
         return None
-
-    @cached_property
-    def by_inequalities(self) -> FeasibleSet | None:
-        """The same set without its projections, where they are solvers' own and can fail; None if it cannot do without."""
-        if self.reason is not None or not any(piece.iterates for piece in self.pieces):
-            return None
-        bare = replace(self, pieces=(), reason="a projection on it was not found")
-        return bare if bare.obstacle is None else None
-
-    @cached_property
-    def by_multipliers(self) -> bool:
-        """Whether answers are certified by multipliers: without a projection, or with one that alternates and is less exact."""
-        if self.reason is not None:
-            return True
-        if not any(isinstance(piece, Intersection) for piece in self.pieces):
-            return False
-        try:
-            self.region.check()
-        except DPConvexError:
-            return False
-        return True
 
     @cached_property
     def lower(self) -> Array:
@@ -121,12 +115,6 @@ class FeasibleSet:
         return coordinate_bounds(self._known, self.space.dim)
 
     @cached_property
-    def radius(self) -> dict[str, float]:
-        """Bound on the Frobenius norm of each variable over K, for the variables that have one."""
-        found = {name: self.norm_on(np.arange(b.start, b.start + b.dim)) for name, b in self.space.blocks.items()}
-        return {name: bound for name, bound in found.items() if np.isfinite(bound)}
-
-    @cached_property
     def norm_bound(self) -> float:
         """Bound on ``||theta||`` over K, possibly infinite."""
         return self.norm_on(np.arange(self.space.dim))
@@ -134,7 +122,26 @@ class FeasibleSet:
     @cached_property
     def _known(self) -> tuple[Piece, ...]:
         """Everything that bounds K: together, declarations can bound what none does alone."""
-        return (*self.pieces, *self.declared, *enclosures(self.declared, self.space.dim))
+        around = [one for piece in self.declared if isinstance(piece, Unrecognised) for one in piece.around]
+        known = [*self.parts, *self.declared, *around]
+        known += enclosures(known, self.space.dim)
+        lower, upper = coordinate_bounds(known, self.space.dim)
+        if self.reason is not None and not (np.isfinite(lower) & np.isfinite(upper)).all():
+            known += self._reached(lower, upper)
+        return tuple(known)
+
+    def _reached(self, lower: Array, upper: Array) -> list[Piece]:
+        """Bound the coordinates of a set without a projection by weak duality (docs/theory.md, section 17)."""
+        used = np.unique(np.concatenate([piece.coordinates for piece in self.declared]))
+        if len(used) > MOST_BOUNDED or self.obstacle is not None:
+            return []
+        return [Interval(used, "", *reaches(self.region, used, (lower[used], upper[used])))]
+
+    @cached_property
+    def radius(self) -> dict[str, float]:
+        """Bound on the Frobenius norm of each variable over K, for the variables that have one."""
+        found = {name: self.norm_on(np.arange(b.start, b.start + b.dim)) for name, b in self.space.blocks.items()}
+        return {name: bound for name, bound in found.items() if np.isfinite(bound)}
 
     @cached_property
     def hulls(self) -> tuple[AxisHull, ...]:
@@ -229,27 +236,10 @@ class FeasibleSet:
         """Euclidean projection of coordinates, shape (dim,) to (dim,); without a closed form, a point of K near it."""
         if self.obstacle is not None:
             raise NotConverged(self.obstacle)
-        if self.reason is not None:
-            point = np.array(theta, dtype=float)
-            near = NEAREST * (1 + float(np.linalg.norm(point)))
-            return minimum(SquaredDistance(point), self.region, point, near).point
-        try:
-            return self._by_pieces(theta)
-        except NotConverged as error:
-            return self._instead(theta, error)
-
-    def _instead(self, theta: Array, error: NotConverged) -> Array:
-        """Return a point of K where no projection was found, which happens far away from K; no certificate is for this one."""
-        if self.by_inequalities is not None:
-            with suppress(DPConvexError):
-                return self.by_inequalities.project(theta)
-        for halvings in range(1, HALVINGS):
-            with suppress(NotConverged):
-                return self._by_pieces(theta / 2.0**halvings)
-        raise error
-
-    def _by_pieces(self, theta: Array) -> Array:
         y = np.array(theta, dtype=float)
+        if self.reason is not None:
+            near = NEAREST * (1 + float(np.linalg.norm(y)))
+            return minimum(SquaredDistance(y), self.region, y, near).point
         for coordinates, shift, lower, upper in self._spectra:
             y[coordinates] = clip_spectra(y[coordinates], shift, lower, upper)
         for piece in self._others:
@@ -258,21 +248,13 @@ class FeasibleSet:
 
     def some_point(self, theta: Array) -> Array:
         """Return a point of K near some coordinates, not the nearest one where that takes long."""
-        if self.reason is None and self.by_multipliers:
+        if self.reason is not None and self.obstacle is None:
             return np.asarray(self.region.bring_in(theta), dtype=float)
         return self.project(theta)
 
     def error(self, theta: Array) -> float:
         """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
         return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
-
-    def inequality(self, theta: Array) -> Slack:
-        """Bound what the variational inequality misses at the computed projection of `theta`."""
-        return Slack.total([piece.inequality(theta[piece.coordinates]) for piece in self.pieces])
-
-    def largest_inequality(self, norm: float, move: float) -> Slack:
-        """Bound the same for every point of at most this norm and at most so far outside, as planned before there are data."""
-        return Slack.total([piece.largest_inequality(norm, move) for piece in self.pieces])
 
     def largest_error(self, norm: float) -> float:
         """Bound the same for every point of at most this norm, as planned before there are data.
@@ -304,13 +286,6 @@ class FeasibleSet:
     def _others(self) -> list[Piece]:
         return [piece for piece in self.pieces if not isinstance(piece, Spectrum)]
 
-    def apart(self) -> FeasibleSet:
-        """Return the same set for one data set: its projections begin where the last ones ended, and nobody else sees these."""
-        other = replace(self, pieces=tuple(piece.apart() for piece in self.pieces))
-        if self.by_multipliers and self.obstacle is None:  # public, and without a memory of points
-            other.__dict__.update(region=self.region, obstacle=None, by_multipliers=True)
-        return other
-
     @property
     def handled(self) -> str:
         """Say how answers are kept in K and certified.
@@ -324,11 +299,8 @@ class FeasibleSet:
         if self.is_space:
             return "no constraints"
         if self.reason is not None:
-            return "no projection: linearised constraints and a conic solver, certified by multipliers"
-        if self.by_multipliers:
-            return "alternating projections; answers are certified by multipliers of linearised constraints"
-        kinds = sorted({type(piece).__name__ for piece in self.pieces})
-        return f"projection on {', '.join(kinds)}, certified"
+            return "no projection in closed form: a conic solver, certified by multipliers"
+        return f"projection on {', '.join(sorted({type(piece).__name__ for piece in self.pieces}))}, certified"
 
     def describe(self) -> str:
         """Say what K is, in a line for each declared constraint.
@@ -349,22 +321,20 @@ def feasible_set(space: Space, constraints: Sequence[Constraint] = ()) -> Feasib
     """Read the set K from the attributes of the variables and the constraints of a template.
 
     Recognised are ``X >> C`` and ``X << C`` for a symmetric variable or a principal submatrix of one, coordinatewise
-    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean and l1 balls, ellipsoids, second-order cones,
-    balls of the nuclear and the spectral norm, linear equations and inequalities.  Strict attributes (``pos``, ``neg``) mean
-    their closure.  Where a constraint is not recognised, or those on the same coordinates have no common interior,
-    `has_projection` is False.
+    bounds (also through ``abs``, ``max``, ``min`` and the infinity norm), Euclidean and l1 balls, simplices, balls of the nuclear
+    and the spectral norm, linear equations and inequalities.  Strict attributes (``pos``, ``neg``) mean their closure.  Where a
+    constraint is not recognised, or those on the same coordinates have no projection together, `has_projection` is False.
     """
     declared = [piece for block in space.blocks.values() for piece in read_attributes(block)]
     for constraint in constraints:
         declared.extend(read_constraint(constraint, space))
     declared = [piece for piece in declared if len(piece.coordinates)]
-    pieces: list[Piece] = []
+    parts: list[Piece] = []
     reasons: list[str] = []
     for group in overlap(with_simplices(declared, space.dim)):
         merged = merge(group)
         if merged is None:
-            reasons.append(clash(group))
+            reasons.append(f"no projection in closed form on {texts(group)}")
         else:
-            pieces.append(merged)
-    reason = "; ".join(reasons) if reasons else None
-    return FeasibleSet(space, tuple(pieces) if reason is None else (), tuple(declared), reason, tuple(constraints))
+            parts.append(merged)
+    return FeasibleSet(space, tuple(parts), tuple(declared), "; ".join(reasons) or None, tuple(constraints))

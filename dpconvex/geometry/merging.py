@@ -1,21 +1,17 @@
-"""What sets on shared coordinates are together, as one set with a projection.
-
-Tried in turn: one kind alone, numbers that are tied together, orders, spectra with a bounded trace, cones in a ball, what one
-multiplier cuts, polyhedra, and Dykstra's method for the rest.
-"""
+"""What sets on shared coordinates are together, where that has a projection in closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.errors import NotConverged, TemplateError
+from dpconvex.errors import TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
-from dpconvex.geometry.cones import Ordered
 from dpconvex.geometry.convex_sets import (
+    UNIT,
     AffineSubspace,
     ConesInBall,
     Interval,
@@ -26,20 +22,75 @@ from dpconvex.geometry.convex_sets import (
     close,
     overlap,
 )
-from dpconvex.geometry.cuts import Cut, Product
-from dpconvex.geometry.dykstra import intersection
-from dpconvex.geometry.enclosures import coordinate_bounds, corner, enclosures, rows_of
-from dpconvex.geometry.polyhedron import polyhedron
 from dpconvex.geometry.semidefinite import Spectral, Spectrum, svec
-from dpconvex.geometry.tied import Tied, tied_coordinates
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# Polyhedra with more coordinates or entries of their matrix are not projected on.
-LARGEST_SIDE, LARGEST_MATRIX = 3000, 4_000_000
-# How many cuts may lie inside each other: each multiplies the time of a projection.
-DEEPEST = 2
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A linear inequality ``<normal, x> <= level`` on some coordinates; `tight` if it is an equation."""
+
+    coordinates: Indices
+    normal: Array
+    level: float
+    tight: bool
+    text: str
+
+
+def coordinate_bounds(pieces: Iterable[Piece], dim: int) -> tuple[Array, Array]:
+    lower, upper = np.full(dim, -np.inf), np.full(dim, np.inf)
+    for piece in pieces:
+        below, above = piece.bounds()
+        lower[piece.coordinates] = np.maximum(lower[piece.coordinates], below)
+        upper[piece.coordinates] = np.minimum(upper[piece.coordinates], above)
+    return lower, upper
+
+
+def enclosures(pieces: Sequence[Piece], dim: int) -> list[Piece]:
+    """Return simplices, and bounds of single coordinates, that rows imply together with the bounds of all coordinates."""
+    limits = coordinate_bounds(pieces, dim)
+    cuts = (corner(row, *limits) for row in rows_of(pieces))
+    return [cut for cut in cuts if cut is not None]
+
+
+def rows_of(pieces: Iterable[Piece]) -> Iterator[Row]:
+    """Yield the linear inequalities among pieces."""
+    for piece in pieces:
+        if isinstance(piece, Slab):
+            for sign, level, other in ((1.0, piece.upper, piece.lower), (-1.0, -piece.lower, -piece.upper)):
+                if np.isfinite(level):
+                    yield Row(piece.coordinates, sign * piece.normal, float(level), level == other, piece.text)
+        elif isinstance(piece, AffineSubspace):
+            for normal, value in zip(piece.matrix, piece.value, strict=True):
+                used = normal != 0
+                for sign in (1.0, -1.0):
+                    yield Row(piece.coordinates[used], sign * normal[used], sign * float(value), True, piece.text)
+
+
+def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece | None:
+    """Return the simplex that a row cuts off a corner of the box; a bound, if just one coordinate is free on that side.
+
+    It holds all that exact arithmetic could put there, unless `rounded` is False.
+    """
+    apex = np.where(row.normal > 0, lower[row.coordinates], upper[row.coordinates])
+    known = np.isfinite(apex)
+    if (~known).sum() > 1 or not len(apex):
+        return None
+    at = row.normal[known] * apex[known]
+    room = 0.0 if not at.any() or not rounded else (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(row.level))
+    left = row.level - float(at.sum())
+    if not known.all():
+        end = (left + room) / row.normal[~known]
+        limits = (np.array([-np.inf]), end) if row.normal[~known][0] > 0 else (end, np.array([np.inf]))
+        return Interval(
+            row.coordinates[~known], row.text, np.nextafter(limits[0], -np.inf), np.nextafter(limits[1], np.inf)
+        )
+    if left < -room:
+        return None  # nothing satisfies all constraints; whoever projects will see
+    ends = np.array([max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)])[:, None] / row.normal
+    return AxisHull(row.coordinates, row.text, apex, ends.min(axis=0), ends.max(axis=0))
 
 
 def with_simplices(declared: Sequence[Piece], dim: int) -> list[Piece]:
@@ -85,29 +136,12 @@ def simplex(piece: Piece, lower: Array, upper: Array) -> AxisHull | None:
     return None
 
 
-def clash(group: Sequence[Piece]) -> str:
-    """Say which constraints have no projection, and what to do."""
-    unknown = [piece.text for piece in group if isinstance(piece, Unrecognised)]
-    if unknown:
-        return (
-            f"the constraint {unknown[0]} is not of a form that can be projected on; write it with bounds, linear "
-            "(in)equalities, Euclidean, l1, nuclear and spectral norms, or semidefinite bounds"
-        )
-    texts = " and ".join(dict.fromkeys(piece.text for piece in group))
-    return (
-        f"no projection on the intersection of {texts} can be certified: no point was found that lies inside all of these "
-        "sets; drop one of them, or put them on different coordinates"
-    )
-
-
-def merge(group: Sequence[Piece], depth: int = DEEPEST) -> Piece | None:
+def merge(group: Sequence[Piece]) -> Piece | None:
     """Return the intersection of pieces that share coordinates as one piece, or None if it has no known projection."""
-    if any(isinstance(piece, Unrecognised) for piece in group):
-        return None
-    pieces: list[Piece] = []
     equations = [piece for piece in group if isinstance(piece, AffineSubspace)]
     if len(equations) > 1:
         group = [*(piece for piece in group if not isinstance(piece, AffineSubspace)), merge_subspaces(equations)]
+    pieces: list[Piece] = []
     for piece in group:
         for index, other in enumerate(pieces):
             both = intersect(other, piece)
@@ -116,28 +150,13 @@ def merge(group: Sequence[Piece], depth: int = DEEPEST) -> Piece | None:
                 break
         else:
             pieces.append(piece)
-    if len(pieces) == 1:
-        return pieces[0]
-    for rule in (cones_in_ball, ordered, bounded_trace, tied):
-        found = rule(pieces)
-        if found is not None:
-            return found
-    return cut(pieces, depth) or polyhedral(pieces) or curved(pieces)
-
-
-def product(pieces: Sequence[Piece], depth: int, more: Indices | None = None) -> Product | None:
-    """Merge pieces, on disjoint coordinates each, to one; `more` are coordinates that are free otherwise."""
-    parts = [merge(group, depth) for group in overlap(pieces)]
-    if any(part is None for part in parts):
+    if any(isinstance(piece, Unrecognised) for piece in pieces):
         return None
-    whole = np.unique(
-        np.concatenate([*(p.coordinates for p in pieces), np.zeros(0, dtype=np.int64) if more is None else more])
-    )
-    return Product(whole, texts(pieces), tuple(part for part in parts if part is not None))
+    return pieces[0] if len(pieces) == 1 else cones_in_ball(pieces) or bounded_trace(pieces)
 
 
 def texts(pieces: Sequence[Piece]) -> str:
-    """Name all constraints at once."""
+    """Name all constraints, each only once."""
     return " and ".join(dict.fromkeys(text for piece in pieces for text in piece.text.split(" and ")))
 
 
@@ -156,46 +175,6 @@ def cones_in_ball(pieces: list[Piece]) -> Piece | None:
     return ConesInBall(ball.coordinates, ball.text, ball, tuple(cones))
 
 
-def ordered(pieces: list[Piece]) -> Piece | None:
-    """One chain of numbers that grow by at least so much each, with bounds that are alike for all."""
-    slabs = [p for p in pieces if isinstance(p, Slab)]
-    boxes = [p for p in pieces if isinstance(p, Interval)]
-    if not slabs or len(slabs) + len(boxes) < len(pieces) or len(boxes) > 1:
-        return None
-    after: dict[int, tuple[int, float]] = {}
-    for slab in slabs:
-        sides = np.isfinite([slab.lower, slab.upper])
-        if len(slab.normal) != 2 or slab.normal.sum() != 0 or sides.all():
-            return None
-        # The slab says that first - second is at most, or at least, so much.
-        first, second = (int(c) for c in slab.coordinates)
-        gap = (slab.lower if sides[0] else slab.upper) / float(slab.normal[0])
-        low, high, step = (second, first, gap) if sides[0] else (first, second, -gap)
-        if low in after:
-            return None
-        after[low] = (high, step)
-    ends = {high for high, _ in after.values()}
-    starts = set(after) - ends
-    if len(starts) != 1 or len(ends) != len(after):
-        return None
-    chain, offset = [starts.pop()], [0.0]
-    while chain[-1] in after:
-        follower, step = after[chain[-1]]
-        chain.append(follower)
-        offset.append(offset[-1] + step)
-    if len(chain) != len(after) + 1:
-        return None
-    lower, upper = coordinate_bounds(boxes, max(chain) + 1)
-    if boxes and not set(boxes[0].coordinates.tolist()) <= set(chain):
-        return None
-    # A bound on one number is one on all that follow, or come before.
-    below = np.maximum.accumulate(lower[chain] - offset)
-    above = np.minimum.accumulate((upper[chain] - offset)[::-1])
-    if (below != below[0]).any() or (above != above[0]).any() or below[0] > above[0]:
-        return None
-    return Ordered(np.array(chain), texts(pieces), np.array(offset), float(below[0]), float(above[0]))
-
-
 def bounded_trace(pieces: list[Piece]) -> Piece | None:
     """Eigenvalues with bounds of their own and on their sum."""
     if len(pieces) != 2:
@@ -212,31 +191,11 @@ def bounded_trace(pieces: list[Piece]) -> Piece | None:
     ends = sorted((flat.lower / factor - shift, flat.upper / factor - shift))
     scale = 1 / np.sqrt(side)
     limits = Interval(places, "", np.full(side, spectrum.lower), np.full(side, spectrum.upper))
-    rows = Slab(places, "", np.full(side, scale), ends[0] * scale, ends[1] * scale)
+    rows: Piece = Slab(places, "", np.full(side, scale), ends[0] * scale, ends[1] * scale)
+    if ends[0] == ends[1]:
+        rows = AffineSubspace(places, "", np.full((1, side), scale), np.array([ends[0] * scale]))
     inner = merge(with_simplices([limits, rows], side))
     return None if inner is None else Spectral(spectrum.coordinates, texts(pieces), spectrum.shift, inner, True)
-
-
-def tied(pieces: list[Piece]) -> Piece | None:
-    """Numbers that are equal, with sets that ask the same of as many copies of each."""
-    equations = [p for p in pieces if isinstance(p, AffineSubspace)]
-    coordinates = np.unique(np.concatenate([p.coordinates for p in pieces]))
-    index = tied_coordinates(equations, coordinates) if len(equations) == 1 else None
-    if index is None:
-        return None
-    counts = np.bincount(index)
-    rest: list[Piece] = []
-    for piece in pieces:
-        if piece is equations[0]:
-            continue
-        here = index[np.searchsorted(coordinates, piece.coordinates)]
-        if len(set(here.tolist())) < len(here) or (counts[here] != counts[here[0]]).any():
-            return None
-        rest.append(replace(piece, coordinates=here))
-    if any(len({int(counts[c]) for p in group for c in p.coordinates}) > 1 for group in overlap(rest)):
-        return None
-    whole = product(rest, DEEPEST, np.arange(len(counts))) if rest else Product(np.arange(len(counts)), "", ())
-    return None if whole is None else Tied(coordinates, texts(pieces), whole, index)
 
 
 def as_slab(piece: Piece) -> Slab | None:
@@ -248,82 +207,6 @@ def as_slab(piece: Piece) -> Slab | None:
         value = float(piece.value[0])
         return Slab(piece.coordinates[used], piece.text, piece.matrix[0, used], value, value)
     return piece if isinstance(piece, Slab) else None
-
-
-def cut(pieces: list[Piece], depth: int) -> Piece | None:
-    """What a slab or a ball cuts off the intersection of the others; of polyhedra only bounds are cut so."""
-    if depth == 0:
-        return None
-    knives = [(p, as_slab(p) or (p if isinstance(p, NormBall) else None)) for p in pieces]
-    if sum(isinstance(p, Slab | AffineSubspace) for p in pieces) > 1:
-        knives = [(p, knife) for p, knife in knives if isinstance(knife, NormBall)]
-    elif all(isinstance(p, Slab | AffineSubspace | Interval) for p in pieces):
-        knives = [(p, knife) for p, knife in knives if not isinstance(p, Interval)]
-    for piece, knife in knives:
-        if knife is None:
-            continue
-        whole = product([p for p in pieces if p is not piece], depth - 1, knife.coordinates)
-        if whole is None or any(isinstance(part, Cut) and depth < DEEPEST for part in whole.pieces):
-            continue
-        found = Cut(whole.coordinates, texts(pieces), whole, knife)
-        try:
-            found.project(np.zeros(len(found.coordinates)))
-        except NotConverged as none:
-            raise contradiction(found.text) from none
-        return found
-    return None
-
-
-def polyhedral(pieces: Sequence[Piece]) -> Piece | None:
-    """Bounds and linear (in)equalities."""
-    if not all(isinstance(p, Interval | Slab | AffineSubspace) for p in pieces):
-        return None
-    coordinates = np.unique(np.concatenate([p.coordinates for p in pieces]))
-    n = len(coordinates)
-    lower, upper = np.full(n, -np.inf), np.full(n, np.inf)
-    matrix, least, most = [], [], []
-    for piece in pieces:
-        place = np.searchsorted(coordinates, piece.coordinates)
-        if isinstance(piece, Interval):
-            lower[place], upper[place] = np.maximum(lower[place], piece.lower), np.minimum(upper[place], piece.upper)
-            continue
-        assert isinstance(piece, Slab | AffineSubspace)
-        rows = piece.normal[None] if isinstance(piece, Slab) else piece.matrix
-        spread = np.zeros((len(rows), n))
-        spread[:, place] = rows
-        matrix.append(spread)
-        least.append([piece.lower] if isinstance(piece, Slab) else piece.value)
-        most.append([piece.upper] if isinstance(piece, Slab) else piece.value)
-    if n > LARGEST_SIDE or n * sum(map(len, least)) > LARGEST_MATRIX:
-        return None
-    rows_given = np.vstack(matrix), np.concatenate(least), np.concatenate(most)
-    return polyhedron(coordinates, texts(pieces), (lower, upper), rows_given)
-
-
-def curved(pieces: list[Piece]) -> Piece | None:
-    """Anything else: what is linear last, and what is curved in as few products of disjoint sets as there need be."""
-    linear = [p for p in pieces if isinstance(p, Interval | Slab | AffineSubspace)]
-    layers: list[list[Piece]] = []
-    for piece in (p for p in pieces if not isinstance(p, Interval | Slab | AffineSubspace)):
-        here = set(piece.coordinates.tolist())
-        for layer in layers:
-            if not any(here & set(other.coordinates.tolist()) for other in layer):
-                layer.append(piece)
-                break
-        else:
-            layers.append([piece])
-    products = [product(layer, 0) for layer in layers]
-    parts: list[Piece] = [part for part in products if part is not None]
-    if linear:
-        last = product(linear, 1)
-        if last is None:
-            return None
-        parts.append(last)
-    coordinates = np.unique(np.concatenate([p.coordinates for p in pieces]))
-    dim = int(coordinates[-1]) + 1
-    ends = coordinate_bounds([*pieces, *enclosures(pieces, dim)], dim)
-    size = float(np.linalg.norm(np.max(np.abs(ends), axis=0)[coordinates])) * (1 + 1e-12)
-    return intersection(coordinates, texts(pieces), tuple(parts), size)
 
 
 def intersect(a: Piece, b: Piece) -> Piece | None:
@@ -340,7 +223,7 @@ def intersect(a: Piece, b: Piece) -> Piece | None:
         return None
     assert isinstance(a, Slab | Spectrum)
     assert isinstance(b, Slab | Spectrum)
-    lower, upper, text = max(a.lower, b.lower), min(a.upper, b.upper), join_texts(a, b)
+    lower, upper, text = max(a.lower, b.lower), min(a.upper, b.upper), texts([a, b])
     if lower > upper:
         raise contradiction(text)
     return replace(a, lower=lower, upper=upper, text=text)
@@ -355,8 +238,8 @@ def merge_intervals(a: Interval, b: Interval) -> Interval:
         np.maximum.at(lower, place, piece.lower)
         np.minimum.at(upper, place, piece.upper)
     if (lower > upper).any():
-        raise contradiction(join_texts(a, b))
-    return Interval(coordinates, join_texts(a, b), lower, upper)
+        raise contradiction(texts([a, b]))
+    return Interval(coordinates, texts([a, b]), lower, upper)
 
 
 def merge_subspaces(pieces: Sequence[AffineSubspace]) -> AffineSubspace:
@@ -373,11 +256,6 @@ def merge_subspaces(pieces: Sequence[AffineSubspace]) -> AffineSubspace:
     return merged
 
 
-def join_texts(a: Piece, b: Piece) -> str:
-    """Name two constraints at once, each only once."""
-    return " and ".join(dict.fromkeys([*a.text.split(" and "), *b.text.split(" and ")]))
-
-
 def contradiction(text: str) -> TemplateError:
     """Say that nothing satisfies the constraints."""
-    return TemplateError(f"the constraints {text} contradict each other: nothing satisfies them.")
+    return TemplateError(f"the constraints {text} contradict each other: no point satisfies them all.")

@@ -78,11 +78,6 @@ class Spectrum(Piece):
         """Clip the eigenvalues of the shifted matrix."""
         return clip_spectra(x[None], self.shift[None], np.array([self.lower]), np.array([self.upper]))[0]
 
-    def depth(self, x: Array) -> float:
-        """How far the eigenvalues are from their bounds."""
-        value = np.linalg.eigvalsh(smat(x) - self.shift)
-        return max(float(min(value[0] - self.lower, self.upper - value[-1])), 0.0)
-
     def bounds(self) -> tuple[Array, Array]:
         """Diagonal entries lie between the eigenvalue bounds; the others, given both bounds, within half the width."""
         side = len(self.shift)
@@ -149,10 +144,6 @@ class Spectral(Piece):
             return x
         matrix = self.shift + (left * inside) @ right
         return svec(matrix) if self.symmetric else matrix.reshape(-1, order="F")
-
-    def depth(self, x: Array) -> float:
-        """No matrix moves its spectrum farther than itself."""
-        return self.inner.depth(self.decomposed(x)[1])
 
     def bounds(self) -> tuple[Array, Array]:
         """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
-from dpconvex.geometry.cones import SecondOrderCone
 from dpconvex.geometry.convex_sets import (
     UNIT,
     AffineSubspace,
@@ -19,7 +18,6 @@ from dpconvex.geometry.convex_sets import (
     Unrecognised,
     close,
 )
-from dpconvex.geometry.cuts import Ellipsoid
 from dpconvex.geometry.semidefinite import Spectral, Spectrum
 
 Array = NDArray[np.float64]
@@ -92,11 +90,35 @@ def norm_ball(matrix: sp.csr_array, offset: Array, order: float, radius: float, 
         exact = (l1_ball if order == 1 else euclidean_ball)(matrix, offset, radius, text)
     if exact is not None:
         return exact
-    around = contained(matrix, offset, radius, spread(order, len(offset)), text)
+    # The largest Euclidean norm of vectors with a p-norm of 1.
+    spread = 1.0 if order <= 2 else float(len(offset) ** (0.5 - 1 / order)) * (1 + ROOM)
     columns = np.unique(matrix.indices).astype(np.int64)
-    if order == 2 and len(columns) <= LARGEST_INVERSE:
-        return [Ellipsoid(columns, text, matrix[:, columns].toarray(), offset, radius, around[0].around)]
-    return around
+    whole = euclidean_ball(matrix, offset, radius * spread, text)
+    if whole is None:
+        whole = around_ellipsoid(matrix[:, columns].toarray(), offset, radius * spread, columns, text)
+    return [Unrecognised(columns, text, tuple(whole))]
+
+
+def around_ellipsoid(matrix: Array, offset: Array, radius: float, columns: NDArray[np.int64], text: str) -> list[Piece]:
+    """Return a ball about ``||A x + b|| <= r`` for A of full column rank.
+
+    With any B, ``x = B (A x + b) - B b + (I - B A) x``; for B near the pseudo-inverse the last term is rounding, and is bounded.
+    """
+    count = len(columns)
+    if count > min(LARGEST_INVERSE, len(offset)):
+        return []
+    inverse = np.linalg.pinv(matrix, rcond=1e-10)
+    center, sizes = -inverse @ offset, np.abs(inverse)
+    room = (len(offset) + count + 8) * UNIT
+    missing = np.abs(np.eye(count) - inverse @ matrix).sum(axis=1) + room * (sizes @ np.abs(matrix)).sum(axis=1)
+    if not missing.max(initial=0.0) <= 0.1:
+        return []
+    rounded = room * (sizes @ np.abs(offset))
+    half = np.linalg.norm(inverse, axis=1) * radius * (1 + ROOM) + rounded
+    farthest = float((np.abs(center) + half).max()) / (1 - float(missing.max())) * (1 + ROOM)
+    length = float(np.linalg.norm(inverse, 2)) * radius * (1 + ROOM)
+    length += float(np.linalg.norm(missing * farthest + rounded))
+    return [NormBall(columns, text, center, length * (1 + ROOM))]
 
 
 def isometry(matrix: sp.csr_array, offset: Array) -> tuple[NDArray[np.int64], float, Array, float] | None:
@@ -114,31 +136,6 @@ def isometry(matrix: sp.csr_array, offset: Array) -> tuple[NDArray[np.int64], fl
     missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
     missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
     return columns, float(np.sqrt(square)), center, missed
-
-
-def second_order(matrix: sp.csr_array, offset: Array, row: sp.csr_array, level: float, text: str) -> list[Piece] | None:
-    """Read ``||matrix @ theta + offset|| <= row @ theta + level``; None unless the two sides are about different coordinates."""
-    if matrix.shape[0] == 1:
-        return [
-            piece
-            for sign in (1.0, -1.0)
-            for piece in linear(sp.csr_array(sign * matrix - row), np.array([-np.inf]), level - sign * offset, text)
-        ]
-    if not row.count_nonzero():
-        return euclidean_ball(matrix, offset, level, text)
-    found = isometry(matrix, offset)
-    if found is None or found[3] > 0 or not len(found[0]) or np.isin(row.indices, found[0]).any():
-        return None
-    columns, scale, center, _ = found
-    order = np.argsort(row.indices)
-    length = float(np.linalg.norm(row.data))
-    coordinates = np.concatenate([columns, row.indices[order]]).astype(np.int64)
-    return [SecondOrderCone(coordinates, text, center, row.data[order] / length, -level / length, length / scale)]
-
-
-def spread(order: float, count: int) -> float:
-    """Largest Euclidean norm of vectors with a p-norm of 1."""
-    return 1.0 if order <= 2 else float(count ** (0.5 - 1 / order)) * (1 + ROOM)
 
 
 def euclidean_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> list[Piece] | None:
@@ -172,42 +169,9 @@ def l1_ball(matrix: sp.csr_array, offset: Array, radius: float, text: str) -> li
     return [AxisHull(coordinates.astype(np.int64), text, center, -left / weight, left / weight)]
 
 
-def contained(matrix: sp.csr_array, offset: Array, radius: float, factor: float, text: str) -> list[Piece]:
-    """Return a set in which every entry is at most `radius` and the Euclidean norm at most `factor` times as large."""
-    sides = two_sided(matrix, offset, np.full(len(offset), radius), text)
-    columns = np.unique(matrix.indices).astype(np.int64)
-    whole = euclidean_ball(matrix, offset, radius * factor, text)
-    if whole is None:
-        whole = around_ellipsoid(matrix[:, columns].toarray(), offset, radius * factor, columns, text)
-    return [Unrecognised(columns, text, (*sides, *whole))]
-
-
-def around_ellipsoid(matrix: Array, offset: Array, radius: float, columns: NDArray[np.int64], text: str) -> list[Piece]:
-    """Bound ``||A x + b|| <= r`` for A of full column rank.
-
-    With any B, ``x = B (A x + b) - B b + (I - B A) x``; for B near the pseudo-inverse the last term is rounding, and is bounded.
-    """
-    count = len(columns)
-    if count > min(LARGEST_INVERSE, len(offset)):
-        return []
-    inverse = np.linalg.pinv(matrix, rcond=1e-10)
-    center = -inverse @ offset
-    sizes = np.abs(inverse)
-    room = (len(offset) + count + 8) * UNIT
-    missing = np.abs(np.eye(count) - inverse @ matrix).sum(axis=1) + room * (sizes @ np.abs(matrix)).sum(axis=1)
-    if not missing.max(initial=0.0) <= 0.1:
-        return []
-    rounded = room * (sizes @ np.abs(offset))
-    half = np.linalg.norm(inverse, axis=1) * radius * (1 + ROOM) + rounded
-    farthest = float((np.abs(center) + half).max()) / (1 - float(missing.max())) * (1 + ROOM)
-    left = missing * farthest
-    length = float(np.linalg.norm(inverse, 2)) * radius * (1 + ROOM) + float(np.linalg.norm(left + rounded))
-    half = (half + left) * (1 + ROOM)
-    sides = Interval(columns, text, center - half, center + half)
-    return [sides, NormBall(columns, text, center, length * (1 + ROOM))]
-
-
-def spectral_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str) -> list[Piece]:
+def spectral_ball(
+    matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str
+) -> list[Piece] | None:
     """Read a bound on the largest singular value of an affine matrix."""
     if radius < 0:
         raise unsatisfiable(text)
@@ -221,22 +185,19 @@ def spectral_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], r
         coordinates, scale, shift = found
         places, ends = np.arange(min(shape)), np.full(min(shape), radius / scale)
         return [Spectral(coordinates, text, shift, Interval(places, text, -ends, ends), False)]
-    return contained(matrix, offset, radius, float(np.sqrt(min(shape))), text)
+    return None
 
 
-def nuclear_ball(matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str) -> list[Piece]:
+def nuclear_ball(
+    matrix: sp.csr_array, offset: Array, shape: tuple[int, ...], radius: float, text: str
+) -> list[Piece] | None:
     """Read a bound on the sum of the singular values of an affine matrix."""
     if radius < 0:
         raise unsatisfiable(text)
     whole = symmetric(matrix, offset) if shape[0] == shape[1] else None
     found = whole or rectangle(matrix, offset, shape)
     if found is None or min(shape) == 1:
-        # The Frobenius norm is no larger, and the same for a vector.
-        return (
-            norm_ball(matrix, offset, 2, radius, text)
-            if min(shape) == 1
-            else contained(matrix, offset, radius, 1.0, text)
-        )
+        return norm_ball(matrix, offset, 2, radius, text) if min(shape) == 1 else None
     coordinates, scale, shift = found
     places, ends = np.arange(min(shape)), np.full(min(shape), radius / abs(scale))
     ball = AxisHull(places, text, np.zeros(min(shape)), -ends, ends)

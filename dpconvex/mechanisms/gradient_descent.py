@@ -228,9 +228,9 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clipped: bool) -> Non
             feasible.describe(),
             "add a constraint such as cp.norm(w) <= 10 for every variable w, or bounds; or clip gradients",
         )
-    if not feasible.has_projection:
+    if feasible.obstacle is not None:
         raise NotPrivate(
-            "noisy gradient descent needs a projection on the feasible set", feasible.describe(), feasible.reason
+            "noisy gradient descent needs a projection on the feasible set", feasible.describe(), feasible.obstacle
         )
 
 

@@ -23,7 +23,6 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.remembered import once
 from dpconvex.core.summation import public_norms
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.region import Region
 from dpconvex.language.privacy import Privacy
@@ -89,23 +88,7 @@ def largest_floor(
     proximal = projection_error(
         analysis.form, radius + gradient / (condition * mu), certificate.size / (condition * mu)
     )
-    stepped = (
-        np.inf
-        if kinks is not None
-        else inequality_floor(analysis.form.feasible, mu, lipschitz, radius, gradient, error)
-    )
-    return min(float(error / mu + proximal * (1 + 2 * condition)), stepped)
-
-
-def inequality_floor(
-    feasible: FeasibleSet, mu: float, lipschitz: float, radius: float, gradient: float, error: float
-) -> float:
-    """Bound what `dpconvex.solvers.distance.by_inequality` adds up, for steps of up to twice the curvature."""
-    slack = feasible.largest_inequality(radius + gradient / lipschitz, gradient / lipschitz)
-    room = 16 * UNIT * lipschitz * (radius + gradient / lipschitz)
-    linear = 2 * error + 2 * lipschitz * slack.slope + lipschitz * slack.away + room
-    constant = 2 * lipschitz * slack.gap + (gradient + 2 * error) * slack.away
-    return slack.away + (linear + math.sqrt(linear**2 + 4 * mu * constant)) / (2 * mu)
+    return float(error / mu + proximal * (1 + 2 * condition))
 
 
 def dual_floor(region: Region, mu: float, radius: float, gradient: float, room: float = 0.0) -> float:

@@ -158,7 +158,7 @@ def run_certified(
     engine = DataEngine(analysis, batch, certificate.size, backend)
     theta = mechanism.run(analysis, certificate, engine, source.rng)
     # A set that no point of these data was projected on: what is released is a function of the noisy answer alone.
-    theta = analysis.form.feasible.apart().project(perturb(theta, certificate.cover, source.seeded))
+    theta = analysis.form.feasible.project(perturb(theta, certificate.cover, source.seeded))
     return Release(
         parameters=analysis.form.space.unpack(theta),
         certificate=certificate,
@@ -205,7 +205,7 @@ class DataEngine:
         self.batch = batch
         self.size = size
         self.backend = backend
-        self.feasible = analysis.form.feasible.apart()
+        self.feasible = analysis.form.feasible
 
     def _problem(self, strong_convexity: float, linear: Array | None, added: float, smoothing: float = 0.0) -> Problem:
         form = self.analysis.form

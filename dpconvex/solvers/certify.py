@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.errors import DPConvexError, NotConverged, TemplateError
+from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.solvers import proximal, smooth
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, floor, step
@@ -27,19 +26,7 @@ def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 2
         raise NotConverged("the solver returned no finite point to certify; nothing is released.")
     if problem.feasible.by_multipliers or problem.epigraph is not None:
         return remembered(by_duals(problem, start, tolerance), problem)
-    try:
-        return remembered(by_projections(problem, start, tolerance, max_steps), problem)
-    except NotConverged:  # a projection was not found, or not closely enough: multipliers of the constraints need none
-        feasible = problem.feasible.by_inequalities
-        if feasible is None or Composite(problem).has_kinks:
-            raise
-        try:
-            other = by_duals(replace(problem, feasible=feasible), start, tolerance)
-        except DPConvexError:
-            other = None
-        if other is None:
-            raise
-        return remembered(other, problem)
+    return remembered(by_projections(problem, start, tolerance, max_steps), problem)
 
 
 def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: int) -> Solution:

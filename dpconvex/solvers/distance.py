@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.problem import Problem
 
@@ -84,27 +83,8 @@ def step(
     if not composite.is_smooth:
         start = point - gradient / lipschitz
         bound += composite.proximal_error(start, 1.0 / lipschitz) * spread(composite, theta, lipschitz)
-        bound = min(bound, by_inequality(composite, start, theta, slope, residual, lipschitz))
     plain = at_point(composite, theta, reached, slope, lipschitz)
     return replace(plain, distance_bound=min(plain.distance_bound, bound if np.isfinite(bound) else np.inf))
-
-
-def by_inequality(
-    composite: Composite, start: Array, theta: Array, gradient: Array, residual: Array, lipschitz: float
-) -> float:
-    """Bound the distance of a step's end by what the variational inequality misses there (docs/theory.md, section 17).
-
-    A projection that is certified poorly, such as one by Dykstra's method, is not multiplied with L/mu here.
-    """
-    mu, curvature = composite.problem.strong_convexity, composite.curvature_at(theta)
-    if composite.kinks is not None or not np.isfinite(curvature):
-        return np.inf
-    slack = composite.problem.feasible.inequality(start)
-    error = 2 * composite.gradient_error(theta, gradient)
-    room = 8 * UNIT * lipschitz * float(np.linalg.norm(start) + np.linalg.norm(theta))
-    linear = float(np.linalg.norm(residual)) + error + lipschitz * slack.slope + curvature * slack.away + room
-    constant = lipschitz * slack.gap + (float(np.linalg.norm(gradient)) + error) * slack.away
-    return slack.away + (linear + float(np.sqrt(linear**2 + 4 * mu * constant))) / (2 * mu)
 
 
 def spread(composite: Composite, theta: Array, lipschitz: float) -> float:
@@ -166,6 +146,4 @@ def floor(composite: Composite, iterate: Iterate) -> float:
     if np.isfinite(condition):
         point = iterate.theta - iterate.gradient / (condition * mu)
         lowest = min(lowest, errors + composite.proximal_error(point, 1.0 / (condition * mu)) * (1 + 2 * condition))
-    still = np.zeros_like(iterate.theta)
-    start = iterate.theta - iterate.gradient / iterate.lipschitz
-    return min(lowest, by_inequality(composite, start, iterate.theta, iterate.gradient, still, iterate.lipschitz))
+    return lowest

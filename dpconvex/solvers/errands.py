@@ -35,8 +35,7 @@ def done(name: str, payload: bytes | None, job: bytes) -> tuple[Any] | None:
         _HELD.move_to_end(name)
         what, own, arguments = unpacked(job)
         shared = _HELD[name]
-        # The projections of K begin where the last ones ended: not for another fit.
-        problem = Problem(**{**shared, "feasible": shared["feasible"].apart()}, **own)
+        problem = Problem(**shared, **own)
         return (ERRANDS[what](problem, *arguments),)
 
 

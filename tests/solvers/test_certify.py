@@ -13,7 +13,6 @@ from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regr
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.dykstra import Intersection
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -240,14 +239,6 @@ def test_points_that_are_none_are_refused(point: np.ndarray) -> None:
         certify(logistic(), point, 1e-6)
 
 
-def test_without_a_projection_nothing_is_certified() -> None:
-    stretch = [1.0, 2.0, 3.0, 4.0]
-    apart = [2.0, 0.0, 0.0, 0.0]  # the two ellipsoids have one point in common
-    problem = logistic(lambda w: [cp.norm(cp.multiply(stretch, w)) <= 1, cp.norm(cp.multiply(stretch, w - apart)) <= 1])
-    with pytest.raises(NotConverged, match=r"no projection on the intersection .* Nothing is released"):
-        distance_bound(problem, np.zeros(4))
-
-
 def test_kinks_under_a_constraint_are_certified_by_multipliers() -> None:
     w = cp.Variable(3, name="w")
     template = Template(
@@ -339,29 +330,6 @@ def test_memory_inverts_a_quadratic() -> None:
     assert memory.apply(hessian @ vector) == pytest.approx(vector, rel=1e-6)
     memory.update(np.ones(4), -np.ones(4))
     assert len(memory.pairs) == 4
-
-
-def test_where_no_projection_is_found_multipliers_certify(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is certified although every search for a projection fails, and as near to the minimiser as it says."""
-    w = cp.Variable(3, name="w")
-    tall = np.random.default_rng(3).normal(size=(5, 3))
-    template = Template(
-        Record(x=Ball(3)),
-        lambda x: cp.logistic(-3 * x @ w),
-        0.05 * cp.sum_squares(w),
-        constraints=[cp.norm(tall @ w) <= 0.8, w >= -0.05, w <= 0.2],
-    )
-    problem = build(template, 0.1, size=30, seed=0, gradient_bound=3.0)
-    first = certify(problem, np.zeros(3), 1e-7)
-
-    def fails(*_: object) -> None:
-        raise NotConverged("no projection")
-
-    monkeypatch.setattr(Intersection, "solve", fails)
-    second = certify(problem, np.zeros(3), 1e-6)
-    assert second.distance_bound <= 1e-6
-    assert np.linalg.norm(first.theta - second.theta) <= first.distance_bound + second.distance_bound
-    assert problem.feasible.region.excess(second.theta).max() <= 1e-9
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 1e-7])
