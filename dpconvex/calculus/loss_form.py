@@ -24,7 +24,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
-from dpconvex.core.summation import SEVERAL, Lengths
+from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
 from dpconvex.geometry.constraints import states_convex_set
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
@@ -123,8 +123,7 @@ class LossForm:
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
-        terms = longest_sum(self.template.losses)
-        return Lengths(self.bases.count, entries, row, projected, terms if terms > SEVERAL else 0)
+        return Lengths(self.bases.count, entries, row, projected, longest_sum(self.template.losses))
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:

@@ -1,4 +1,4 @@
-"""How many terms one record's loss adds up one to the next, where that is not done in pieces: a function of public shapes."""
+"""How many terms one record's loss adds up in one place, in any order: a function of public shapes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, DIAG_MATRIX, INDEX, RESHAPE, SELECT, TRANSPOSE
-from dpconvex.core.atoms.exponentials import LOG_SUM_EXP
 from dpconvex.core.atoms.extremes import MAX, MIN
-from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.products import MATMUL
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
-from dpconvex.core.atoms.sums import ADD, CUMSUM, SUMMED
+from dpconvex.core.atoms.sums import ADD, CUMSUM
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression
 
-# What adds up in pieces (`core.contraction`), and what adds up nothing, though shapes change.
-IN_PIECES = {MATMUL, SUMMED, NORM, QUAD_OVER_LIN, LOG_SUM_EXP}
+# What adds up nothing, though shapes change.
 NONE = {RESHAPE, TRANSPOSE, DIAG_MATRIX, INDEX, CONCATENATE, MAX, MIN}
 
 
 def longest_sum(losses: Iterable[Expression]) -> int:
-    """Return the largest number of terms of other sums, of values or of slopes."""
+    """Return the largest number of terms of a sum, of values or of slopes."""
     nodes = postorder(list(losses))
     # The slopes of a variable, or of what is made of it, come together from all places where it stands.
     uses = Counter(argument for node in nodes for argument in node.args if argument.variables)
@@ -30,12 +26,14 @@ def longest_sum(losses: Iterable[Expression]) -> int:
 
 def terms(node: Expression) -> int:
     """Return how many terms an expression adds up; all entries of its arguments where nothing is known."""
-    if node.atom is None or node.atom in IN_PIECES or node.atom in NONE:
+    if node.atom is None or node.atom in NONE:
         return 0
     if node.atom is ADD:
         return len(node.args)
     if node.atom is BROADCAST:  # their slopes
         return node.size // max(node.args[0].size, 1) if node.variables else 0
+    if node.atom is MATMUL:
+        return max(max(argument.shape) for argument in node.args)
     if node.atom is SELECT:
         return max(Counter(node.option("places")).values(), default=0) if node.variables else 0
     entrywise = node.atom is not CUMSUM and all(argument.shape == node.shape for argument in node.args)

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import Pairwise, SparseRows
+from dpconvex.core.summation import BLOCK, Pairwise
 from dpconvex.evaluation.compiled import installed
 from dpconvex.evaluation.design import LinearDesign, design_of
 from dpconvex.evaluation.gram import Gram, groups_of, passes_of
@@ -30,7 +30,7 @@ T = TypeVar("T")
 # about so many multiplications, some milliseconds, so that several threads find work; but a block has at least so many records,
 # because each costs some calls of compiled functions.
 BLOCK_BYTES, BLOCK_WORK = 2**23, 2**25
-FEWEST, MOST = 4096, 2**18
+FEWEST, MOST = 4096, BLOCK // 2
 # With so many numbers, or more, to read, several threads are worth while.
 LARGE = 2**17
 # Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
@@ -64,14 +64,12 @@ class BlockEngine:
         self.design = design_of(form.monomials, form.fields, form.forms)
         self.step = self._step()
         self.large = self._size() >= LARGE
-        if isinstance(self.design, LinearDesign):
-            self.design.stream = batch.size > self.step
         self.work, self.steady = 0.0, steady
         self._turned = form.map.T
         self._moments: dict[int, Array] = {}  # the second moments of the monomials of so many groups, once asked for
-        # Blocks of sparse columns are kept: they share the column's numbers, and know how to sum over records in pieces.
+        # Blocks of sparse columns are kept: they share the column's numbers.
         self._sparse = {
-            name: [partial(itself, SparseRows(read())) for read in readers(column, self.step)]
+            name: [partial(itself, read()) for read in readers(column, self.step)]
             for name, column in batch.fields.items()
             if sp.issparse(column)
         }

@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import LANES, SparseRows, each_apart, filled
+from dpconvex.core.summation import LANES, each_apart, filled
 from dpconvex.evaluation.block_engine import BlockEngine
 from dpconvex.evaluation.clipping import GradientNorms, clipped
 from dpconvex.evaluation.shared_forms import LeafForm
@@ -100,7 +100,5 @@ class ClippedEngine(BlockEngine):
         """Return the last block, with its last record repeated, and its labels; it is made once."""
         if self._last is None:
             rows = filled(np.arange(len(group)))
-            parts = {name: column[rows] for name, column in read().items()}
-            block = {name: SparseRows(part) if sp.issparse(part) else part for name, part in parts.items()}
-            self._last = block, group[rows]
+            self._last = {name: column[rows] for name, column in read().items()}, group[rows]
         return self._last

@@ -12,18 +12,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import apart, inner_products, products_apart, sparse_rows, transposed_product
+from dpconvex.core.summation import apart, products_apart
 from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
-
-# For records of so many scalars NumPy's einsum, which reads them one after the other, is faster than the BLAS, which reads
-# several at a time, when they come from memory; from a cache it is slower.  (It would be up to 512; but longer inner products
-# may err by more than `dpconvex.core.summation` takes for granted.)
-STREAMED = 32, 112
 
 
 class Design(Protocol):
@@ -53,17 +48,10 @@ def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> De
 
 
 class LinearDesign:
-    """Monomials of degree one: columns of the fields, and a constant.
-
-    Attributes
-    ----------
-    stream : bool
-        Whether records come from memory, there being more than fit into a cache.
-    """
+    """Monomials of degree one: columns of the fields, and a constant."""
 
     def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
         self.count = len(monomials)
-        self.stream = False
         scalars = monomials[:-1, 0] if monomials.shape[1] else np.zeros(0, dtype=np.int64)
         self.places: dict[str, tuple[Indices, Indices, int]] = {}
         for name, span in fields.items():
@@ -78,7 +66,7 @@ class LinearDesign:
             weights[:, column] = coefficients[:, place]
             if not weights.any():
                 continue
-            part = product(flattened(block[name]), weights, self.stream)
+            part = product(flattened(block[name]), weights)
             result = part if result is None else result + part
         constant = coefficients[:, -1]
         if result is None:
@@ -90,7 +78,8 @@ class LinearDesign:
     def backward(self, block: Block, gradient: Array) -> Array:
         result = np.zeros((len(gradient), self.count))
         for name, (place, column, _) in self.places.items():
-            result[:, place] = transposed_product(flattened(block[name]), gradient)[:, column]
+            rows = flattened(block[name])
+            result[:, place] = ((rows.T @ gradient.T).T if sp.issparse(rows) else gradient @ rows)[:, column]
         result[:, -1] = gradient.sum(axis=1)
         return result
 
@@ -105,12 +94,8 @@ class LinearDesign:
         return result
 
 
-def product(rows: Any, weights: Array, stream: bool = False) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records); with `stream`, of records that come from memory, not from a cache."""
-    if sp.issparse(rows):
-        return sparse_rows(rows).product(weights)
-    if apart():
-        return products_apart(weights, rows)
-    if len(weights) == 1 and stream and STREAMED[0] <= rows.shape[1] <= STREAMED[1]:
-        return np.einsum("ij,j->i", rows, weights[0])[None]
-    return inner_products(weights, rows.T)
+def product(rows: Any, weights: Array) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records)."""
+    if sp.issparse(rows):  # for one form a product with a vector, which is faster than one with a column
+        return np.ascontiguousarray((rows @ weights[0])[None] if len(weights) == 1 else (rows @ weights.T).T)
+    return products_apart(weights, rows) if apart() else np.asarray(weights @ rows.T)

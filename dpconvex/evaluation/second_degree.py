@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import SEVERAL, Pairwise, in_pieces, inner_products
+from dpconvex.core.summation import Pairwise, inner_products
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
@@ -23,7 +23,7 @@ Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
 # Monomials of degree two are made for so many records, and so many monomials, at a time: a megabyte.
-STEP, TOGETHER = 4096, SEVERAL
+STEP, TOGETHER = 4096, 32
 # So many first factors share a matrix product with all second factors that any of them has, for so many records at a time: two
 # threads that do this in turns with shorter steps mostly wait for the interpreter.
 FACTORS, RECORDS = 8, 2048
@@ -128,7 +128,7 @@ class QuadraticDesign(PairDesign):
     def _slope(self, few: Array, weights: Array) -> Array:
         result, room = np.empty((len(weights), self.count)), np.empty((TOGETHER, few.shape[1]))
         for low, high, factors in self.pieces:
-            result[:, low:high] = in_pieces(weights, products(few, factors, room))
+            result[:, low:high] = weights @ products(few, factors, room).T
         result[:, -1] = weights.sum(axis=1)
         return result
 
@@ -232,12 +232,12 @@ class FactoredDesign(PairDesign):
 
     def _slope(self, few: Array, weights: Array) -> Array:
         forms = len(weights)
-        result, linear = np.empty((forms, self.count)), in_pieces(weights, few)
+        result, linear = np.empty((forms, self.count)), weights @ few.T
         result[:, self.linear] = linear[:, self.linear_column]
         result[:, -1] = linear[:, -1]
         for f in self.factors:
             weighted = (weights[:, None] * few[f.first]).reshape(forms * f.shape[0], -1)
-            rectangle = in_pieces(weighted, few[f.second]).reshape(forms, *f.shape)
+            rectangle = (weighted @ few[f.second].T).reshape(forms, *f.shape)
             result[:, f.monomials] = rectangle[:, f.row, f.column]
         return result
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.summation import PIECE, Pairwise, each_apart, filled, in_pieces
+from dpconvex.core.summation import PIECE, Pairwise, each_apart, filled
 from dpconvex.evaluation.clipping import clipped
 from dpconvex.evaluation.derivatives import gradient, hessian_product, values
 from dpconvex.evaluation.lowered_template import LoweredTemplate
@@ -77,7 +77,7 @@ class WholeLosses:
                     slopes = np.asarray(self.lift[lowered.place].T @ gradient(lowered.program, leaves, count)[1])
                     slopes = clipped(slopes, np.einsum("ij,ij->j", slopes, slopes) * (1 + ROUNDED), clip)
                 times, slopes = (1, slopes[:, : len(rows)]) if lowered.fields else (len(rows), slopes)
-                total.add(times * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0])
+                total.add(times * slopes.sum(axis=1))
         return np.asarray(total.value)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
@@ -105,5 +105,5 @@ class WholeLosses:
     def _placed(self, lowered: Lowered, slopes: Array, times: int) -> Array:
         """Sum over records, in pieces, and put the sums where the entries are."""
         whole = np.zeros(self.lift.shape[0])
-        whole[lowered.place] = times * in_pieces(slopes, np.ones((1, slopes.shape[1])))[:, 0]
+        whole[lowered.place] = times * slopes.sum(axis=1)
         return whole

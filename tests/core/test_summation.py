@@ -12,110 +12,58 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.parameter_space import Space
-from dpconvex.core.summation import (
-    PIECE,
-    RECORD,
-    ROUNDOFF,
-    SPLIT,
-    Lengths,
-    Pairwise,
-    SparseRows,
-    Tree,
-    in_pieces,
-    inner_products,
-    pairwise,
-    piece,
-    transposed_product,
-)
+from dpconvex.calculus.record_sums import longest_sum
+from dpconvex.core.contraction import contracted
+from dpconvex.core.summation import BLOCK, LANES, ROUNDOFF, Lengths, Pairwise, Tree, each_apart, pairwise
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.design import product
+from dpconvex.evaluation.design import LinearDesign, product
 from dpconvex.evaluation.shared_forms import leaf_form
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.composite import Composite
 
-RNG = np.random.default_rng(0)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.integers(1, 900), st.integers(1, 5), st.integers(1, 300), st.integers(0, 2**32 - 1))
-def test_products_in_pieces_are_products(records: int, forms: int, scalars: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows, gradient = rng.normal(size=(records, scalars)), rng.normal(size=(forms, records))
-    rows[rng.random(rows.shape) < 0.5] = 0.0
-    expected = pytest.approx(gradient @ rows, rel=1e-10, abs=1e-10)
-    assert in_pieces(gradient, rows.T) == expected
-    assert in_pieces(gradient, np.asfortranarray(rows).T) == expected
-    assert transposed_product(rows, gradient) == expected
-    assert transposed_product(sp.csr_array(rows), gradient) == expected
-    kept = SparseRows(rows)
-    assert transposed_product(kept, gradient) == expected
-    assert transposed_product(kept, gradient) == expected  # by what it remembers
-    weights = rng.normal(size=(forms, scalars))
-    forms_of = pytest.approx(weights @ rows.T, rel=1e-10, abs=1e-10)
-    assert inner_products(weights, rows.T) == forms_of
-    assert kept.product(weights) == forms_of
-    assert pairwise(rows) == pytest.approx(rows.sum(axis=0), rel=1e-10, abs=1e-10)
-    total = Pairwise(np.zeros(scalars))
-    for row in rows:
-        total.add(row)
-    assert total.value == pytest.approx(rows.sum(axis=0), rel=1e-10, abs=1e-10)
-
-
-def test_nothing_is_a_sum_too() -> None:
-    assert Pairwise(2.5).value == 2.5
-    assert transposed_product(sp.csr_array((0, 3)), np.zeros((2, 0))).shape == (2, 3)
-
-
-def test_wide_sparse_records_make_longer_pieces() -> None:
-    assert piece(100) == PIECE
-    assert piece(160_000) == 10_000
-    rows = sp.random_array((700, 4800), density=0.01, format="csr", rng=1)
-    gradient = RNG.normal(size=(3, 700))
-    assert SparseRows(rows).cut(piece(4800)).shape == (700, 3 * 4800)
-    assert transposed_product(rows, gradient) == pytest.approx(gradient @ rows, rel=1e-10, abs=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["dense", "sparse", "pairwise"])
-def test_equal_terms_do_not_drift(kind: str) -> None:
-    """Added one by one, equal numbers err by thousands of units: more than the root of their number, times eight."""
-    size, number = 200_000, 0.1
-    exact = size * Fraction(number)
-    rows = np.full((size, 1), number)
-    plain = float(np.cumsum(rows)[-1])
-    units = float(ROUNDOFF * exact)
-    assert abs(Fraction(plain) - exact) > 8 * math.sqrt(size) * units
-    total = Pairwise(0.0)
-    for start in range(0, size, 1000):
-        total.add(rows[start : start + 1000].sum())
-    found = {
-        "dense": lambda: transposed_product(rows, np.ones((1, size)))[0, 0],
-        "sparse": lambda: transposed_product(sp.csr_array(rows), np.ones((1, size)))[0, 0],
-        "pairwise": lambda: total.value,
-    }[kind]()
-    assert abs(Fraction(float(found)) - exact) <= (PIECE + math.log2(size / PIECE) + 2) * units
-
-
 LONG = np.longdouble
 
 
-@pytest.mark.parametrize("forms", [1, 3])
-@pytest.mark.parametrize("kind", ["plain", "stream", "sparse"])
-def test_inner_products_err_less_than_is_assumed(kind: str, forms: int) -> None:
-    """On equal terms, of which all partial sums are rounded the same way, and on such that cancel."""
-    rng = np.random.default_rng(1)
-    for length in (20, 32, 33, 100, 112, 128, 129, 300, 1000):
-        for sign in (1.0, -1.0):
-            weights = np.full((forms, length), rng.uniform(0.5, 1.0))
-            rows = np.repeat(rng.uniform(0.5, 1.0, size=(400, 1)), length, axis=1)
-            rows[:, length // 2 :] *= sign
-            found = product(sp.csr_array(rows) if kind == "sparse" else rows, weights, kind == "stream")
-            exact = (weights.astype(LONG)[:, None] * rows.astype(LONG)).sum(axis=2)
-            norms = np.linalg.norm(weights, axis=1)[:, None] * np.linalg.norm(rows, axis=1)
-            assert (np.abs(found - exact) <= RECORD * ROUNDOFF * norms).all(), length
+def test_products_are_products_and_nothing_is_a_sum_too() -> None:
+    rng = np.random.default_rng(0)
+    rows, gradient, weights = rng.normal(size=(300, 7)), rng.normal(size=(5, 300)), rng.normal(size=(5, 7))
+    rows[rng.random(rows.shape) < 0.5] = 0.0
+    design = LinearDesign(np.r_[np.arange(7), -1][:, None], {"x": slice(0, 7)})
+    for x in (rows, np.asfortranarray(rows), sp.csr_array(rows)):
+        assert design.backward({"x": x}, gradient)[:, :7] == pytest.approx(gradient @ rows)
+        for some in (weights, weights[:1]):
+            assert product(x, some) == pytest.approx(some @ rows.T)
+            with each_apart():
+                assert product(x, some) == pytest.approx(some @ rows.T)
+    total = Pairwise(np.zeros(7))
+    for row in rows:
+        total.add(row)
+    assert total.value == pytest.approx(rows.sum(axis=0))
+    assert pairwise(rows) == pytest.approx(rows.sum(axis=0))
+    assert Pairwise(2.5).value == 2.5
+    assert design.backward({"x": sp.csr_array((0, 7))}, np.zeros((5, 0))).shape == (5, 8)
+
+
+def test_apart_no_record_depends_on_others() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(4, 100, 1)), rng.normal(size=(100, 7, 5 * LANES))
+    assert contracted(np, "ij", "jk", "ik", a, b) == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
+    with each_apart():
+        whole = contracted(np, "ij", "jk", "ik", a, b)
+        assert whole == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
+        assert (contracted(np, "ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
+        rows = rng.normal(size=(5 * LANES, 100))
+        for weights in (rng.normal(size=(1, 100)), rng.normal(size=(6, 100))):
+            found = product(rows, weights)
+            assert (product(rows[LANES : 2 * LANES], weights) == found[:, LANES : 2 * LANES]).all()
+
+
+def test_sums_within_a_record_are_counted() -> None:
+    w = cp.Variable((1000, 3), name="w")
+    template = dp.Template(dp.Record(x=dp.Ball(1000)), lambda x: cp.log_sum_exp(x @ w), cp.sum_squares(w))
+    assert longest_sum(template.losses) == 1000
 
 
 def slope(violation: Any, width: float) -> Any:
@@ -146,19 +94,24 @@ LEARNERS = {
 }
 
 
-@pytest.mark.parametrize("features", [5, 200])
-@pytest.mark.parametrize("form", ["blocks", "device", "sparse"])
-@pytest.mark.parametrize("name", LEARNERS)
-@pytest.mark.parametrize("data", ["flat", "equal", "corner", "random"])
-def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, features: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("logistic_regression", "blocks"),
+        ("logistic_regression", "sparse"),
+        ("huber_svm", "blocks"),
+        ("softmax_regression", "blocks"),
+        pytest.param("softmax_regression", "device", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("data", ["flat", "equal", "random"])
+def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str) -> None:
     """With equal records all errors point the same way; long parameters whose inner products cancel make them large."""
     exact, more, labels = LEARNERS[name]
-    options = more | {"features": features}
-    template = dp.load(name, regularization=1e-3, **options)
+    template, d = dp.load(name, regularization=1e-3, **more, features=20), 20
     analysis = analyse(template)
-    d = int(options["features"])
-    rng = np.random.default_rng(sorted(LEARNERS).index(name))
-    for length, size in pairs((0.1, 1.0, 10.0, 100.0), (8, 30_000 if d < 10 else 5000)):
+    rng = np.random.default_rng(0)
+    for length, size in pairs((1.0, 100.0), (8, 10_000)):
         x = rng.uniform(0.5, 1.0, size=(1 if data == "equal" else size, 1 if data == "flat" else d)) + np.zeros(d)
         if data == "random":
             x *= rng.choice([-1, 1], size=x.shape)
@@ -170,36 +123,37 @@ def test_gradients_err_less_than_is_claimed(name: str, data: str, form: str, fea
         w -= np.outer(w @ x[0], x[0]) / (x[0] @ x[0])  # the first record, or all of them, lie on the border
         w = (w / np.linalg.norm(w) * length).ravel()
         batch = template.record.validate({"x": sp.csr_array(x) if form == "sparse" else x, "y": y})
-        loss = BatchedLoss(template, analysis.form.space, batch, "device" if form == "device" else "blocks")
-        found = loss.gradient(w)
+        found = BatchedLoss(template, analysis.form.space, batch, "device" if form == "device" else "blocks").gradient(
+            w
+        )
         expected = exact(x.astype(LONG), y.astype(LONG) if name != "softmax_regression" else y, w.astype(LONG))
         error = float(np.linalg.norm((found - expected.sum(axis=0)).astype(float)))
-        bound = analysis.form.lengths.gradient_error(size, analysis.gradient_bound, analysis.hessian_bound, length, 0.0)
-        assert error <= bound
-        unit = ROUNDOFF * size * (analysis.gradient_bound + analysis.hessian_bound * length)
-        assert bound <= 600 * unit
-        if size < 10:  # no long sums: this is what is assumed of one record, with room to spare
-            assert error <= RECORD / 2 * unit
+        gradient, hessian = analysis.gradient_bound, analysis.hessian_bound
+        assert error <= analysis.form.lengths.gradient_error(size, gradient, hessian, length, 0.0)
+        if size < 10:  # no long sums: what is assumed of one record
+            assert error <= 20 * ROUNDOFF * size * (gradient + hessian * length)
 
 
-@pytest.mark.parametrize("engine", ["whole", "device"])
-def test_many_labels_are_summed_in_pairs_too(engine: str) -> None:
-    """Equal records, each with a label of its own, on the engines that go through whole losses."""
-    w, count = cp.Variable(1, name="w"), 3000
-    record = dp.Record(x=dp.Box(np.zeros(1), np.ones(1)), y=dp.Choice(range(count)))
-    template = dp.Template(record, lambda x, y: cp.abs(x[0] ** 3 * w[0] - 5), cp.sum_squares(w))
-    space = Space(template.variables)
-    batch = record.validate({"x": np.full((count, 1), 0.9), "y": np.arange(count)})
-    assert BatchedLoss(template, space, batch).engine == "whole"
-    loss = BatchedLoss(template, space, batch, engine)
-    exact = -count * Fraction(0.9) ** 3
-    error = abs(float(Fraction(float(loss.gradient(np.zeros(1))[0])) - exact))
-    assert error <= 40 * ROUNDOFF * float(-exact)
+def test_gradients_of_long_records_err_less_than_is_claimed() -> None:
+    """An inner product whose first terms cancel, and whose others are lost beside these."""
+    d, large, length = 1024, 8, 100.0
+    w = cp.Variable(d, name="w")
+    record = dp.Record(x=dp.Ball(d), s=dp.Box(0.0, 1.0))
+    template = dp.Template(record, lambda x, s: cp.logistic(cp.exp(-s) * (x @ w)), 0.05 * cp.sum_squares(w))
+    x, theta = np.zeros(d), np.full(d, 1e-3)
+    x[:large] = 0.99 / np.sqrt(large)
+    theta[:large] = length / np.sqrt(large) * np.where(np.arange(large) % 2, -1, 1)
+    x[large:] = abs(x[0] * theta[0]) * ROUNDOFF * 900
+    form = analyse(template).form
+    found = BatchedLoss(template, form.space, record.validate({"x": x[None], "s": [0.0]}), "whole").gradient(theta)
+    margin = float(sum(Fraction(a) * Fraction(b) for a, b in zip(x.tolist(), theta.tolist(), strict=True)))
+    error = np.linalg.norm(found - x / (1 + np.exp(-margin)))
+    assert error <= form.lengths.gradient_error(1, 1.0, 0.25, float(np.linalg.norm(theta)), 0.0)
 
 
 def test_lengths_are_those_of_the_template() -> None:
     logistic_lengths = analyse(dp.load("logistic_regression", features=7)).form.lengths
-    assert logistic_lengths == Lengths(scalars=7, entries=1, row=1)
+    assert logistic_lengths == Lengths(scalars=7, entries=1, row=1, terms=7)
     several = analyse(dp.load("large_margin_gaussian", features=4, classes=5)).form.lengths
     assert several.entries == 4
     # The projection takes the mean over the classes from each: rows of five numbers, 4/5 and four times -1/5.
@@ -210,13 +164,9 @@ def test_lengths_are_those_of_the_template() -> None:
     ("name", "options"),
     [
         ("softmax_regression", {"features": 3, "classes": 3}),
-        ("softmax_regression", {"features": 3, "classes": 26}),
         ("large_margin_gaussian", {"features": 3, "classes": 2}),
-        ("large_margin_gaussian", {"features": 3, "classes": 10}),
         ("large_margin_gaussian", {"features": 3, "classes": 7, "competitors": "summed"}),
         ("large_margin_gaussian_mixture", {"features": 2, "classes": 3, "components": 2}),
-        ("large_margin_gaussian_mixture", {"features": 2, "classes": 2, "components": 3}),
-        ("robust_location", {"features": 3}),
         ("metric_learning", {"features": 3}),
     ],
 )
@@ -231,8 +181,7 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name: str, options: di
     largest = np.linalg.norm(np.abs(scaled), 2) / np.linalg.svd(scaled, compute_uv=False).min()
     data = {"records": 1e6, "gradient_bound": 1.0, "hessian_bound": 0.0, "radius": 0.0, "public": 0.0}
     own, single = (lengths.gradient_error(**data) for lengths in (analysis.form.lengths, Lengths(1, 1, 1)))
-    summed = piece(1) + math.log2(1 + 1e6 / piece(1))
-    assert own - single >= (largest - 1 - 1e-9) * summed * 1e6 * ROUNDOFF
+    assert own - single >= (largest - 1 - 1e-9) * (BLOCK + 2 * math.log2(1e6)) * 1e6 * ROUNDOFF
 
 
 def test_every_part_of_a_gradient_counts() -> None:
@@ -265,9 +214,7 @@ def test_a_long_noise_vector_counts_with_its_rounding() -> None:
         assert 0 < error <= composite.gradient_error(theta, gradient)
 
 
-def test_a_tree_adds_terms_of_many_records_few_times() -> None:
-    """Partition k is added to others at most ceil(log2(n / n_k)) times, which pays for one more addition than all at once."""
-
+def test_a_tree_adds_the_same_terms_in_the_same_order_whoever_comes_first() -> None:
     @dataclass(frozen=True)
     class Term:
         depths: tuple[tuple[int, int], ...]  # which leaves, in their order, and how often each was added
@@ -276,8 +223,8 @@ def test_a_tree_adds_terms_of_many_records_few_times() -> None:
             return Term(tuple((leaf, depth + 1) for leaf, depth in (*self.depths, *other.depths)))
 
     rng = np.random.default_rng(3)
-    for _ in range(300):
-        sizes = rng.choice([0, 1, 2, 5, 100, 128, 1000, 10**6], rng.integers(1, 40)).tolist()
+    for _ in range(50):
+        sizes = rng.choice([0, 1, 2, 5, 100, 10**6], rng.integers(1, 40)).tolist()
         leaves = [k for k, size in enumerate(sizes) if size]
         orders = set()
         for _ in range(2):
@@ -285,8 +232,7 @@ def test_a_tree_adds_terms_of_many_records_few_times() -> None:
             for leaf in rng.permutation(leaves).tolist():
                 total.add(leaf, Term(((leaf, 0),)))
             assert (total.value is None) == (not leaves)
-            if leaves:
-                orders.add(total.value.depths)
+            orders.add(total.value.depths if leaves else ())
         owner, total = rng.integers(3, size=len(sizes)), Tree(sizes)
         for worker in range(3):  # who adds up what it has, and hands on the rest
             own = [leaf for leaf in leaves if owner[leaf] == worker]
@@ -295,12 +241,7 @@ def test_a_tree_adds_terms_of_many_records_few_times() -> None:
                 some.add(leaf, Term(((leaf, 0),)))
             for node, term in some.waiting.items():
                 total.add(node, term)
-        if leaves:
-            orders.add(total.value.depths)
-            assert len(Tree(sizes).below(leaves)) == 2 * (len(leaves) - 1)
-        assert len(orders) == bool(leaves)
-        for leaf, depth in next(iter(orders), ()):
-            assert depth <= np.ceil(np.log2(sum(sizes) / sizes[leaf]))
-            inside = min(sizes[leaf], PIECE) + np.log2(max(sizes[leaf] / PIECE, 1))
-            assert inside + depth <= PIECE + np.log2(1 + sum(sizes) / PIECE) + SPLIT
-        assert sorted(leaf for leaf, _ in next(iter(orders), ())) == leaves
+        orders.add(total.value.depths if leaves else ())
+        ((found),) = orders
+        assert sorted(leaf for leaf, _ in found) == leaves
+        assert all(depth <= np.ceil(np.log2(len(leaves))) for _, depth in found)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.rules import Entries, total
 from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
-from dpconvex.core.contraction import summed
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.text import ATOM
@@ -125,9 +124,9 @@ def added_at(expression: Expression, slope: Any) -> Any:
 def summed_back(slope: Any, shape: Shape) -> Any:
     """Add up the slopes of repetitions."""
     added = slope.ndim - 1 - len(shape)
-    slope = summed(np, slope, tuple(range(added)))[(0,) * added] if added else slope
+    slope = np.sum(slope, axis=tuple(range(added)), keepdims=True)[(0,) * added] if added else slope
     repeated = tuple(k for k, n in enumerate(shape) if n == 1 and slope.shape[k] != 1)
-    return summed(np, slope, repeated) if repeated else slope
+    return np.sum(slope, axis=repeated, keepdims=True) if repeated else slope
 
 
 INDEX = Atom(

@@ -28,7 +28,6 @@ from dpconvex.core.atoms.shared import (
     same,
     unreduced,
 )
-from dpconvex.core.contraction import summed
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import NotPrivate
@@ -316,7 +315,7 @@ def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
         from jax.lax import stop_gradient
 
         top = stop_gradient(top)
-    return kept(expression, xp.log(summed(xp, xp.exp(a - top), axis)) + top)
+    return kept(expression, xp.log(xp.sum(xp.exp(a - top), axis=axis, keepdims=True)) + top)
 
 
 def soft_maximum(low: Any, high: Any) -> Interval:
@@ -346,7 +345,7 @@ def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entrie
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
     """Weights that are proportional to exponentials and add up to one; shifted by the value none overflows."""
     weights = np.exp(a - unreduced(expression, value))
-    total = summed(np, weights, expression.option("axis"))
+    total = np.sum(weights, axis=expression.option("axis"), keepdims=True)
     return [weights * (unreduced(expression, slope) / total)]
 
 

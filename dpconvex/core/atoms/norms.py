@@ -39,7 +39,6 @@ from dpconvex.core.atoms.shared import (
     unreduced,
 )
 from dpconvex.core.atoms.sums import total
-from dpconvex.core.contraction import summed
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 
@@ -50,11 +49,11 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     p, axis = expression.option("p"), expression.option("axis")
     size = xp.maximum(a, -a)
     if p == 1:
-        return kept(expression, summed(xp, size, axis))
+        return kept(expression, xp.sum(size, axis=axis, keepdims=True))
     if p == INFINITE:
         return kept(expression, xp.max(size, axis=axis, keepdims=True))
     if p == 2:
-        square = summed(xp, a * a, axis)
+        square = xp.sum(a * a, axis=axis, keepdims=True)
         positive = square > 0
         return kept(expression, xp.where(positive, xp.sqrt(xp.where(positive, square, 1.0)), 0.0))
     # Divided by its largest entry, so that no power overflows.
@@ -62,7 +61,7 @@ def norm_value(xp: Any, expression: Expression, a: Any) -> Any:
     scale = xp.where(top > 0, top, 1.0)
     nonzero = a != 0
     powers = xp.where(nonzero, xp.where(nonzero, xp.abs(a) / scale, 1.0) ** p, 0.0)
-    mass = summed(xp, powers, axis)
+    mass = xp.sum(powers, axis=axis, keepdims=True)
     return kept(expression, xp.where(top > 0, scale * xp.where(top > 0, mass, 1.0) ** (1 / p), 0.0))
 
 

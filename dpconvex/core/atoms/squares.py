@@ -43,7 +43,6 @@ from dpconvex.core.atoms.shared import (
     unreduced,
     varies,
 )
-from dpconvex.core.contraction import summed
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
@@ -143,7 +142,9 @@ def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
 QUAD_OVER_LIN = Atom(
     name="quad_over_lin",
     shape=lambda shape, divisor, axis, keepdims: reduced(shape, axis, keepdims) if not divisor else _divisor(divisor),
-    value=lambda xp, e, a, b: kept(e, summed(xp, a * a, e.option("axis"))) / b.reshape((1,) * e.ndim + (-1,)),
+    value=lambda xp, e, a, b: (
+        kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
+    ),
     pull=squares_pull,
     reads={
         "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(

@@ -23,7 +23,6 @@ from dpconvex.core.atoms.shared import (
     sum_sign,
     unreduced,
 )
-from dpconvex.core.contraction import summed
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate
@@ -93,7 +92,7 @@ SUMMED = Atom(
     name="sum",
     affine="linear",
     shape=reduced,
-    value=lambda xp, e, a: summed(xp, a, e.option("axis")).reshape((*e.shape, -1)),
+    value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True).reshape((*e.shape, -1)),
     pull=lambda e, value, slope, a: [np.broadcast_to(unreduced(e, slope), (*e.args[0].shape, slope.shape[-1]))],
     reads={"cvxpy.atoms.affine.sum.Sum": lambda node, args: total(args[0], axes_of(node), bool(node.keepdims))},
     writes=lambda cp, e, args: cp.sum(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
