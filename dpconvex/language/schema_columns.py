@@ -11,7 +11,7 @@ import datetime
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,64 +37,74 @@ INDICATOR = "indicator"
 CLIP = "say clip=True (--clip) to move such values to the nearest bound"
 
 
-class Column(Protocol):
-    """What a schema asks of a column."""
-
-    def names(self, name: str) -> list[str]: ...
-
-    @property
-    def square(self) -> float:
-        """Bound the sum of squares of the features."""
-        ...
-
-    def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
-        ...
-
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        ...
-
-
-class OneNumber:
+class Column:
     """What columns share that become one number between -1/2 and 1/2, and perhaps a feature for missing values."""
 
+    kind: ClassVar[str]
+    # Bound on the sum of squares of the features: a record has the number or lacks it, and both count the same.
+    square: ClassVar[float] = 0.25
     missing: Any
+
+    def __post_init__(self) -> None:
+        self._declared()
+        if self.missing is not None and self.missing != INDICATOR:
+            try:
+                self._public()
+            except DomainError as error:
+                raise TemplateError(
+                    f"a missing value stands for a value of the column or 'indicator': {error}"
+                ) from error
+
+    def _declared(self) -> None:
+        """Check the declaration."""
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""
         return [name, f"{name}: missing"] if self.missing == INDICATOR else [name]
 
-    @property
-    def square(self) -> float:
-        """Bound the sum of squares of the features: a record has the number or lacks it, and both count the same."""
-        return 0.25
-
     def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return the features of each entry, shape (n, features)."""
+        """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
         absent = missing_entries(values)
         if absent.any() and self.missing is None:
             first = int(np.flatnonzero(absent)[0])
             raise DomainError(f"{where(first)}: {describe_missing(values[first])}")
-        encoded = np.zeros(len(values))
         present = np.flatnonzero(~absent)
-        encoded[present] = self._numbers(lambda i: where(int(present[i])), values[present], clip)
-        if self.missing is None:
-            return encoded[:, None]
+        found = self._features(lambda i: where(int(present[i])), values[present], clip)
+        encoded = np.zeros((len(values), len(self.names(""))))
+        encoded[present, : found.shape[1]] = found
         if self.missing == INDICATOR:
-            return np.column_stack([encoded, absent / 2])
-        encoded[absent] = self._numbers(lambda i: "missing", np.array([self.missing], dtype=object), False)
-        return encoded[:, None]
+            encoded[absent, -1] = math.sqrt(self.square)
+        elif absent.any():
+            encoded[absent] = self._public()
+        return encoded
+
+    def _public(self) -> Array:
+        """Return the features of the value that missing ones stand for."""
+        return self._features(lambda index: "missing", np.array([self.missing], dtype=object), False)
+
+    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
+        return self._numbers(where, values, clip)[:, None]
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         raise NotImplementedError
 
-    def _spelled(self, key: str, value: Any) -> dict[str, Any]:
-        return {key: value} if self.missing is None else {key: value, "missing": self.missing}
+    def _content(self) -> list[Any]:
+        """Return the declaration as a list."""
+        raise NotImplementedError
+
+    def to_dict(self) -> Any:
+        """Return the declaration as a TOML file spells it."""
+        further = {"other": True} if getattr(self, "other", False) else {}
+        further |= {} if self.missing is None else {"missing": self.missing}
+        return {self.kind: self._content(), **further} if further or self.kind != "bounds" else self._content()
 
 
 @dataclass(frozen=True)
-class Numeric(OneNumber):
+class Numeric(Column):
     """A number between public bounds.
 
     Parameters
@@ -122,38 +132,41 @@ class Numeric(OneNumber):
     upper: float
     missing: str | float | None = None
 
-    def __post_init__(self) -> None:
+    kind: ClassVar[str] = "bounds"
+
+    def _declared(self) -> None:
         lower, upper = interval("a number", (self.lower, self.upper))
-        object.__setattr__(self, "lower", lower)
-        object.__setattr__(self, "upper", upper)
-        if self.missing is not None and self.missing != INDICATOR:
-            check_missing(self, self.missing)
+        self._set(lower=lower, upper=upper)
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         numbers = values.astype(float) if values.dtype.kind in "iuf" else parsed(where, values)
-        outside = ~((numbers >= self.lower) & (numbers <= self.upper))
-        if outside.any():
-            first = int(np.flatnonzero(outside)[0])
-            if not math.isfinite(numbers[first]):
-                raise DomainError(not_a_number(where(first), values[first]))
-            if not clip:
-                raise DomainError(
-                    f"{where(first)}: {values[first]} is outside the declared bounds {self.lower:g} to {self.upper:g}; "
-                    f"declare bounds that hold by definition, or {CLIP}."
-                )
-            if not np.isfinite(numbers).all():
-                first = int(np.flatnonzero(~np.isfinite(numbers))[0])
-                raise DomainError(not_a_number(where(first), values[first]))
-        return (np.clip(numbers, self.lower, self.upper) - self.lower) / (self.upper - self.lower) - 0.5
+        finite = np.isfinite(numbers)
+        if not finite.all():
+            first = int(np.flatnonzero(~finite)[0])
+            raise DomainError(not_a_number(where(first), values[first]))
+        bounds = f"bounds {self.lower:g} to {self.upper:g}; declare bounds"
+        return placed(where, values, numbers, (self.lower, self.upper), bounds, clip)
 
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        pair = [self.lower, self.upper]
-        return pair if self.missing is None else self._spelled("bounds", pair)
+    def _content(self) -> list[Any]:
+        return [self.lower, self.upper]
+
+
+def placed(
+    where: Where, values: NDArray[Any], numbers: Array, bounds: tuple[float, float], said: str, clip: bool
+) -> Array:
+    """Move numbers from their bounds to -1/2 and 1/2, or refuse what lies outside."""
+    lower, upper = bounds
+    outside = np.flatnonzero((numbers < lower) | (numbers > upper))
+    if len(outside) and not clip:
+        first = int(outside[0])
+        raise DomainError(
+            f"{where(first)}: {values[first]} is outside the declared {said} that hold by definition, or {CLIP}."
+        )
+    return (np.clip(numbers, lower, upper) - lower) / (upper - lower) - 0.5
 
 
 @dataclass(frozen=True)
-class Ordered(OneNumber):
+class Ordered(Column):
     """Grades in order, evenly spaced.
 
     Parameters
@@ -172,22 +185,20 @@ class Ordered(OneNumber):
     levels: Sequence[str]
     missing: str | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", levels_of(self.levels))
-        if self.missing is not None and self.missing != INDICATOR:
-            object.__setattr__(self, "missing", label_text(self.missing))
-            check_missing(self, self.missing)
+    kind: ClassVar[str] = "ordered"
+
+    def _declared(self) -> None:
+        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         return np.asarray(codes(where, values, self.levels, None) / (len(self.levels) - 1) - 0.5, dtype=float)
 
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        return self._spelled("ordered", list(self.levels))
+    def _content(self) -> list[Any]:
+        return list(self.levels)
 
 
 @dataclass(frozen=True)
-class Boolean(OneNumber):
+class Boolean(Column):
     """Yes or no.
 
     Parameters
@@ -202,27 +213,26 @@ class Boolean(OneNumber):
     true: str = "true"
     missing: str | bool | None = None
 
-    def __post_init__(self) -> None:
+    kind: ClassVar[str] = "boolean"
+
+    def _declared(self) -> None:
         levels_of((self.false, self.true))
         if self.false.casefold() in ("true", "1") or self.true.casefold() in ("false", "0"):
             raise TemplateError(
                 f"{self.false!r} as no and {self.true!r} as yes would be misread; declare them as Ordered."
             )
-        if self.missing is not None and self.missing != INDICATOR:
-            check_missing(self, self.missing)
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         spelled = {self.false.casefold(): "0", self.true.casefold(): "1", "false": "0", "true": "1"}
         plain = np.array([spelled.get(text_of(v).casefold(), text_of(v)) for v in values.tolist()], dtype=object)
         return np.asarray(codes(where, plain, ("0", "1"), None) - 0.5, dtype=float)
 
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        return self._spelled("boolean", [self.false, self.true])
+    def _content(self) -> list[Any]:
+        return [self.false, self.true]
 
 
 @dataclass(frozen=True)
-class Date(OneNumber):
+class Date(Column):
     """A day between two public days.
 
     Parameters
@@ -242,44 +252,35 @@ class Date(OneNumber):
     last: Any
     missing: Any = None
 
-    def __post_init__(self) -> None:
-        for name in ("first", "last"):
-            number = day(getattr(self, name))
+    kind: ClassVar[str] = "dates"
+
+    def _declared(self) -> None:
+        for name in ("first", "last", "missing"):
+            given = getattr(self, name)
+            if name == "missing" and given in (None, INDICATOR):
+                continue
+            number = day(given)
             if number is None:
-                raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
-            object.__setattr__(self, name, datetime.date.fromordinal(number).isoformat())
+                raise TemplateError(f"a date is written as 2020-01-31, not {given!r}.")
+            self._set(**{name: datetime.date.fromordinal(number).isoformat()})
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
-        if self.missing is not None and self.missing != INDICATOR:
-            check_missing(self, self.missing)
-            number = day(self.missing)
-            assert number is not None
-            object.__setattr__(self, "missing", datetime.date.fromordinal(number).isoformat())
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         days = [day(value) for value in values.tolist()]
         if None in days:
             first = days.index(None)
             raise DomainError(f"{where(first)}: {values[first]!r} is not a date such as 2020-01-31.")
-        low, high = day(self.first), day(self.last)
-        assert low is not None
-        assert high is not None
-        numbers = np.array(days, dtype=float)
-        outside = np.flatnonzero((numbers < low) | (numbers > high))
-        if len(outside) and not clip:
-            raise DomainError(
-                f"{where(int(outside[0]))}: {values[outside[0]]} is outside the declared days {self.first} to {self.last}; "
-                f"declare days that hold by definition, or {CLIP}."
-            )
-        return (np.clip(numbers, low, high) - low) / (high - low) - 0.5
+        bounds = float(day(self.first) or 0), float(day(self.last) or 0)
+        said = f"days {self.first} to {self.last}; declare days"
+        return placed(where, values, np.array(days, dtype=float), bounds, said, clip)
 
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        return self._spelled("dates", [self.first, self.last])
+    def _content(self) -> list[Any]:
+        return [self.first, self.last]
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(Column):
     """One of several levels, of which each becomes a feature.
 
     Parameters
@@ -308,47 +309,28 @@ class Categorical:
     other: bool = False
     missing: str | None = None
 
+    kind: ClassVar[str] = "levels"
     square: ClassVar[float] = 1.0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", levels_of(self.levels))
+    def _declared(self) -> None:
+        self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
         if not isinstance(self.other, bool):
             raise TemplateError(f"other must be true or false, not {self.other!r}.")
-        if self.missing is not None and self.missing != INDICATOR:
-            object.__setattr__(self, "missing", label_text(self.missing))
-            if self.missing not in self.levels:
-                raise TemplateError(
-                    f"a missing value stands for a declared level or 'indicator', not {self.missing!r}."
-                )
+        if self.missing not in (None, INDICATOR, *self.levels):
+            raise TemplateError(f"a missing value stands for a declared level or 'indicator', not {self.missing!r}.")
 
     def names(self, name: str) -> list[str]:
         """Name the features that a column becomes."""
         further = ["other"] * self.other + ["missing"] * (self.missing == INDICATOR)
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
 
-    def encode(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        """Return the features of each entry, shape (n, features)."""
-        width = len(self.names(""))
-        absent = missing_entries(values)
-        place = np.zeros(len(values), dtype=int)
-        if absent.any():
-            if self.missing is None:
-                first = int(np.flatnonzero(absent)[0])
-                raise DomainError(f"{where(first)}: {describe_missing(values[first])}")
-            place[absent] = width - 1 if self.missing == INDICATOR else list(self.levels).index(self.missing)
-        present = np.flatnonzero(~absent)
+    def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         unknown = len(self.levels) if self.other else None
-        place[present] = codes(lambda i: where(int(present[i])), values[present], self.levels, unknown, "or other=True")
-        encoded = np.zeros((len(values), width))
-        encoded[np.arange(len(values)), place] = 1.0
-        return encoded
+        place = codes(where, values, self.levels, unknown, "or other=True")
+        return np.eye(len(self.levels) + self.other)[place]
 
-    def to_dict(self) -> Any:
-        """Return the declaration as a TOML file spells it."""
-        spelled: dict[str, Any] = {"levels": list(self.levels)}
-        if self.other:
-            spelled["other"] = True
-        return spelled if self.missing is None else {**spelled, "missing": self.missing}
+    def _content(self) -> list[Any]:
+        return list(self.levels)
 
 
 KINDS: dict[str, Callable[..., Column]] = {
@@ -368,7 +350,7 @@ def pair_of(pair: Any) -> Sequence[Any]:
 
 def column_of(name: str, declared: Any) -> Column:
     """Return a declared column: an object, a pair of bounds, or a table as a TOML file spells it."""
-    if isinstance(declared, Numeric | Ordered | Boolean | Date | Categorical):
+    if isinstance(declared, Column):
         return declared
     try:
         if not isinstance(declared, dict):
@@ -382,10 +364,3 @@ def column_of(name: str, declared: Any) -> Column:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
     except TemplateError as error:
         raise error if repr(name) in str(error) else TemplateError(f"the column {name!r}: {error}") from error
-
-
-def check_missing(column: OneNumber, value: Any) -> None:
-    try:
-        column._numbers(lambda i: "missing", np.array([value], dtype=object), False)
-    except DomainError as error:
-        raise TemplateError(f"a missing value stands for a value of the column or 'indicator': {error}") from error

@@ -20,12 +20,13 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
 def interval(what: str, pair: Any) -> tuple[float, float]:
+    """Return bounds as two numbers."""
     try:
         if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
             raise TypeError
         lower, upper = (float(value) for value in pair)
     except (TypeError, ValueError) as error:
-        levels = isinstance(pair, Sequence) and not isinstance(pair, str) and all(isinstance(v, str) for v in pair)
+        levels = isinstance(pair, list | tuple) and all(isinstance(v, str) for v in pair)
         remedy = (
             f"levels are declared as Categorical({list(pair)!r}), or {{levels = {list(pair)!r}}} in a TOML file"
             if levels
@@ -60,41 +61,31 @@ def label_text(value: Any) -> str:
 
 def text_of(value: Any) -> str:
     """Return an entry as a text: whole numbers without a point, truth values in small letters."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def codes(
     where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None, remedy: str = ""
 ) -> NDArray[np.int64]:
     """Return the place of each entry among the levels, or refuse what is none of them."""
-    places: dict[Any, int] = {level: place for place, level in enumerate(levels)}
-    found = np.empty(len(values), dtype=np.int64)
-    for index, value in enumerate(values.tolist()):
-        place = places.get(text_of(value), unknown)
-        if place is None:
-            shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
-            raise DomainError(
-                f"{where(index)}: the label {text_of(value)!r} was not declared; declared are {shown}. "
-                f"Declare all that may occur{remedy and f', {remedy}'}."
-            )
-        found[index] = place
-    return found
+    places: dict[str, int] = {level: place for place, level in enumerate(levels)}
+    found = [places.get(text_of(value), unknown) for value in values.tolist()]
+    if None in found:
+        index = found.index(None)
+        shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
+        raise DomainError(
+            f"{where(index)}: the label {text_of(values.tolist()[index])!r} was not declared; declared are {shown}. "
+            f"Declare all that may occur{remedy and f', {remedy}'}."
+        )
+    return np.array(found, dtype=np.int64)
 
 
 def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Say which entries are missing: none at all, NaN, not a time, or an empty text."""
-    if values.dtype.kind in "iub":
-        return np.zeros(len(values), dtype=bool)
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind == "M":
-        return np.isnat(values)
+    if values.dtype.kind in "iufb":
+        return values != values
     return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
 
 
@@ -122,25 +113,19 @@ def parsed(where: Where, values: NDArray[Any]) -> Array:
             numbers[index] = float(value)
         except (TypeError, ValueError, OverflowError):
             raise DomainError(not_a_number(where(index), value)) from None
-        if not math.isfinite(numbers[index]):
-            raise DomainError(not_a_number(where(index), value))
     return numbers
 
 
 def not_a_number(where: str, value: Any) -> str:
-    """Say that an entry is no number."""
     return f"{where}: {value!r} is not a finite number; remove such records or fill them in with public values."
 
 
 def day(value: Any) -> int | None:
-    if isinstance(value, datetime.datetime):
-        return value.date().toordinal()
+    """Return the number of the day that an entry is or spells, perhaps with a time of it."""
     if isinstance(value, datetime.date):
         return value.toordinal()
-    if isinstance(value, np.datetime64):
-        return day(value.astype("datetime64[D]").item()) if not np.isnat(value) else None
-    text = str(value)
-    try:  # a day, perhaps with a time of it
+    text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
+    try:
         return datetime.datetime.fromisoformat(text).toordinal() if DAY.match(text) else None
     except ValueError:
         return None
