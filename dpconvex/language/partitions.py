@@ -179,10 +179,9 @@ class Partitions:
         return PartitionedBatch(sizes, place)
 
 
-def partitions_of(data: Any) -> Partitions | None:
-    if isinstance(data, Partitions):
-        return data
-    return Partitions(data) if has_partitions(data) else None
+def settled(data: Any) -> Any:
+    """Return data as what they are to everybody from here on: `Partitions`, which know their sizes, or a mapping of columns."""
+    return Partitions(data) if has_partitions(data) else data
 
 
 def files_of(folder: Path) -> list[Path]:

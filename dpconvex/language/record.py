@@ -23,9 +23,11 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
 from dpconvex.language.forms import length_of_labels, length_of_numbers
-from dpconvex.language.partitions import Partitions, partitions_of
+from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.places import within
 from dpconvex.language.validation import check_column, check_labels, held
+
+EMPTY = "the data are empty: there is no record to learn from."
 
 
 class Checked(Mapping[str, Any]):
@@ -147,58 +149,48 @@ class Record:
             Missing or extra fields, differing lengths, NaN or infinity, a value outside its domain; no records, unless they
             are allowed to be missing.
         """
-        known = isinstance(data, Checked) and data.record is self and data.clip == clip
-        parts = None if known else partitions_of(data)
-        if known and isinstance(data, Checked):
+        check_clip(clip)
+        if isinstance(data, Checked) and data.record is self and data.clip == clip:
             batch = data.batch
         else:
-            batch = self._batch(data, clip) if parts is None else self._partitions(parts, clip)
+            given = settled(data)
+            self.check_names(given)
+            batch = given.batch(self, clip) if isinstance(given, Partitions) else self._batch(given, clip)
         if batch.size == 0 and not empty:
-            raise DomainError("the data are empty: there is no record to learn from.")
+            raise DomainError(EMPTY)
         return batch
 
-    def check_names(self, data: Mapping[str, ArrayLike]) -> None:
+    def check_names(self, data: Any) -> None:
         """Refuse data with other columns than the declared fields; no column is looked at."""
         if isinstance(data, Checked) and data.record is self:
             return
-        parts = partitions_of(data)
-        found = table(data).keys() if parts is None else parts.keys()
-        names = set(
-            self.fields if found is None else found
-        )  # where they are not known, whoever reads a partition looks
+        found = data.keys() if isinstance(data, Partitions) else table(data).keys()
+        names = set(self.fields if found is None else found)  # those of a partition nobody has read are looked at then
         if names != set(self.fields):
-            raise self._other_names(names)
-        if parts is not None:
-            self._check_schema(parts)
+            missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
+            raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        if isinstance(data, Partitions):
+            self._check_schema(data)
 
-    def check_form(self, data: Mapping[str, ArrayLike], empty: bool = False) -> None:
+    def check_form(self, data: Any, empty: bool = False) -> None:
         """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
         if isinstance(data, Checked) and data.record is self:
             return
+        data = settled(data)
         self.check_names(data)
-        parts = partitions_of(data)
-        if parts is not None:
-            for number, form in parts.forms():
-                within(number, self._length, form)
-            size = None if empty else sum(parts.sizes)
+        if isinstance(data, Partitions):
+            for number, form in data.forms():
+                within(number, self._check_columns, form)
         else:
-            size = self._length(data)
-        if size == 0 and not empty:
-            raise DomainError("the data are empty: there is no record to learn from.")
+            self._check_columns(data)
+        if not empty and counted(data) == 0:
+            raise DomainError(EMPTY)
 
-    def _length(self, data: Mapping[str, Any]) -> int:
-        """Return the number of records in columns that have the right form."""
-        if set(data.keys()) != set(self.fields):
-            raise self._other_names(set(data.keys()))
+    def _check_columns(self, data: Mapping[str, Any]) -> None:
+        self.check_names(data)
         lengths = {name: length_of_numbers(name, d.shape, data[name]) for name, d in self.continuous.items()}
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
-        if len(set(lengths.values())) != 1:
-            raise DomainError(f"the fields have different numbers of records: {lengths}.")
-        return next(iter(lengths.values()))
-
-    def _other_names(self, names: set[str]) -> DomainError:
-        missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
-        return DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
+        check_lengths(lengths)
 
     def _check_schema(self, parts: Partitions) -> None:
         """Refuse a schema whose labels, which are texts, are none of the declared ones."""
@@ -210,25 +202,14 @@ class Record:
                 f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
             )
 
-    def _partitions(self, parts: Partitions, clip: bool) -> Batch:
-        """Do the work of `validate` for data in partitions."""
-        check_clip(clip)
-        self.check_names(parts)  # type: ignore[arg-type]
-        return parts.batch(self, clip)
-
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
         """Do the work of `validate`, whatever the number of records."""
-        check_clip(clip)
-        self.check_names(data)
         arrays = {
             name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
             for name, domain in self.continuous.items()
         }
         codes = {name: check_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
-        lengths = {name: records_of(array) for name, array in {**arrays, **codes}.items()}
-        if len(set(lengths.values())) != 1:
-            raise DomainError(f"the fields have different numbers of records: {lengths}.")
-        size = next(iter(lengths.values()))
+        size = check_lengths({name: records_of(array) for name, array in {**arrays, **codes}.items()})
         group = np.zeros(size, dtype=np.int64)
         for name, choice in self.discrete.items():
             group = group * len(choice.values) + codes[name]
@@ -271,8 +252,25 @@ def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
     return Batch(batch.fields, frozen(order[batch.group]))
 
 
+def check_lengths(lengths: Mapping[str, int]) -> int:
+    """Return the number of records that all fields have."""
+    if len(set(lengths.values())) != 1:
+        raise DomainError(f"the fields have different numbers of records: {dict(lengths)}.")
+    return next(iter(lengths.values()))
+
+
+def counted(data: Any) -> int:
+    """Return how many records settled data have, by the longest column."""
+    if isinstance(data, Checked):
+        return data.batch.size
+    if isinstance(data, Partitions):
+        return sum(data.sizes)
+    return max((records_of(data[name]) for name in table(data).keys()), default=0)  # noqa: SIM118  (may be no Mapping)
+
+
 def in_partitions(data: Any) -> bool:
-    return partitions_of(data) is not None or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
+    data = settled(data)
+    return isinstance(data, Partitions) or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:

@@ -6,7 +6,7 @@ checks and projects every block as it is read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpconvex.errors import DomainError, shorten
 from dpconvex.language.columns import BLOCK_BYTES, Chunks, Pieces, Stored, Turned, blocks
 from dpconvex.language.entries import has_masked, numbers, trusted_rows
 from dpconvex.language.file_rows import FileRows
+from dpconvex.language.forms import check_shape
 
 Array = NDArray[np.float64]
 Continuous = Ball | Box
@@ -39,39 +40,30 @@ def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
     """Return a continuous column whose records lie in their domain."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
-        return sparse_in_domain(gate, column)
-    survey = Survey(gate)
+        matrix, single = trusted_rows(name, column, domain.shape)
+        survey = Survey(gate, single)
+        data = survey.sparse(matrix)
+        survey.finish()
+        return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
     if isinstance(column, Chunks):
+        survey = Survey(gate)
         for piece in column:
             survey.look(gate.opened(piece))
         survey.finish()
         return Pieces(column, (survey.count, *domain.shape), gate)
-    if isinstance(column, FileRows | Turned):
+    lies_elsewhere = isinstance(column, FileRows | Turned)
+    array = column if lies_elsewhere else gate.opened(column)
+    if lies_elsewhere:
         gate.opened(column[:0])
-        survey.look(column)
-        survey.finish()
-        return Stored(column, gate)
-    array = gate.opened(column)
-    if stays(column, array):
+    survey = Survey(gate, is_single(array.dtype))
+    if lies_elsewhere or stays(column, array):
         survey.look(array)
         survey.finish()
         return Stored(array, gate)
-    held = kept(array)
-    survey.look(held)
+    copied = kept(array)
+    survey.look(copied)
     survey.finish()
-    if held.dtype == np.float64:
-        return frozen(gate(held)) if survey.outside else held
-    # What was checked cannot change; it is read as it is if no record has to be put back into its domain.
-    return Stored(held, gate if survey.outside else Widened(name, domain, clip))
-
-
-def sparse_in_domain(gate: Gate, column: Any) -> sp.csr_array:
-    """Do as `check_column` for a sparse matrix, which stays one."""
-    matrix, single = trusted_rows(gate.name, column, gate.domain.shape)
-    survey = Survey(gate)
-    data = survey.sparse(matrix, single)
-    survey.finish()
-    return sp.csr_array((frozen(data), frozen(matrix.indices), frozen(matrix.indptr)), shape=matrix.shape)
+    return frozen(gate(copied, survey.single)) if survey.outside else copied
 
 
 class Gate:
@@ -87,15 +79,13 @@ class Gate:
     def opened(self, values: Any) -> NDArray[Any]:
         """Return an array of real numbers of the right shape, not copied if it was one, or raise `DomainError`."""
         array = numbers(self.name, values)
-        if array.ndim == 0 or array.shape[1:] != self.domain.shape:
-            expected = ("n", *self.domain.shape)
-            raise DomainError(f"field {self.name!r}: expected shape {expected}, got {array.shape}.".replace("'n'", "n"))
+        check_shape(self.name, self.domain.shape, array.shape)
         return array
 
-    def __call__(self, values: Any) -> Array:
+    def __call__(self, values: Any, single: bool | None = None) -> Array:
         """Return records in double precision, in memory of their own and inside their domain; those of a file are read here."""
         array = values if isinstance(values, FileRows) else self.opened(values)
-        survey = Survey(self)
+        survey = Survey(self, is_single(array.dtype) if single is None else single)
         result = np.empty(array.shape)
         for start in range(0, len(array), step := rows_at_once(array)):
             rows = result[start : start + step]
@@ -105,38 +95,26 @@ class Gate:
         return result
 
 
-class Widened(Gate):
-    """A gate for records that cannot change, and lie inside their domain: they are turned into double precision."""
-
-    def __call__(self, values: Any) -> Array:
-        """Return records in double precision."""
-        return np.array(values, dtype=float, order="C")
-
-
 def rows_at_once(values: NDArray[Any] | FileRows | Turned) -> int:
     """Return the number of records that are checked together."""
     return max(1, BLOCK_BYTES // max(8 * int(np.prod(values.shape[1:])), 1))
 
 
 class Survey:
-    """Looks at a column's records, once."""
+    """Looks at a column's records, once; those of single precision may exceed their domain by more and are put back."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.name, self.domain, self.clip = gate.name, gate.domain, gate.clip
-        self.count = 0
+    def __init__(self, gate: Gate, single: bool = False) -> None:
+        self.name, self.domain, self.clip, self.single = gate.name, gate.domain, gate.clip, single
+        self.count = self.bad = 0
         self.outside = False
-        self.bad = 0
         self.worst = (0, 0.0)
-
-    def allowed(self, single: bool) -> float:
-        """By how much a record may exceed its domain, relative to its size, and be put back instead of refused."""
-        return np.inf if self.clip else SINGLE_ROUNDING if single else ROUNDING
 
     def look(self, values: NDArray[Any] | FileRows | Turned) -> None:
         """Take in more records, which stay as they are."""
+        self.single = self.single or is_single(values.dtype)
         for block in blocks(values, rows_at_once(values)):
             with np.errstate(over="ignore"):  # of numbers of more than 64 bits; infinity is refused below
-                self._judge(np.ascontiguousarray(block, dtype=float), is_single(values.dtype))
+                self._judge(np.ascontiguousarray(block, dtype=float))
 
     def take(self, rows: Array, values: NDArray[Any] | FileRows) -> None:
         """Take in more records: write them to `rows`, those outside of the domain as their projections."""
@@ -145,11 +123,11 @@ class Survey:
         else:
             with np.errstate(over="ignore"):
                 rows[...] = values
-        outside = self._judge(rows, is_single(values.dtype))
+        outside = self._judge(rows)
         if outside is not None:
             rows[outside] = self.domain.project(rows[outside])
 
-    def sparse(self, matrix: sp.csr_array, single: bool) -> Array:
+    def sparse(self, matrix: sp.csr_array) -> Array:
         """Take in sparse records; returns the numbers of their projections."""
         if not np.isfinite(matrix.data).all():
             entry = int(np.argmax(~np.isfinite(matrix.data)))
@@ -160,12 +138,12 @@ class Survey:
             if isinstance(self.domain, Ball)
             else bound_excess(self.name, self.domain, matrix)
         )
-        self._count(excess, self.allowed(single))
+        self._count(excess)
         self.count += matrix.shape[0]
         outside = np.repeat(excess > self.domain.slack, np.diff(matrix.indptr))
         return np.asarray(np.where(outside, projected, matrix.data) if outside.any() else matrix.data)
 
-    def _judge(self, rows: Array, single: bool) -> NDArray[np.bool_] | None:
+    def _judge(self, rows: Array) -> NDArray[np.bool_] | None:
         """Count records; returns which of them lie outside, None if none does."""
         excess = self.domain.excess(rows)
         largest = float(excess.max(initial=-1.0))  # NaN if there is one
@@ -174,15 +152,16 @@ class Survey:
             if not np.isfinite(flat).all():
                 row, column = (int(i) for i in np.argwhere(~np.isfinite(flat))[0])
                 self._refuse(self.count + row, column, flat[row, column])
-        if not largest <= self.allowed(single):
-            self._count(excess, self.allowed(single))
+        self._count(excess)
         self.count += len(rows)
         if not largest > self.domain.slack:
             return None
         self.outside = True
         return np.asarray(excess > self.domain.slack)
 
-    def _count(self, excess: Array, allowed: float) -> None:
+    def _count(self, excess: Array) -> None:
+        """Count records that exceed their domain, relative to its size, by more than what is put back."""
+        allowed = np.inf if self.clip else SINGLE_ROUNDING if self.single else ROUNDING
         largest = float(excess.max(initial=-1.0))
         if not largest <= allowed:
             self.bad += int((~(excess <= allowed)).sum())
@@ -254,11 +233,9 @@ def is_single(kind: np.dtype[Any]) -> bool:
 
 
 def kept(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of real numbers as one of single or double precision that nobody can write to."""
-    if array.dtype in (np.float64, np.float32):
-        return frozen(array)
+    """Return real numbers in double precision that nobody can write to."""
     with np.errstate(over="ignore"):  # infinity is refused later, by its row
-        return frozen(array.astype(float))
+        return frozen(array if array.dtype == np.float64 else array.astype(float))
 
 
 def held(name: str, column: Any) -> Any:
@@ -276,21 +253,21 @@ def stays(column: Any, array: NDArray[Any]) -> bool:
 
 def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
     """Return the index of each entry of a discrete column among the declared values, shape (n,)."""
-    found: list[NDArray[np.int64]] = []
+    if isinstance(column, Chunks):
+        pieces = iter(column)
+    elif isinstance(column, np.ndarray | FileRows) and column.ndim == 1:
+        pieces = blocks(column, BLOCK_BYTES // 8)
+    else:
+        pieces = iter([column[:] if isinstance(column, FileRows) else column])
+    found = [np.zeros(0, dtype=np.int64)]
     first: tuple[int, object] | None = None
     bad = count = 0
-    for piece in label_pieces(column):
-        codes = array_codes(declared, piece)
-        entries: Any = piece
-        if codes is None:
-            entries = column_entries(name, piece)
-            index = {value: code for code, value in enumerate(declared)}
-            codes = np.array([index.get(value, -1) for value in entries], dtype=np.int64)
-        if (codes < 0).any():
-            row = int(np.argmax(codes < 0))
-            bad += int((codes < 0).sum())
-            value = entries[row].item() if isinstance(entries[row], np.generic) else entries[row]
-            first = first or (count + row, value)
+    for piece in pieces:
+        codes = codes_of(name, declared, piece)
+        wrong = np.flatnonzero(codes < 0)
+        if len(wrong):
+            bad += len(wrong)
+            first = first or (count + int(wrong[0]), column_entries(name, piece)[wrong[0]])
         count += len(codes)
         found.append(codes)
     if first is not None:
@@ -298,36 +275,24 @@ def check_labels(name: str, declared: Sequence[Hashable], column: Any) -> NDArra
             f"field {name!r}: {bad} records have a value that was not declared "
             f"(first: row {first[0]}, {first[1]!r}); declared are {list(declared)!r}."
         )
-    return found[0] if len(found) == 1 else np.concatenate([np.zeros(0, dtype=np.int64), *found])
+    return np.concatenate(found)
 
 
-def label_pieces(column: Any) -> Iterator[Any]:
-    """Yield a discrete column in pieces that are looked at together."""
-    if isinstance(column, Chunks):
-        yield from column
-    elif isinstance(column, np.ndarray | FileRows) and column.ndim == 1 and len(column) > BLOCK_BYTES // 8:
-        yield from blocks(column, BLOCK_BYTES // 8)
-    else:
-        yield column[:] if isinstance(column, FileRows) else column
-
-
-def array_codes(declared: Sequence[Hashable], column: Any) -> NDArray[np.int64] | None:
-    """Do the work of `check_labels` for an array of numbers without Python objects; None if it is none."""
-    if type(column) not in (np.ndarray, np.memmap) or column.ndim != 1 or column.dtype.kind not in "iuf":
-        return None
-    if not all(isinstance(v, int | float) and abs(v) < EXACT for v in declared) or len(column) == 0:
-        return None
-    values = np.array([float(v) for v in declared])  # type: ignore[arg-type]
-    order = np.argsort(values)
-    if len(values) <= FEW:
+def codes_of(name: str, declared: Sequence[Hashable], column: Any) -> NDArray[np.int64]:
+    """Return the index of each entry among the declared values, -1 for what is none of them; numbers without Python objects."""
+    plain = type(column) in (np.ndarray, np.memmap) and column.ndim == 1 and column.dtype.kind in "iuf"
+    if plain and all(isinstance(v, int | float) and abs(v) < EXACT for v in declared):
         codes = np.full(len(column), -1)
-        for code, value in enumerate(values):
-            codes[column == value] = code
-        return codes
-    entries = np.asarray(column, dtype=float)
-    place = np.minimum(np.searchsorted(values[order], entries), len(values) - 1)
-    codes = order[place]
-    return np.where(values[codes] == entries, codes, -1)
+        values = np.array([float(v) for v in declared])  # type: ignore[arg-type]
+        if len(values) <= FEW:
+            for code, value in enumerate(values):
+                codes[column == value] = code
+            return codes
+        order, entries = np.argsort(values), np.asarray(column, dtype=float)
+        codes = order[np.minimum(np.searchsorted(values[order], entries), len(values) - 1)]
+        return np.where(values[codes] == entries, codes, -1)
+    index = {value: code for code, value in enumerate(declared)}
+    return np.array([index.get(value, -1) for value in column_entries(name, column)], dtype=np.int64)
 
 
 def column_entries(name: str, column: ArrayLike) -> list[Hashable]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.partitions import partitions_of
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
@@ -123,7 +123,7 @@ def evaluate(
     """
     check_privacy("evaluate", privacy)
     check_clip(clip)
-    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
+    data = settled(data)
     largest = error_bound(template, features, label)
     if not isinstance(release, Release):
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")

@@ -22,7 +22,7 @@ from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.partitions import partitions_of
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked, Record, check_clip
 from dpconvex.language.template import Template
@@ -163,7 +163,7 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    data = partitions_of(data) or data  # type: ignore[assignment]
+    data = settled(data)
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
     public = public_size(template, data, privacy, size)
     certificate = plan.certify(public, mechanism, cover, whitening)  # raises before anything is paid

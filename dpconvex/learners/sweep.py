@@ -14,7 +14,7 @@ from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.partitions import partitions_of
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked, check_clip, in_one_place
 from dpconvex.language.template import Template
@@ -111,7 +111,7 @@ def sweep(
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
     check_clip(clip)
-    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
+    data = settled(data)
     check_place(data, resolved(backend, *templates))
     if workers is not None:
         in_one_place("sweep with workers", data, "leave workers out: partitions are summed where they lie")

@@ -20,7 +20,7 @@ from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import Chunks
-from dpconvex.language.partitions import Partitions, partitions_of
+from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked, Record, check_clip, in_one_place, in_partitions, table
 from dpconvex.language.template import Template
@@ -137,7 +137,7 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
+    data = settled(data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)

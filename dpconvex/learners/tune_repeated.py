@@ -19,7 +19,7 @@ from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.partitions import partitions_of
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
@@ -149,7 +149,7 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    data = partitions_of(data) or data  # type: ignore[assignment]  # one object, which knows its sizes
+    data = settled(data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
     check_clip(clip)

@@ -20,10 +20,9 @@ from dpconvex.core.arguments import is_whole
 from dpconvex.errors import DomainError, NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.columns import records_of
-from dpconvex.language.partitions import partitions_of
+from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, check_clip, in_one_place, table
+from dpconvex.language.record import Checked, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
@@ -112,7 +111,7 @@ def solve(
     BudgetExceeded
         If the ledger has not enough left.
     """
-    data = partitions_of(data) or data  # type: ignore[assignment]
+    data = settled(data)
     public = public_size(template, data, privacy, size)
     certificate, chosen, stages = proved(template, privacy, public, mechanism, cover, whitening)
     check_solvable(template, chosen)
@@ -338,20 +337,10 @@ def public_size(template: Template, data: Mapping[str, ArrayLike], privacy: Priv
                 "pass a public nominal number of records as `size`, one that was not counted from these data",
             )
         return size
-    counted = max(lengths_of(data), default=0)
-    if size is not None and size != counted:
+    records = counted(settled(data))
+    if size is not None and size != records:
         raise TemplateError(
-            f"solve: size is {size}, but there are {counted} records; under replace-one adjacency the number is public "
+            f"solve: size is {size}, but there are {records} records; under replace-one adjacency the number is public "
             "and exact."
         )
-    return max(counted, 1)
-
-
-def lengths_of(data: Any) -> list[int]:
-    """Return how many entries each column has, 0 for what is no column."""
-    if isinstance(data, Checked):
-        return [data.batch.size]
-    parts = partitions_of(data)
-    if parts is not None:
-        return [sum(parts.sizes)]
-    return [records_of(data[name]) for name in table(data).keys()]  # noqa: SIM118  (not every table is a Mapping)
+    return max(records, 1)
