@@ -37,12 +37,6 @@ def test_breast_cancer_is_the_public_file(shared_data: Callable[[str], Path], ro
     assert shipped.read_bytes() == shared_data("breast_cancer_wisconsin.csv").read_bytes()
 
 
-def test_attribution_is_shipped_beside_the_data(root: Path) -> None:
-    text = (root / "dpconvex" / "data" / "README.md").read_text(encoding="utf-8")
-    for needed in ("Wolberg", "10.24432/C5HP4Z", "CC BY 4.0", "Changes made"):
-        assert needed in text
-
-
 @given(batches, st.floats(-1e3, 1e3), st.floats(1e-2, 1e3))
 def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: float) -> None:
     upper = lower + width
@@ -57,12 +51,6 @@ def test_corners_lie_on_the_sphere_and_the_centre_at_zero(d: int) -> None:
     lower, upper = np.arange(d) - 1.0, np.arange(d) + 2.0
     scaled = unit_ball([lower, upper, (lower + upper) / 2], lower, upper)
     np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), [1, 1, 0], atol=1e-15)
-
-
-def test_scaling_treats_each_record_alone() -> None:
-    X, _ = breast_cancer()
-    together = unit_ball(X, 1, 10)
-    np.testing.assert_array_equal(unit_ball(X[:7], 1, 10), together[:7])
 
 
 def test_values_outside_the_bounds_are_refused_or_clipped() -> None:
@@ -122,17 +110,6 @@ def test_adult_comes_from_openml_where_there_is_no_file(tmp_path: Path, monkeypa
     monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
     with pytest.raises(DPConvexError, match=r"no network.*DPCONVEX_DATA"):
         adult()
-
-
-def test_adult_says_where_the_data_are_to_be_had(tmp_path: Path) -> None:
-    with pytest.raises(DPConvexError, match=r"no .*adult.csv.gz; make .*archive.ics.uci.edu.*DPCONVEX_DATA"):
-        adult(tmp_path)
-    (tmp_path / "adult.csv.gz").write_bytes(b"not compressed")
-    with pytest.raises(DPConvexError, match="BadGzipFile"):
-        adult(tmp_path)
-    pd.DataFrame([{"age": 3}]).to_csv(tmp_path / "adult.csv.gz", index=False)
-    with pytest.raises(DPConvexError, match=r"other data \(columns age\)"):
-        adult(tmp_path)
 
 
 @pytest.mark.shared

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ import dpconvex
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = {"huber_svm", "large_margin_gaussian", "logistic_regression"}
 
-# One worker runs them all, so that each environment is built once.
-pytestmark = pytest.mark.xdist_group("install")
+# One worker builds each environment once, and only where slow tests run.
+slow = pytest.mark.slow
 
 
 def run(command: list[str | Path], cwd: Path) -> str:
@@ -108,89 +109,52 @@ def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
     return make_environment(tmp_path_factory.mktemp("editable"), "--editable", str(checkout))
 
 
-def test_the_wheel_holds_the_package_the_problems_and_the_data(archives: tuple[Path, Path]) -> None:
+@slow
+def test_archives_hold_all_that_is_shipped(archives: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(archives[1]) as wheel:
         names = set(wheel.namelist())
+    problems = {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
     expected = {f.relative_to(ROOT).as_posix() for f in (ROOT / "dpconvex").rglob("*.py")}
-    expected |= {f"dpconvex/problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
-    expected |= {
-        "dpconvex/py.typed",
-        "dpconvex/__init__.pyi",
-        "dpconvex/data/breast_cancer_wisconsin.csv",
-        "dpconvex/data/README.md",
-    }
+    expected |= {f"dpconvex/{name}" for name in problems}
+    expected |= {f"dpconvex/{name}" for name in ("py.typed", "__init__.pyi", "data/breast_cancer_wisconsin.csv")}
     assert expected <= names
     assert {n.split("/")[0] for n in names} == {"dpconvex", f"dpconvex-{dpconvex.__version__}.dist-info"}
-    assert any(n.endswith("licenses/LICENSE") for n in names)
-
-
-def test_the_source_archive_can_be_tested(archives: tuple[Path, Path]) -> None:
     with tarfile.open(archives[0]) as source:
         names = {n.partition("/")[2] for n in source.getnames()}
-    expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/conftest.py", "tests/test_install.py"}
-    expected |= {f"problems/{f.name}" for f in (ROOT / "problems").glob("*.py")}
-    assert expected <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "Makefile", "tests/conftest.py", *problems} <= names
 
 
-def test_the_wheel_runs_outside_the_checkout(installed: Environment) -> None:
+@slow
+def test_the_wheel_works_outside_the_checkout(installed: Environment) -> None:
     assert installed.folder in Path(installed.python("dp.__file__")).parents
-    assert installed.python("dp.__version__") == dpconvex.__version__
     assert installed.python("dp.problems()") == dpconvex.problems()
     assert set(dpconvex.problems()) >= SHIPPED
-
-
-def test_the_wheel_loads_its_own_problems(installed: Environment) -> None:
-    home = installed.python(
-        "str(__import__('importlib').import_module('dpconvex.learners.problem_files').locate('logistic_regression'))"
-    )
-    assert installed.folder in Path(home).parents
-    shapes = installed.python("[list(v.shape) for v in dp.load('logistic_regression', features=4).variables]")
-    assert shapes == [list(v.shape) for v in dpconvex.load("logistic_regression", features=4).variables]
-
-
-def test_the_wheel_holds_its_data(installed: Environment) -> None:
-    assert installed.python("__import__('dpconvex.datasets').datasets.breast_cancer()[0].shape") == [
-        683,
-        9,
-    ]
-
-
-def test_the_command_line_lists_the_problems(installed: Environment) -> None:
-    listing = installed.run("dpconvex", "problems")
-    for name, description in dpconvex.problems().items():
-        assert name in listing
-        assert description.split()[0] in listing
-
-
-def test_the_command_line_fits_and_predicts(installed: Environment) -> None:
+    assert installed.python("__import__('dpconvex.datasets').datasets.breast_cancer()[0].shape") == [683, 9]
     lines = ["a,b,class", *(f"{i % 10},{(i * 7) % 10},{'high' if i % 10 > 4 else 'low'}" for i in range(200))]
     (installed.elsewhere / "data.csv").write_text("\n".join(lines), encoding="utf-8")
     columns = ["--features=a,b", "--bounds=0,9", "--label=class", "--labels=low,high"]
-    told = installed.run(
-        "dpconvex", "fit", "huber_svm", "data.csv", *columns, "--epsilon=5", "--out=model.npz", "--json"
-    )
-    assert json.loads(told)["private"] is True
+    fit = ("dpconvex", "fit", "huber_svm", "data.csv", *columns, "--epsilon=5", "--out=model.npz", "--json")
+    assert json.loads(installed.run(*fit))["private"] is True
     found = installed.run("dpconvex", "predict", "model.npz", "data.csv").split()
-    assert found[0] == "class"
     assert sum(one == line.split(",")[2] for one, line in zip(found[1:], lines[1:], strict=True)) > 150
 
 
-def test_an_editable_install_uses_the_checkouts_problems(editable: Environment, checkout: Path) -> None:
-    assert Path(editable.python("dp.__file__")) == checkout / "dpconvex" / "__init__.py"
-    assert editable.python("dp.problems()") == dpconvex.problems()
-    assert editable.python("[v.shape for v in dp.load('logistic_regression', features=4).variables]")
-    assert set(editable.run("dpconvex", "problems").split()) >= SHIPPED
-
-
+@slow
 def test_an_editable_install_sees_new_and_changed_problems(editable: Environment, checkout: Path) -> None:
+    assert Path(editable.python("dp.__file__")) == checkout / "dpconvex" / "__init__.py"
+    assert set(editable.run("dpconvex", "problems").split()) >= SHIPPED
     file = checkout / "problems" / "just_added.py"
-    try:
-        file.write_text('"""First."""\n', encoding="utf-8")
-        assert editable.python("dp.problems()['just_added']") == "First."
-        file.write_text('"""Second."""\n', encoding="utf-8")
-        assert editable.python("dp.problems()['just_added']") == "Second."
-    finally:
-        file.unlink()
+    for text in ("First.", "Second."):
+        file.write_text(f'"""{text}"""\n', encoding="utf-8")
+        assert editable.python("dp.problems()['just_added']") == text
+
+
+def test_a_wheel_is_told_to_hold_the_problems() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert wheel["force-include"] == {"problems": "dpconvex/problems"}
+    assert wheel["packages"] == ["dpconvex"]
 
 
 def test_without_scikit_learn_only_its_estimators_are_missing() -> None:
