@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from dpconvex.auditing.masses import Masses
+from dpconvex.auditing.laws import Masses
+from dpconvex.auditing.parts import gaussian_attack
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.steps import profile_delta, profile_epsilon
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms import private_selection as selection
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
@@ -138,32 +137,11 @@ def gaussian_runs(repetitions: Repetitions, privacy: Privacy, runs: RunLaw) -> A
 
 def attack_clustering(noise: ClusteringNoise, adjacency: str) -> Attack:
     """Attack the counts and sums of a clustering: one record that moves within its cell, or to another one, in every round."""
-    gaussian = noise.noise == "gaussian"
-    length: Callable[[list[Array]], float] = euclidean if gaussian else blocks
-    worst = max(length(change) for change in changes(noise, adjacency))
-    if not gaussian:
-        found = noise.rounds * worst / noise.scale
-        return Attack("clustering", noise.epsilon, 0.0, found, 0.0, "composition of the rounds' privacy losses")
-    shift = math.sqrt(noise.rounds) * worst / noise.scale
-    found, lost = profile_epsilon(noise.delta, shift), profile_delta(noise.epsilon, shift)
-    return Attack("clustering", noise.epsilon, noise.delta, found, lost, "Gaussian profile of all rounds")
-
-
-def changes(noise: ClusteringNoise, adjacency: str) -> Iterator[list[Array]]:
-    """Yield how the sums and weighted counts of each cell move between neighbours, for records on the sphere."""
     record = np.array([noise.radius, noise.weight])
-    if adjacency == "add-remove":
-        yield [record]
-        return
-    yield [np.array([2 * noise.radius, 0.0])]
-    yield [record, -record]
-
-
-def euclidean(change: list[Array]) -> float:
-    """Return the Euclidean norm over all cells."""
-    return float(np.linalg.norm(np.concatenate(change)))
-
-
-def blocks(change: list[Array]) -> float:
-    """Return the sum over cells of the Euclidean norms."""
-    return float(sum(np.linalg.norm(part) for part in change))
+    cells = [[record]] if adjacency == "add-remove" else [[np.array([2 * noise.radius, 0.0])], [record, -record]]
+    if noise.noise == "gaussian":
+        worst = max(float(np.linalg.norm(np.concatenate(change))) for change in cells)
+        shift = math.sqrt(noise.rounds) * worst / noise.scale
+        return gaussian_attack("clustering", noise.epsilon, noise.delta, shift, "Gaussian profile of all rounds")
+    found = noise.rounds * max(sum(float(np.linalg.norm(part)) for part in change) for change in cells) / noise.scale
+    return Attack("clustering", noise.epsilon, 0.0, found, 0.0, "composition of the rounds' privacy losses")

@@ -1,8 +1,8 @@
 """The adversary of the verifier: tries to break every constant that was proved about a template.
 
 The verifier derives constants by rules over expressions.  Here they are attacked from the other side: automatic
-differentiation of one record's loss, and gradient ascent over the record, its neighbour and the parameters.  What is observed
-must never exceed what is certified; how near it comes says how tight the certificate is.
+differentiation of one record's loss, and a search over the record, its neighbour and the parameters.  What is observed must
+never exceed what is certified; how near it comes says how tight the certificate is.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.ascent import Adversary
-from dpconvex.auditing.feasible_region import Region
+from dpconvex.auditing.records import Records
+from dpconvex.auditing.region import Region, unit
+from dpconvex.auditing.search import POOL, Goal, Search, diagonal
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.markup import aligned, paragraph
@@ -34,7 +35,9 @@ ZERO = 1e-12
 # Rows of A_z count as inside the sensitive subspace, and as linearly dependent, up to this fraction of their length.
 RANK_TOLERANCE = 1e-9
 LARGEST_RANK_TEST = 5000
-LARGEST_HESSIAN = 400
+# Random steps for each that is asked for.
+LONGER = 1.5
+LARGEST_HESSIAN, FLATTEST, NEAR = 400, 8, 1e-5
 
 NAMES = {
     "gradient_bound": "gradient bound G",
@@ -132,7 +135,7 @@ def falsify(
     steps: int = 60,
     seed: int | None = None,
 ) -> Falsification:
-    """Attack the constants of a template by gradient ascent over records, neighbours and parameters.
+    """Attack the constants of a template by a search over records, neighbours and parameters.
 
     Parameters
     ----------
@@ -183,98 +186,116 @@ def falsify(
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
     rng = np.random.default_rng(seed)
-    form = analysis.form
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
     proof = analysis if certificate is None else analysis.under(certificate.privacy.adjacency)
     moduli = diagonal(proof, size, added)
-    adversary = Adversary(form, np.where(moduli > 0, moduli, 1.0), int(starts), int(steps), rng)
-    goals, priced = constants(analysis, certificate), {} if certificate is None else costs(proof, certificate)
-    if proof is analysis:
-        goals, priced = goals | priced, {}
-    found = adversary.search([weights for _, weights in goals.values()])
-    if priced:  # what curvature costs is that of the losses without what they share
-        apart = Adversary(proof.form, adversary.moduli, int(starts), int(steps), rng)
-        found = [*found, *apart.search([weights for _, weights in priced.values()])]
-        goals |= priced
-    if any(value == -np.inf for value, _ in found):
-        raise DPConvexError("falsify: the loss has no finite derivatives at any record and parameter that was tried.")
-    findings = {
-        constant: Finding(constant, value, certified, **place)
-        for (constant, (certified, _)), (value, place) in zip(goals.items(), found, strict=True)
-    }
+    stand_in = np.where(moduli > 0, moduli, 1.0)
+    # What curvature costs is that of the losses without what they share.
+    findings: dict[str, Finding] = {}
+    claims = [(analysis, constants(analysis, certificate))]
+    if certificate is not None:
+        claims.append((proof, costs(proof, certificate)))
+    for known, goals in claims:
+        if goals:
+            findings |= observed(Search(known.form, stand_in, rng), goals, int(starts), round(LONGER * int(steps)))
+    form = analysis.form
     claimed = form.noise_dimension if certificate is None else certificate.noise_dimension
-    findings["noise_dimension"] = Finding("noise_dimension", float(observed_dimension(adversary)), float(claimed))
+    seen = observed_dimension(Search(form, stand_in, rng))
+    findings["noise_dimension"] = Finding("noise_dimension", float(seen), float(claimed))
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
-        observed, parameters = observed_modulus(proof, size, added, moduli / moduli.min(), rng)
-        findings["strong_convexity"] = Finding("strong_convexity", observed, modulus, True, parameters=parameters)
+        least, parameters = observed_modulus(proof, size, added, moduli / moduli.min(), rng)
+        findings["strong_convexity"] = Finding("strong_convexity", least, modulus, True, parameters=parameters)
     for finding in findings.values():
         if not finding.holds:
             raise DPConvexError(broken(finding))
     return Falsification(findings)
 
 
-def constants(analysis: Analysis, certificate: Certificate | None) -> dict[str, tuple[float, dict[str, float]]]:
-    """Return the certified value of each constant, and the weighted sum of quantities that it bounds."""
-    goals: dict[str, tuple[float, dict[str, float]]] = {}
-    curved = analysis.kink is None
+Claims = dict[str, tuple[float, Goal]]
+
+
+def observed(search: Search, claims: Claims, starts: int, steps: int) -> dict[str, Finding]:
+    """Return the worst case of each claim that is found."""
+    best: dict[str, Finding] = {}
+    for pair in search.pairs("replace-one"):
+        first, second = (search.kinds.index(kind) for kind in pair if kind is not None)
+        # Two records matter to a difference only, and their order only where curvature comes on top of it.
+        goals = {
+            constant: goal
+            for constant, (_, goal) in claims.items()
+            if first == second or (goal.paired and (goal.curved or first < second))
+        }
+        if not goals:
+            continue
+        for (constant, goal), found in zip(
+            goals.items(), search.found(list(goals.values()), pair, POOL, steps, starts), strict=True
+        ):
+            one = found.take(slice(0, 1))
+            value = float(goal.worth(search.measure(one, goal.curved))[0])
+            if value == -np.inf:
+                raise DPConvexError(
+                    "falsify: the loss has no finite derivatives at any record and parameter that was tried."
+                )
+            if constant not in best or value > best[constant].observed:
+                place = search.named(one.first), search.named(one.second), search.form.space.unpack(one.theta[0])
+                best[constant] = Finding(constant, value, claims[constant][0], False, *place)
+    return best
+
+
+def constants(analysis: Analysis, certificate: Certificate | None) -> Claims:
+    """Return the certified value of each constant, and the sum of quantities that it bounds."""
     if certificate is None:
         move, bound, sensitivity = "difference", analysis.gradient_bound, analysis.replacement_bound
         eigenvalue = analysis.hessian_bound
     else:
-        move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
-        bound, sensitivity = certificate.gradient_bound, certificate.sensitivity
-        eigenvalue = certificate.hessian_bound
+        move = move_of(certificate)
+        bound, sensitivity, eigenvalue = certificate.gradient_bound, certificate.sensitivity, certificate.hessian_bound
         if "clip" in certificate.settings:  # holds by itself; what can be wrong is what it is compared with
             bound = analysis.gradient_bound
             sensitivity = analysis.replacement_bound if move == "difference" else bound
-    goals["gradient_bound"] = bound, {"gradient": 1.0}
-    goals["sensitivity"] = sensitivity, {move: 1.0}
-    if curved:
-        goals["hessian_bound"] = eigenvalue, {"eigenvalue": 1.0}
-        goals["hessian_trace"] = max(loss.curvature.trace for loss in analysis.losses), {"trace": 1.0}
+    goals = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
+    if analysis.kink is None:
+        trace = max(loss.curvature.trace for loss in analysis.losses)
+        goals |= {
+            "hessian_bound": (eigenvalue, Goal({"eigenvalue": 1.0})),
+            "hessian_trace": (trace, Goal({"trace": 1.0})),
+        }
     return goals
 
 
-def costs(analysis: Analysis, certificate: Certificate) -> dict[str, tuple[float, dict[str, float]]]:
+def costs(analysis: Analysis, certificate: Certificate) -> Claims:
     """Return the same of what objective perturbation pays."""
-    goals: dict[str, tuple[float, dict[str, float]]] = {}
-    if certificate.perturbed == "objective" and analysis.kink is None:
-        move = "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
-        moduli = analysis.moduli(certificate.size, certificate.added)
-        goals["log_det"] = analysis.log_det(moduli)[0], {"log_det": 1.0}
-        if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
-            paid = certificate.noise_epsilon + certificate.jacobian_epsilon
-            goals["epsilon"] = paid, {move: 1.0 / certificate.noise_scale, "log_det": 1.0}
+    if certificate.perturbed != "objective" or analysis.kink is not None:
+        return {}
+    moduli = analysis.moduli(certificate.size, certificate.added)
+    goals = {"log_det": (analysis.log_det(moduli)[0], Goal({"log_det": 1.0}))}
+    if certificate.noise == "gamma":  # a pure mechanism: the cost is bounded at every parameter, not on average
+        paid = certificate.noise_epsilon + certificate.jacobian_epsilon
+        goals["epsilon"] = paid, Goal({move_of(certificate): 1.0 / certificate.noise_scale, "log_det": 1.0})
     return goals
 
 
-def diagonal(analysis: Analysis, size: int, added: float) -> Array:
-    """Return the certified curvature of the rest of the objective, coordinate by coordinate, shape (dim,)."""
-    moduli = analysis.moduli(size, added)
-    result = np.zeros(analysis.form.space.dim)
-    for block, ratio in zip(analysis.form.space.blocks.values(), moduli.ratios, strict=True):
-        result[block.slice] = moduli.least / ratio
-    return result
+def move_of(certificate: Certificate) -> str:
+    return "gradient" if certificate.privacy.adjacency == "add-remove" else "difference"
 
 
-def observed_dimension(adversary: Adversary) -> int:
+def observed_dimension(search: Search) -> int:
     """Count the dimensions that rows of `A_z` span, for sampled records of all labels (some thousands of rows at most).
 
     Rows that stick out of the certified subspace count on top of it.
     """
-    form, rng = adversary.form, adversary.rng
+    form, rng = search.form, search.rng
     wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
-    total = sum(len(kind.groups) * kind.size for kind in adversary.kinds)
+    total = sum(len(kind.groups) * len(kind.owner) for kind in search.kinds)
     each = -(-wanted // max(total, 1)) + 1
     rows = []
-    for kind in adversary.kinds:
+    for kind in search.kinds:
         group = np.repeat(np.arange(len(kind.groups)), each)
-        record = {name: domain.sample(len(group), rng) for name, domain in adversary.domains.items()}
-        rows.append(adversary.rows(kind, group, record)[0].reshape(-1, form.space.dim))
-    table = np.concatenate(rows)
-    norms = np.linalg.norm(table, axis=1, keepdims=True)
-    table = (table / np.where(norms > 0, norms, 1.0))[rng.permutation(len(table))[:LARGEST_RANK_TEST]]
+        fields = {name: domain.sample(len(group), rng) for name, domain in search.domains.items()}
+        rows.append(Records(kind, group, fields).rows(form.space.dim)[0].reshape(-1, form.space.dim))
+    table = unit(np.concatenate(rows))
+    table = table[rng.permutation(len(table))[:LARGEST_RANK_TEST]]
     inside = np.asarray(table @ form.basis)
     outside = table - inside @ form.basis.T
     if np.linalg.norm(outside, axis=1).max() > RANK_TOLERANCE:
@@ -285,9 +306,7 @@ def observed_dimension(adversary: Adversary) -> int:
 def observed_modulus(
     analysis: Analysis, size: int, added: float, shape: Array, rng: np.random.Generator
 ) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines and in Hessians over K.
-
-    Curvature that all losses share counts as the regularizer's.
+    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K, and what losses share.
 
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
     attacked too.  Returns the curvature, and the parameters where it was found.
@@ -305,23 +324,31 @@ def observed_modulus(
     mask = np.concatenate([np.ones((1, dim)), blocks, np.eye(dim)[rng.permutation(dim)[:count]]])
     radius = 10.0 ** rng.uniform(-1, 3, size=(count, 1)) / np.sqrt(dim)
     here = region.enter(radius * rng.normal(size=(count, dim)), rng)
-    there = region.climb(
-        here, mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim)), np.full(count, 0.5)
-    )
+    along = mask[rng.integers(0, len(mask), count)] * rng.normal(size=(count, dim))
     with double_precision():
         slope = jax.jit(jax.vmap(jax.grad(lambda theta: size * function(theta, {}))))
+        if dim <= LARGEST_HESSIAN:  # along the flattest direction of some Hessians, by differences
+            for k in range(FLATTEST):
+                near = here[k] + NEAR * max(float(np.linalg.norm(here[k])), 1.0) * np.concatenate(
+                    [0 * np.eye(1, dim), np.eye(dim)]
+                )
+                found = np.asarray(slope(near))
+                bend = (
+                    (found[1:] - found[0]) / max(float((near[1] - near[0])[0]), 1e-300) + shared + added * np.eye(dim)
+                )
+                if np.isfinite(bend).all():
+                    root = np.sqrt(shape)
+                    along[k] = np.linalg.eigh((bend + bend.T) / 2 / np.outer(root, root))[1][:, 0] / root
+        if region.points is None:
+            reach = np.maximum(np.linalg.norm(here, axis=1, keepdims=True), 1.0) / 2
+            there = region.project(here + reach * unit(along))
+        else:
+            there = here + (region.points[rng.integers(0, len(region.points), count)] - here) / 2
         change, gap = np.asarray(slope(here)) - np.asarray(slope(there)), here - there
-        moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            quotients = added * np.sum(gap**2, axis=1) + np.sum((change + gap @ shared) * gap, axis=1)
-            quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
-        if dim <= LARGEST_HESSIAN:
-            some = here[: count // 8]
-            bend = np.asarray(jax.jit(jax.vmap(jax.hessian(lambda theta: size * function(theta, {}))))(some))
-            scaled = (bend + shared + added * np.eye(dim)) / np.sqrt(shape[:, None] * shape)
-            finite = np.isfinite(scaled).all(axis=(1, 2))
-            least = np.linalg.eigvalsh(np.where(finite.reshape(-1, 1, 1), scaled, np.eye(dim)))[:, 0]
-            here, quotients = np.concatenate([here, some]), np.append(quotients, np.where(finite, least, np.inf))
+    moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotients = added * np.sum(gap**2, axis=1) + np.sum((change + gap @ shared) * gap, axis=1)
+        quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
     worst = int(np.argmin(np.nan_to_num(quotients, nan=np.inf)))
     return float(quotients[worst]), form.space.unpack(here[worst])
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.drawn import attack_vectors
+from dpconvex.auditing.laws import profile_delta, profile_epsilon
+from dpconvex.auditing.parts import attack_cover, attack_vectors
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.steps import attack_cover, profile_delta, profile_epsilon
 from dpconvex.calculus.moments import Moments
 from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch

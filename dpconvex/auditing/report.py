@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.masses import Masses
+from dpconvex.auditing.laws import Masses
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.language.privacy import Privacy
 
@@ -48,8 +48,6 @@ class Attack:
         Parameters at which the loss of privacy is large.
     estimate : float or None
         Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound.
-    needed : float or None
-        For Gaussian noise on the objective, the share of it that the worst case needs.
     masses : Masses or None
         The two laws of the answer, for the whole profile.
     notes : tuple of str
@@ -68,7 +66,6 @@ class Attack:
     curvature: float = 0.0
     answer: Mapping[str, Array] = field(default_factory=dict)
     estimate: float | None = None
-    needed: float | None = None
     masses: Masses | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
@@ -113,11 +110,6 @@ class Attack:
         yield "by", self.how
         if self.estimate is not None:
             yield "estimate of delta", f"{self.estimate:.4g}"
-        if self.needed is not None:
-            yield (
-                "noise that this case needs",
-                f"{self.needed:.3g} of the claimed, which is {1 / self.needed:.3g} times as much",
-            )
         for note in self.notes:
             yield "note", note
 
@@ -190,7 +182,7 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""
-        names = (
+        names = [
             "part",
             "what",
             "epsilon",
@@ -200,10 +192,9 @@ class Audit:
             "how",
             "curvature",
             "estimate",
-            "needed",
             "ratio",
             "holds",
-        )
+        ]
         listed = []
         for attack in self.attacks:
             entry = {name: finite(getattr(attack, name)) for name in names}

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from dpconvex.auditing.choices import attack_clustering, attack_repetitions, attack_selection
-from dpconvex.auditing.drawn import attack_drawing
-from dpconvex.auditing.objective import Effort, attack_objective
+from dpconvex.auditing.objective import Effort, Objective
+from dpconvex.auditing.parts import attack_cover, attack_drawing, attack_gradients, attack_output, attack_whitening
 from dpconvex.auditing.released_statistics import attack_statistics
 from dpconvex.auditing.report import Attack, Audit
 from dpconvex.auditing.runs import attack_runs
-from dpconvex.auditing.steps import attack_cover, attack_gradients, attack_output, attack_whitening
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
@@ -176,12 +175,15 @@ def attack_certificate(
     template: Template, certificate: Certificate, mechanism: Mechanism, work: Effort, rng: np.random.Generator
 ) -> list[Attack]:
     """Attack every part of one fit."""
-    first = [] if certificate.whitening is None else attack_whitening(certificate)
+    first = attack_whitening(certificate)
     if certificate.perturbed == "statistics":
         return [*attack_statistics(template, certificate, DRAWS, rng), *first]
     analysis = analyse(template, mechanism)
-    attack = {"objective": attack_objective, "output": attack_output, "gradients": attack_gradients}
-    found = [attack[certificate.perturbed](analysis, certificate, work, rng)]
+    if certificate.perturbed == "objective":
+        found = [Objective(analysis, certificate, work, rng).attack()]
+    else:
+        attack = attack_output if certificate.perturbed == "output" else attack_gradients
+        found = [attack(analysis, certificate, work, rng)]
     if certificate.noise_dimension:
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:

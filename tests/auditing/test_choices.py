@@ -7,7 +7,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.auditing.choices import RunLaw, attack_clustering, attack_repetitions, attack_selection, choice_law
-from dpconvex.auditing.steps import attack_cover
+from dpconvex.auditing.parts import attack_cover
 from dpconvex.mechanisms.private_selection import rate, select
 from dpconvex.mechanisms.residual_noise import calibrate_residual_noise
 from dpconvex.noise.samplers import seeded_generator
@@ -25,7 +25,7 @@ def test_the_law_of_a_choice_is_that_of_the_program(how: str, adjacency: str) ->
     assert np.abs(drawn - law).max() < 0.02
 
 
-@pytest.mark.parametrize("candidates", [2, 3, 5])
+@pytest.mark.parametrize("candidates", [2, 5])
 @pytest.mark.parametrize("how", ["permute-and-flip", "exponential"])
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_a_choice_costs_its_epsilon_and_no_more(how: str, adjacency: str, candidates: int) -> None:
@@ -35,8 +35,8 @@ def test_a_choice_costs_its_epsilon_and_no_more(how: str, adjacency: str, candid
         assert found.ratio > 0.95
 
 
-@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 3.0])
-@pytest.mark.parametrize("mean", [1.5, 10.0])
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 3.0])
+@pytest.mark.parametrize("mean", [1.5, pytest.param(10.0, marks=pytest.mark.slow)])
 def test_the_best_of_several_runs_costs_what_the_theorem_says(mean: float, shape: float) -> None:
     repetitions = dp.Repetitions(mean, shape)
     law = RunLaw(repetitions)

@@ -19,9 +19,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "ordinal_regression": {"features": 1, "classes": 3},
     "quantile_fan": {"features": 1, "quantiles": (0.25, 0.75)},
 }
-# In the plane, on bounded sets, every density is a sum over faces.
 LONG: dict[str, dict[str, Any]] = {"isotonic_regression": {"features": 2}, "portfolio": {"features": 2}}
-CASES = [*SMALL.items(), *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG.items())]
+QUICK = ("fair_logistic_regression", "gaussian_precision", "ordinal_regression")
+CASES = [pytest.param(*case, marks=[] if case[0] in QUICK else pytest.mark.slow) for case in (SMALL | LONG).items()]
 
 
 @pytest.mark.parametrize(("problem", "options"), CASES)

@@ -10,36 +10,20 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpconvex.auditing.line import grid, interval_mass, line_masses
-from dpconvex.auditing.masses import Masses
-from dpconvex.auditing.noises import gamma_density, gaussian_density
-from dpconvex.auditing.plane import Disc, Rectangle, plane_masses
+from dpconvex.auditing.laws import (
+    Masses,
+    gaussian_density,
+    grid,
+    interval_mass,
+    line_masses,
+    profile_delta,
+    profile_epsilon,
+)
 from dpconvex.auditing.sampling import sampled_delta
-from dpconvex.auditing.steps import profile_delta, profile_epsilon
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 Array = NDArray[np.float64]
 SIGMA, MODULUS = 0.7, 2.0
-FREE = Rectangle(np.full(2, -np.inf), np.full(2, np.inf))
-REGIONS = {
-    "all of the plane": FREE,
-    "box": Rectangle(np.array([-0.2, -0.1]), np.array([0.3, 0.5])),
-    "half-plane": Rectangle(np.array([-0.2, -np.inf]), np.array([np.inf, np.inf])),
-    "disc": Disc(np.array([0.1, 0.0]), 0.4),
-    "large disc": Disc(np.array([0.1, 0.0]), 9.0),
-}
-
-
-def pull(shift: Array) -> object:
-    """Return gradient and Hessian of a quadratic plus a logistic loss, in the plane."""
-
-    def slopes(theta: Array) -> tuple[Array, Array]:
-        row = np.array([1.0, -0.5])
-        s = 1 / (1 + np.exp(-theta @ row))
-        bend = np.einsum("m,i,j->mij", s * (1 - s), row, row)
-        return MODULUS * theta + shift + s[:, None] * row, bend + MODULUS * np.eye(2)
-
-    return slopes
 
 
 @given(st.floats(0.01, 5.0), st.floats(0.05, 6.0))
@@ -87,37 +71,13 @@ def test_masses_of_intervals_are_accurate_in_both_tails(low: float, width: float
     assert laplace == pytest.approx(np.trapezoid(np.exp(-np.abs(x)) / 2, x), rel=1e-3)
 
 
-@pytest.mark.parametrize("region", REGIONS.values(), ids=REGIONS)
-@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
-def test_density_faces_and_corners_make_up_one(region: Rectangle | Disc, noise: str) -> None:
-    # A wrong Jacobian, on a face or inside, would not integrate to 1.
-    law = gamma_density(2, 0.2) if noise == "gamma" else gaussian_density(2, SIGMA)
-    scale, far = (0.2, 40 * 0.2) if noise == "gamma" else (SIGMA, 9 * SIGMA)
-    slopes = pull(np.array([0.4, -0.3]))
-    reach = np.full(2, (30 if noise == "gamma" else 9) * scale / MODULUS)
-    masses = plane_masses(region, slopes, slopes, law, np.array([-0.3, 0.2]), reach, far, 200)  # type: ignore[arg-type]
-    assert masses.first.sum() == pytest.approx(1.0, rel=5e-3)
-
-
-def test_the_plane_and_sampling_agree_with_the_profile() -> None:
-    shift, epsilon = np.array([0.9, 1.2]), 1.0
-
-    def at(center: Array) -> object:
-        return lambda t: (MODULUS * t + center, np.broadcast_to(MODULUS * np.eye(2), (len(t), 2, 2)))
-
-    claimed = float(gaussian_delta(epsilon, 1.5 / SIGMA))
-    reach = np.full(2, 5.0)
-    masses = plane_masses(FREE, at(np.zeros(2)), at(shift), gaussian_density(2, SIGMA), np.zeros(2), reach, 9.0, 300)  # type: ignore[arg-type]
-    assert masses.delta(epsilon) == pytest.approx(claimed, rel=1e-3)
-
-
-@pytest.mark.parametrize("dimension", [3, 6])
+@pytest.mark.parametrize("dimension", [2, 6])
 def test_sampling_finds_a_delta_of_a_millionth_to_a_per_cent(dimension: int) -> None:
     shift = np.zeros(dimension)
     shift[0] = 0.25
     epsilon = profile_epsilon(1e-6, 0.25)
     density = gaussian_density(dimension, 1.0)
-    found = sampled_delta(
+    estimate, least = sampled_delta(
         lambda t: (density(t), density(t + shift)),
         epsilon,
         np.eye(dimension)[0] * 4.0,
@@ -125,13 +85,13 @@ def test_sampling_finds_a_delta_of_a_millionth_to_a_per_cent(dimension: int) -> 
         100_000,
         np.random.default_rng(0),
     )
-    assert found.delta == pytest.approx(1e-6, rel=0.03)
-    assert 0.9e-6 < found.least <= 1.01e-6
+    assert estimate == pytest.approx(1e-6, rel=0.03)
+    assert 0.9e-6 < least <= 1.01e-6
 
 
 def test_masses_round_down() -> None:
-    masses = Masses(np.array([0.5, 0.5, 0.0]), np.array([0.2, 0.4, 0.4]), error=0.01, slack=0.02)
-    assert masses.delta(0.0) == pytest.approx(0.5 * 0.99 * 2 - 0.6 * 1.01 - 0.02)
+    masses = Masses(np.array([0.5, 0.5, 0.0]), np.array([0.2, 0.4, 0.4]), error=0.01)
+    assert masses.delta(0.0) == pytest.approx(0.5 * 0.99 * 2 - 0.6 * 1.01)
     assert masses.epsilon == -math.inf  # known too roughly
     exact = Masses(np.array([0.5, 0.5]), np.array([0.2, 0.8]))
     assert exact.epsilon == pytest.approx(math.log(2.5))

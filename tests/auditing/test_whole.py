@@ -24,11 +24,8 @@ SLOW = pytest.mark.slow
     ("problem", "features", "adjacency"),
     [
         ("logistic_regression", 2, "replace-one"),
-        ("huber_svm", 2, "add-remove"),
-        ("large_margin_gaussian", 1, "add-remove"),
-        pytest.param("logistic_regression", 2, "add-remove", marks=SLOW),
-        pytest.param("huber_svm", 2, "replace-one", marks=SLOW),
-        pytest.param("large_margin_gaussian", 1, "replace-one", marks=SLOW),
+        pytest.param("huber_svm", 2, "add-remove", marks=SLOW),
+        pytest.param("large_margin_gaussian", 1, "add-remove", marks=SLOW),
     ],
 )
 def test_pure_objective_perturbation_spends_its_epsilon(problem: str, features: int, adjacency: str) -> None:
@@ -38,27 +35,17 @@ def test_pure_objective_perturbation_spends_its_epsilon(problem: str, features: 
     assert found["exact answer"].ratio >= 0.99, str(found)
 
 
-@pytest.mark.parametrize("problem", ["logistic_regression", "huber_svm"])
+@pytest.mark.parametrize("problem", ["logistic_regression", pytest.param("huber_svm", marks=SLOW)])
 def test_gaussian_objective_perturbation_spends_its_delta(problem: str) -> None:
     privacy = dp.Privacy(1.0, 1e-6, adjacency="add-remove")
     template = dp.load(problem, features=2, regularization=0.1)
     found = dp.audit(template, privacy, GAUSSIAN, size=100_000, effort=0.3, seed=1)
     assert found.holds, str(found)
-    assert found["exact answer"].ratio >= 0.9, str(found)
+    assert found["exact answer"].ratio >= 0.85, str(found)
 
 
-def test_it_says_how_loose_a_proof_is() -> None:
-    template = dp.load("softmax_regression", features=1, classes=3, regularization=0.01)
-    privacy = dp.Privacy(1.0, 1e-6, adjacency="add-remove")
-    found = dp.audit(template, privacy, GAUSSIAN, size=1000, effort=0.3, seed=1)
-    needed = found["exact answer"].needed
-    assert found.holds
-    assert needed is not None
-    assert 0.75 < needed < 0.97
-    assert "noise that this case needs" in str(found)
-
-
-def test_more_than_two_dimensions_are_sampled() -> None:
+@pytest.mark.slow
+def test_more_dimensions_are_sampled() -> None:
     template = dp.load("softmax_regression", features=2, classes=3)
     found = dp.audit(template, dp.Privacy(1.0, 1e-5), GAUSSIAN, size=1000, effort=0.2, seed=1)
     attack = found["exact answer"]
@@ -79,7 +66,7 @@ def regression(noise: str, dimension: int, ends: str) -> tuple[dp.Template, Any]
 @pytest.mark.parametrize("noise", ["gamma", "gaussian"])
 @pytest.mark.parametrize(
     ("dimension", "ends"),
-    [(1, "ball"), (2, "ball"), pytest.param(2, "box", marks=SLOW), pytest.param(3, "box", marks=SLOW)],
+    [(1, "ball"), pytest.param(2, "ball", marks=SLOW), pytest.param(3, "box", marks=SLOW)],
 )
 def test_bounded_sets(noise: str, dimension: int, ends: str) -> None:
     template, mechanism = regression(noise, dimension, ends)
@@ -129,12 +116,10 @@ def test_clopper_pearson_bounds_hold_as_often_as_they_say() -> None:
     assert proportion_bounds(10, 10, 0.01)[1] == 1
 
 
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_it_prints_and_draws(tmp_path: Path, delta: float) -> None:
+def test_it_prints_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    mechanism = GAUSSIAN if delta else GAMMA
     template = dp.load("huber_svm", features=1)
-    found = dp.audit(template, dp.Privacy(1.0, delta), mechanism, size=50, effort=0.05, seed=1)
+    found = dp.audit(template, dp.Privacy(1.0, 1e-6), GAUSSIAN, size=50, effort=0.05, seed=1)
     text = str(found)
     assert "claimed" in text
     assert "one data set has" in text
@@ -173,23 +158,16 @@ def test_what_is_no_template_is_refused() -> None:
         dp.audit(template, dp.Privacy(1.0), GAUSSIAN, size=10)
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
-    assert main([*common, "--mechanism", "objective-gamma", "--seed", "1"]) == 0
-    assert "No claim was broken." in capsys.readouterr().out
+    common += ["--mechanism", "output-gamma", "--adjacency", "add-remove"]
     picture = tmp_path / "audit.png"
-    assert main([*common, "--mechanism", "output-gamma", "--json", "--picture", str(picture)]) == 0
+    assert main([*common, "--json", "--picture", str(picture)]) == 0
     assert json.loads(capsys.readouterr().out)["holds"] is True
     assert picture.exists()
-
-
-def test_a_broken_claim_is_an_error_on_the_command_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     honest = dp.OutputPerturbation._scale
     monkeypatch.setattr(dp.OutputPerturbation, "_scale", lambda *arguments: 0.5 * honest(*arguments))
-    common = ["audit", "huber_svm", "--set", "features=1", "--size", "50", "--epsilon", "1", "--effort", "0.05"]
-    assert main([*common, "--mechanism", "output-gamma", "--adjacency", "add-remove"]) == 1
+    assert main(common) == 1
     printed = capsys.readouterr()
     assert "BROKEN: exact answer" in printed.out
     assert "a claim was broken" in printed.err

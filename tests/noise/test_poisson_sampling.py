@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import brentq
 
 import dpconvex as dp
-from dpconvex.auditing.sampled import SampledProfile
-from dpconvex.auditing.steps import profile_delta
+from dpconvex.auditing.laws import SampledProfile, profile_delta
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
 from dpconvex.noise.poisson_sampling import pair, sampled_delta, sampled_multiplier
 

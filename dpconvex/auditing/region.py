@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,12 +21,11 @@ Array = NDArray[np.float64]
 
 # Directions in which a feasible set without a projection is explored, and how far its points are pulled inside, so that
 # the accuracy of the solver that found them does not matter.
-EXPLORED = 24
-INSIDE = 1e-6
+EXPLORED, INSIDE = 24, 1e-6
 
 
 class Region:
-    """The feasible set K, as the search moves in it."""
+    """The feasible set K, as the search moves in it; `points` are some of it where it has no projection."""
 
     def __init__(self, form: LossForm, rng: np.random.Generator) -> None:
         self.feasible = form.feasible
@@ -32,10 +33,9 @@ class Region:
 
     def enter(self, theta: Array, rng: np.random.Generator) -> Array:
         """Return points of K for points of the space, shape (B, dim): the nearest ones, or any."""
-        if self.points is not None:
-            weights = rng.dirichlet(np.full(len(self.points), 0.2), size=len(theta))
-            return np.asarray(weights @ self.points)
-        return self.project(theta)
+        if self.points is None:
+            return self.project(theta)
+        return np.asarray(rng.dirichlet(np.full(len(self.points), 0.2), size=len(theta)) @ self.points)
 
     def project(self, theta: Array) -> Array:
         """Project every row on K, shape (B, dim)."""
@@ -50,15 +50,6 @@ class Region:
             theta[:, piece.coordinates] = part
         return theta
 
-    def climb(self, theta: Array, slope: Array, step: Array) -> Array:
-        """Move along a gradient, by `step` relative to the size of theta, within K."""
-        if self.points is not None:
-            best = self.points[np.argmax(slope @ self.points.T, axis=1)]
-            share = np.minimum(step, 1.0)[:, None]
-            return np.asarray((1 - share) * theta + share * best)
-        size = np.maximum(np.linalg.norm(theta, axis=1), 1.0)
-        return self.project(theta + (step * size)[:, None] * unit(slope))
-
 
 def explore(form: LossForm, rng: np.random.Generator) -> Array:
     """Return points of a feasible set that has no projection, shape (m, dim)."""
@@ -68,14 +59,10 @@ def explore(form: LossForm, rng: np.random.Generator) -> Array:
         sum_squares(constant(block.lift.T) @ vec(block.variable) - goals[name]) for name, block in space.blocks.items()
     ]
     program = ConicProgram(add(*distances), form.constraints)
-    points = []
-    for k in range(EXPLORED):
-        aim = np.zeros(space.dim)
-        if k:
-            aim = 10.0 ** rng.uniform(-1, 3) * unit(rng.normal(size=(1, space.dim)))[0]
-        found = program.solve({goal: aim[space.blocks[name].slice] for name, goal in goals.items()})
-        if found is not None:
-            points.append(space.pack(found))
+    aims = unit(rng.normal(size=(EXPLORED, space.dim))) * 10.0 ** rng.uniform(-1, 3, size=(EXPLORED, 1))
+    aims[0] = 0.0
+    tried = [program.solve({goal: aim[space.blocks[name].slice] for name, goal in goals.items()}) for aim in aims]
+    points = [space.pack(found) for found in tried if found is not None]
     if not points:
         raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
     table = np.stack(points)
@@ -89,6 +76,7 @@ def unit(vectors: Array) -> Array:
 
 
 def project_field(domain: Ball | Box, values: Array) -> Array:
+    """Project values of a field on its domain, in the Euclidean norm."""
     if isinstance(domain, Box) or domain.norm != 1:
         return domain.project(values)
     # Held, Wolfe & Crowder 1974: shrink all coordinates by the amount that makes the remaining sum the radius.
@@ -97,3 +85,8 @@ def project_field(domain: Ball | Box, values: Array) -> Array:
     last = (sizes > shrink).sum(axis=1, keepdims=True) - 1
     amount = np.maximum(np.take_along_axis(shrink, np.maximum(last, 0), axis=1), 0.0)
     return np.asarray(np.sign(values) * np.maximum(np.abs(values) - amount, 0.0))
+
+
+def shaped(factors: Any, values: Any) -> Any:
+    """Give numbers for each of a batch as many axes as its values have."""
+    return factors.reshape(-1, *[1] * (np.ndim(values) - 1))

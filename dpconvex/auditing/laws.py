@@ -1,0 +1,215 @@
+"""Two laws of an answer: what can be told from them about epsilon and delta, and the exact laws there are.
+
+On the line, with noise b, the answer is at most t if and only if ``-b <= F'(t)``.  So a cell of answers has the mass of an
+interval of the noise: no density is needed, kinks and the ends of K are covered, and any cells give a lower bound on delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import gammaln, log_ndtr, ndtr
+
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
+from dpconvex.errors import TemplateError
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.noise_laws import shape_of
+from dpconvex.noise.matrix_variate import best_structure
+
+Array = NDArray[np.float64]
+LogNoise = Callable[[Array], Array]
+
+# Masses below this have lost digits to underflow; cells that are known less accurately say nothing about a largest ratio.
+SMALLEST, ACCURATE = 1e-280, 1e-6
+# Rounding of a gradient, relative to its size, and the least relative error of a mass.
+ROUNDING, LEAST = 1e-15, 1e-12
+# No cell begins or ends at a number that a declaration would name, such as a kink at 0.
+OFFSET = 1.2345e-7
+# Of Poisson samples: outcomes beyond so many deviations are left out, which only lowers what is found; so is what rounding takes
+# off the loss of all steps together, and what transforms err by.
+REACH, ROUNDED, LARGEST, NOISE = 9.0, 0.004, 2**24, 1e-14
+
+
+def epsilon_at(delta_of: Callable[[float], float], delta: float) -> float:
+    """Return the epsilon at which a falling delta reaches a value, rounded down."""
+    low, high = 0.0, 1.0
+    if delta_of(0.0) <= delta:
+        return 0.0
+    while delta_of(high) > delta and high < 700:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+    return low
+
+
+@dataclass(frozen=True, eq=False)
+class Masses:
+    """Masses of the same cells under two laws, and the relative error of both.
+
+    Whatever the cells are, ``sum (P - e^epsilon Q)_+`` is at most the delta of the two laws, and for fine cells it is near it.
+    """
+
+    first: Array
+    second: Array
+    error: Array | float = LEAST
+
+    def delta(self, epsilon: float) -> float:
+        """Return ``sum (P - e^epsilon Q)_+``, rounded down."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess = self.first * (1 - self.error) - np.exp(epsilon) * self.second * (1 + self.error)
+        return float(np.maximum(np.nan_to_num(excess, nan=0.0), 0.0).sum())
+
+    @property
+    def epsilon(self) -> float:
+        """The largest logarithm of a ratio of masses, rounded down; minus infinity if no cell is accurate."""
+        error = np.broadcast_to(self.error, self.first.shape)
+        seen = (self.first > SMALLEST) & (error < ACCURATE)
+        if not seen.any():
+            return -math.inf
+        ratio = np.log(self.first[seen]) - np.log(np.maximum(self.second[seen], SMALLEST)) - 2 * error[seen]
+        return float(ratio.max())
+
+    def epsilon_at(self, delta: float) -> float:
+        return max(self.epsilon, 0.0) if delta <= 0 else epsilon_at(self.delta, delta)
+
+
+def profile_delta(epsilon: float, shift: float) -> float:
+    """Return the exact delta of unit Gaussian noise for answers `shift` apart (Balle & Wang 2018), not rounded up."""
+    if shift <= 0:
+        return 0.0
+    first, second = log_ndtr(shift / 2 - epsilon / shift), epsilon + log_ndtr(-shift / 2 - epsilon / shift)
+    return float(np.exp(first) * -np.expm1(second - first)) if second < first else 0.0
+
+
+def profile_epsilon(delta: float, shift: float) -> float:
+    """Return the epsilon of unit Gaussian noise at a delta."""
+    return epsilon_at(lambda epsilon: profile_delta(epsilon, shift), delta)
+
+
+def grid(center: float, reach: float, lower: float, upper: float, count: int, feature: float = 1.0) -> Array:
+    """Return ends of cells, rising, shape (m,), strictly between `lower` and `upper`.
+
+    Half of them are equally spaced within `reach` of the center; the others are close together near 0 and near the center, at
+    the scale of `feature`, where losses bend.
+    """
+    even = center + reach * np.linspace(-1, 1, count // 2)
+    wide = np.arcsinh(2 * (abs(center) + reach) / feature)
+    bent = np.sinh(np.linspace(-wide, wide, count // 4)) * feature
+    points = np.concatenate([even, bent, center + bent])
+    if np.isfinite(lower) and np.isfinite(upper):
+        points = np.concatenate([points, lower + (upper - lower) * np.linspace(0, 1, count // 2)[1:-1]])
+    points = np.unique(points + OFFSET * feature)
+    return np.asarray(points[(points > lower) & (points < upper)])
+
+
+def interval_mass(noise: str, scale: float, low: Array, high: Array) -> Array:
+    """Return the probability that noise on the line lies between `low` and `high`, shape (m,), accurate in both tails."""
+    mirrored = low + high < 0
+    low, high = np.where(mirrored, -high, low) / scale, np.where(mirrored, -low, high) / scale
+    if noise == "gaussian":
+        return np.asarray(np.maximum(ndtr(-low) - ndtr(-high), 0.0))
+    with np.errstate(invalid="ignore", over="ignore"):
+        right = 0.5 * np.exp(-np.maximum(low, 0.0)) * -np.expm1(-(high - np.maximum(low, 0.0)))
+        left = -0.5 * np.expm1(np.minimum(low, 0.0))
+    return np.asarray(np.maximum(np.nan_to_num(right) + left, 0.0))
+
+
+def line_masses(
+    points: Array, first: Callable[[Array], Array], second: Callable[[Array], Array], noise: str, scale: float
+) -> Masses:
+    """Return the masses of cells of answers for the derivatives of two objectives."""
+    found, error = [], np.full(len(points) + 1, LEAST)
+    for derivative in (first, second):
+        slope = np.maximum.accumulate(derivative(points))  # rounding must not turn cells inside out
+        ends = np.concatenate([[-np.inf], slope, [np.inf]])
+        found.append(interval_mass(noise, scale, ends[:-1], ends[1:]))
+        inner = np.diff(slope)
+        size = np.abs(slope[1:]) + np.abs(slope[:-1]) + scale
+        with np.errstate(divide="ignore"):
+            lost = np.where(inner > 0, 4 * ROUNDING * size * np.maximum(size / scale, 1.0) / inner, 1.0)
+        error[1:-1] = np.maximum(error[1:-1], np.minimum(lost, 1.0))
+        error[[0, -1]] += ROUNDING * (np.abs(slope[[0, -1]]) / scale + 1) ** 2
+    return Masses(found[0], found[1], error)
+
+
+def gamma_density(dimension: int, scale: float) -> LogNoise:
+    """Return the log density of noise with a Gamma-distributed norm, shape (..., dimension) to (...)."""
+    half = dimension / 2
+    constant = gammaln(half) - np.log(2) - half * np.log(np.pi) - gammaln(dimension) - dimension * np.log(scale)
+    return lambda b: np.asarray(constant - np.linalg.norm(b, axis=-1) / scale)
+
+
+def gaussian_density(dimension: int, sigma: float) -> LogNoise:
+    """Return the log density of independent normal coordinates, shape (..., dimension) to (...)."""
+    constant = -dimension * np.log(sigma * np.sqrt(2 * np.pi))
+    return lambda b: np.asarray(constant - (b**2).sum(axis=-1) / (2 * sigma**2))
+
+
+def matrix_density(analysis: Analysis, certificate: Certificate) -> LogNoise:
+    """Return the log density of matrix-shaped noise in the parameters' coordinates, shape (..., dim) to (...), up to a constant.
+
+    The noise is a linear image of a matrix with a matrix-variate t law; where that is one to one, so is the density.
+    """
+    rows, columns = shape_of(certificate)
+    order = (degrees_of_freedom(rows, columns) + columns) / 2
+    spread = certificate.noise_scale * order
+    image = best_structure(analysis).map.toarray()
+    if np.linalg.matrix_rank(image) < rows * columns:
+        raise TemplateError(
+            f"audit: matrix-shaped noise of {rows} x {columns} entries in {analysis.form.noise_dimension} dimensions has no "
+            "density in closed form; audit ObjectivePerturbation('gamma') or a problem with fewer features."
+        )
+    inverse = np.linalg.pinv(image)
+
+    def log_density(b: Array) -> Array:
+        flat = b @ inverse.T
+        matrix = flat.reshape(*flat.shape[:-1], rows, columns) / spread
+        return np.asarray(-order * np.linalg.slogdet(np.eye(rows) + matrix @ np.swapaxes(matrix, -1, -2))[1])
+
+    return log_density
+
+
+class SampledProfile:
+    """Lower bounds on delta for each epsilon, where one record takes part in each step with a probability.
+
+    Its part of a sum is `shift` deviations of the noise long, and points the same way in all steps.  The losses of all steps are
+    added up on a grid, rounded down.
+    """
+
+    def __init__(self, shift: float, rate: float, steps: int) -> None:
+        self.shift, self.rate, self.steps = shift, rate, steps
+        ends = np.array([-REACH, REACH + shift])
+        low, high = np.log1p(rate * np.expm1(shift * ends - shift**2 / 2))
+        self.width = max(ROUNDED / steps, steps * (high - low) / LARGEST)
+        edges = self.width * np.arange(np.floor(low / self.width), np.ceil(high / self.width) + 1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inside = np.log1p(np.expm1(edges) / rate)
+        points = np.where(np.isnan(inside), -np.inf, (inside + shift**2 / 2) / shift)
+        without, there = ndtr(points), ndtr(points - shift)
+        mixed = (1 - rate) * np.diff(without) + rate * np.diff(there)
+        # With the record against without it, and the other way round, where losses change their signs.
+        self.laws = self._composed(mixed, edges[0]), self._composed(np.diff(without)[::-1], -edges[-1])
+
+    def _composed(self, masses: Array, start: float) -> tuple[Array, Array]:
+        """Return the losses of all steps and their masses; each mass lies at the lower edge of its cell."""
+        count = self.steps * (len(masses) - 1) + 1
+        size = next_fast_len(count, real=True)
+        total = irfft(rfft(masses, size) ** self.steps, size)[:count]
+        return self.steps * start + self.width * np.arange(count), np.where(total > NOISE, total, 0.0)
+
+    def delta(self, epsilon: float) -> float:
+        """Return the larger delta of the two orders."""
+        return max(
+            float((masses[losses > epsilon] * -np.expm1(epsilon - losses[losses > epsilon])).sum())
+            for losses, masses in self.laws
+        )
+
+    def epsilon(self, delta: float) -> float:
+        return epsilon_at(self.delta, delta)

@@ -1,0 +1,257 @@
+"""Attacks on noise that does not depend on the answer: on the output, on gradients, as drawn, and on the grid of the cover."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, gamma, ks_2samp
+
+from dpconvex.auditing.laws import Masses, SampledProfile, profile_delta, profile_epsilon
+from dpconvex.auditing.objective import Effort, check_projection
+from dpconvex.auditing.report import Attack
+from dpconvex.auditing.search import Candidates, Goal, Search, diagonal
+from dpconvex.calculus.analysis import Analysis
+from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
+from dpconvex.mechanisms.base import Mechanism
+from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
+from dpconvex.mechanisms.noise_laws import shape_of
+from dpconvex.mechanisms.output_perturbation import smooth_analysis
+from dpconvex.noise.matrix_variate import best_structure
+from dpconvex.noise.samplers import system_generator
+from dpconvex.release.whitening import second_moment
+
+Array = NDArray[np.float64]
+
+# Newton steps to another minimiser, and how far from K a point of it may be by rounding.
+STEPS, CLOSE = 40, 1e-9
+# Integer noise of a larger scale is as good as real numbers.
+LARGEST_SCALE = 1e5
+# With this probability an honest sampler is called broken.
+ALARM = 1e-9
+
+
+def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
+    """Attack output perturbation by the largest distance of two exact minimisers that is found."""
+    width = certificate.settings.get("smoothing", 0.0)
+    proof = (smooth_analysis(analysis, width) if width else analysis).under(certificate.privacy.adjacency)
+    check_projection(proof)
+    search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
+    best: tuple[float, Candidates, Array] | None = None
+    for pair in search.pairs(certificate.privacy.adjacency):
+        found = search.found([Goal({"distance": 1.0})], pair, effort.pool, effort.steps)[0]
+        there, away = other_minimiser(search, found, certificate.noise_dimension)
+        k = int(np.argmax(away))
+        if best is None or away[k] > best[0]:
+            best = float(away[k]), found.take(slice(k, k + 1)), there[k]
+    assert best is not None
+    distance, one, place = best
+    notes = (
+        f"The other data set's minimiser is {distance:.6g} away: {search.form.space.unpack(place)}.",
+        "That the release is projected on K is left out; it only hides more.",
+    )
+    return shifted(search, certificate, one, distance, "distance of exact minimisers", notes)
+
+
+def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[Array, Array]:
+    """Return minimisers for the second data sets, if those for the first are the candidates' points, and their least distances.
+
+    The rest of the data makes each point a minimiser; from there Newton's method goes to the other one.  What is left of the
+    gradient is taken off the distance.
+    """
+    here, moduli, form = found.theta, search.moduli, search.form
+    frame = np.tile(np.eye(len(moduli)), (len(found), 1, 1))
+    base = moduli * here + found.first.slopes(here, frame)[0]
+    there, best, left = here.copy(), here.copy(), np.full(len(found), np.inf)
+    for _ in range(STEPS):
+        g, h = (np.nan_to_num(part) for part in found.second.slopes(there, frame))
+        residual = moduli * there + g - base
+        size = np.linalg.norm(residual, axis=1)
+        best, left = np.where((size < left)[:, None], there, best), np.minimum(size, left)
+        there = there - np.linalg.solve(np.diag(moduli) + h, residual[..., None])[..., 0]
+    gap = best - here
+    if dimension < len(moduli):  # the noise is in the sensitive subspace, and so is all that is released
+        gap = gap @ form.basis
+    distance = np.linalg.norm(gap, axis=1) - left / moduli.min()
+    away = np.linalg.norm(search.region.project(best) - best, axis=1)
+    return best, np.where(away <= CLOSE * np.maximum(np.linalg.norm(best, axis=1), 1.0), distance, 0.0)
+
+
+def attack_gradients(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
+    """Attack noisy gradient descent by the largest difference of two gradients, clipped if they are, seen in every step."""
+    check_projection(analysis)
+    search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
+    steps, clip = certificate.settings["steps"], certificate.settings.get("clip", math.inf)
+    rate = certificate.settings.get("sampling")
+    best: tuple[float, Candidates] | None = None
+    for pair in search.pairs(certificate.privacy.adjacency):
+        one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].take(slice(0, 1))
+        frame = np.eye(len(search.moduli))[None]
+        first, second = (side.slopes(one.theta, frame, curved=False)[0][0] for side in (one.first, one.second))
+        difference = float(np.linalg.norm(shortened(first, clip) - shortened(second, clip)))
+        if best is None or difference > best[0]:
+            best = difference, one
+    assert best is not None
+    difference, one = best
+    notes = (
+        f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
+        "for both, and who sees the average of the iterates alone learns less.",
+    )
+    if rate is None:
+        return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
+    found = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
+    profile = SampledProfile(difference / certificate.noise_scale, rate, int(steps))
+    return replace(found, found_epsilon=profile.epsilon(found.delta), found_delta=profile.delta(found.epsilon))
+
+
+def shortened(gradient: Array, clip: float) -> Array:
+    return gradient * min(1.0, clip / max(float(np.linalg.norm(gradient)), 1e-300))
+
+
+def shifted(
+    search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...]
+) -> Attack:
+    """Report what noise of a known law leaves of two answers that are `shift` apart."""
+    epsilon, gaussian = certificate.noise_epsilon, certificate.noise == "gaussian"
+    delta, ratio = certificate.noise_delta if gaussian else 0.0, shift / certificate.noise_scale
+    lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # of Gamma noise, on the line through both answers
+    if certificate.noise_dimension > 1 and lost > 0:
+        lost = math.nan
+    return Attack(
+        part="exact answer" if certificate.perturbed == "output" else "noisy gradients",
+        epsilon=epsilon,
+        delta=delta,
+        found_epsilon=profile_epsilon(delta, ratio) if gaussian else ratio,
+        found_delta=profile_delta(epsilon, ratio) if gaussian else lost,
+        how=how,
+        record=search.named(one.first),
+        neighbour=search.named(one.second),
+        answer=search.form.space.unpack(one.theta[0]),
+        notes=notes,
+    )
+
+
+def gaussian_attack(part: str, epsilon: float, delta: float, shift: float, how: str) -> Attack:
+    return Attack(part, epsilon, delta, profile_epsilon(delta, shift), profile_delta(epsilon, shift), how)
+
+
+def attack_whitening(certificate: Certificate) -> list[Attack]:
+    """Attack a noisy second moment by the records that move it farthest, and both stages together where both are Gaussian."""
+    noise = certificate.whitening
+    if noise is None:
+        return []
+    record = np.zeros((1, noise.features))
+    record[0, 0] = noise.radius
+    moved = second_moment(record, noise.features, noise.radius).astype(float)
+    if certificate.privacy.adjacency == "replace-one":
+        other = np.roll(record, 1, axis=1) if noise.features > 1 else np.zeros_like(record)
+        moved -= second_moment(other, noise.features, noise.radius)
+    shift = float(np.linalg.norm(moved)) / noise.scale
+    if not noise.composed:
+        how = "Gaussian profile of the second moment"
+        return [gaussian_attack("whitening", noise.epsilon, noise.delta, shift, how)]
+    both = math.hypot(shift, math.sqrt(max(noise.composed**2 - noise.level**2, 0.0)))
+    how = "Gaussian profile of the second moment and of the noise as certified"
+    epsilon = noise.epsilon + certificate.noise_epsilon
+    return [gaussian_attack("whitening and noise together", epsilon, certificate.noise_delta, both, how)]
+
+
+def attack_cover(cover: IntegerNoise, part: str = "cover of the computed answer") -> Attack:
+    """Attack integer noise by enumeration: answers on the grid that are as far apart as they may be, along one coordinate."""
+    steps, epsilon, delta = math.floor(cover.sensitivity), cover.epsilon, cover.delta
+    if cover.noise == LAPLACE:
+        return Attack(part, epsilon, 0.0, steps / cover.scale, 0.0, "ratio of discrete Laplace probabilities")
+    if cover.scale > LARGEST_SCALE:
+        how = "Gaussian profile, on a grid that is fine beside the noise"
+        return gaussian_attack(part, epsilon, delta, steps / cover.scale, how)
+    reach = math.ceil(40 * cover.scale) + steps
+    k = np.arange(-reach, reach + 1.0)
+    laws = [np.exp(-((k - at) ** 2) / (2 * cover.scale**2)) for at in (0, steps)]
+    masses = Masses(*(law / law.sum() for law in laws))
+    how = "enumeration of the discrete Gaussian law"
+    return Attack(part, epsilon, delta, masses.epsilon_at(delta), masses.delta(epsilon), how, masses=masses)
+
+
+class Nothing:
+    """An engine without data: its minimiser is the linear term, its gradient 0, and K all of space.  It notes all steps."""
+
+    records = 0
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.seen: list[Array] = []
+
+    def minimise(
+        self,
+        strong_convexity: float,
+        tolerance: float,
+        linear: Array | None = None,
+        added: float = 0.0,
+        smoothing: float = 0.0,
+    ) -> Array:
+        return np.zeros(self.dim) if linear is None else linear
+
+    def loss_gradient(self, theta: Array) -> Array:
+        return np.zeros(self.dim)
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
+        return np.zeros(self.dim)
+
+    def public_gradient(self, theta: Array) -> Array:
+        return np.zeros(self.dim)
+
+    def project(self, theta: Array) -> Array:
+        """Note the point, and return 0."""
+        self.seen.append(theta)
+        return np.zeros(self.dim)
+
+
+def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mechanism, draws: int) -> Attack:
+    """Compare the noise that a mechanism draws with the law that its certificate claims."""
+    rng, dim = system_generator(), analysis.form.space.dim
+    found: list[Array] = []
+    steps = int(certificate.settings.get("steps", 1))
+    settings = {**certificate.settings, "steps": float(min(steps, draws)), "momentum": 0.0}
+    one, unit = certificate, 1.0
+    if not certificate.minimises:
+        one, unit = replace(certificate, settings=settings), certificate.settings["step_size"]
+    while len(found) < draws:
+        engine = Nothing(dim)
+        answer = mechanism.run(analysis, one, engine, rng)
+        if certificate.minimises:
+            found.append(engine.seen[0] if engine.seen else answer)
+        else:
+            found.extend(engine.seen[1:])  # the first is the start
+    return attack_vectors(analysis, certificate, np.asarray(found) / unit)
+
+
+def attack_vectors(analysis: Analysis | None, certificate: Certificate, vectors: Array) -> Attack:
+    """Compare noise vectors, shape (m, dim), with a claimed law; that of matrices needs the constants of their template."""
+    p, scale, claimed = certificate.noise_dimension, certificate.noise_scale, 1 / certificate.noise_scale
+    norms, count = np.linalg.norm(vectors, axis=1), len(vectors)
+    if certificate.noise == "gamma":
+        found = float(gamma.ppf(ALARM, count * p)) / float(norms.sum())
+    elif certificate.noise == "gaussian":
+        found = float(np.sqrt(chi2.ppf(ALARM, count * p) / (norms**2).sum()))
+    else:
+        assert analysis is not None
+        ideal = reference(*shape_of(certificate), scale, count)
+        expected = np.linalg.norm(ideal @ best_structure(analysis).map.T.toarray(), axis=1)
+        same = ks_2samp(norms, expected).pvalue >= ALARM
+        found = claimed * (1.0 if same else float(np.median(expected) / np.median(norms)))
+    above = "above" if found > claimed else "not above"
+    how = f"{count} draws: the claimed scale is {above} its upper confidence limit"
+    return Attack("noise as drawn", claimed, 0.0, found, 0.0, how, what="1/scale")
+
+
+def reference(rows: int, columns: int, scale: float, count: int) -> Array:
+    """Draw matrix-variate t noise in another way, from Wishart matrices, shape (count, rows * columns)."""
+    rng, freedom = system_generator(), degrees_of_freedom(rows, columns)
+    normal = rng.standard_normal((count, rows, freedom))
+    values, vectors = np.linalg.eigh(normal @ np.swapaxes(normal, 1, 2))
+    root = (vectors / np.sqrt(values)[:, None, :]) @ np.swapaxes(vectors, 1, 2)
+    matrix = root @ rng.standard_normal((count, rows, columns))
+    return np.asarray(matrix.reshape(count, -1) * (scale * (freedom + columns) / 2))
