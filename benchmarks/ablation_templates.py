@@ -28,7 +28,9 @@ def on_margin(loss: Callable[..., Any], **record: Any) -> Callable[[], dp.Templa
     return build
 
 
-def on_set(constraints: Callable[[Any], list[Any]], regularizer: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
+def on_set(
+    constraints: Callable[[Any], list[Any]], regularizer: Callable[[Any], Any] | None = None
+) -> Callable[[], Any]:
     """Return logistic regression on a set, or with a regularizer."""
 
     def build() -> dp.Template:
@@ -50,7 +52,9 @@ def with_intercept(loss: Callable[..., Any], **record: Any) -> Callable[[], dp.T
     return build
 
 
-def on_scores(loss: Callable[..., Any], radius: float = 1.0, more: Callable[[Any], Any] | None = None) -> Callable[[], Any]:
+def on_scores(
+    loss: Callable[..., Any], radius: float = 1.0, more: Callable[[Any], Any] | None = None
+) -> Callable[[], Any]:
     """Return a learner of three scores."""
 
     def build() -> dp.Template:
