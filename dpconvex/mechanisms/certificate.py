@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from dpconvex.accounting.event_fields import event_of
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
@@ -128,6 +130,12 @@ class Certificate:
     clustering: ClusteringNoise | None = None
     whitening: WhiteningNoise | None = None
     event: Event | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Keep plain numbers, whatever kind they were computed with."""
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
 
     @property
     def epsilon(self) -> float:

@@ -22,7 +22,7 @@ from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
-from dpconvex.mechanisms.recipe import Whitened, ways, why
+from dpconvex.mechanisms.recipe import Way, Whitened, ways, why
 from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 
@@ -179,8 +179,7 @@ def chosen(
     whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int, cover: Cover
 ) -> tuple[Proved, PrivateWhitening | None]:
     """Return the first that is proved private of what options stand for, and the first stage if there is one."""
-    form, analysed = partial(form_of, template), partial(analyse, template, mechanism)
-    *better, last = ways(whitening, mechanism, form, analysed, privacy, size)
+    *better, last = options(whitening, template, mechanism, privacy, size)
     for way in better:
         try:
             return prove(template, privacy, size, *way, cover), way[1]
@@ -248,12 +247,24 @@ def check_records_matter(template: Template) -> None:
         )
 
 
+def options(
+    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
+) -> list[Way]:
+    return ways(whitening, mechanism, partial(form_of, template), partial(analyse, template, mechanism), privacy, size)
+
+
 def meant(
     whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
 ) -> tuple[Mechanism, PrivateWhitening | None]:
     """Return the mechanism, and the first stage if there is one, that options stand for."""
-    found, first = chosen(whitening, template, mechanism, privacy, size, Cover())
-    return found.mechanism, first
+    *better, last = options(whitening, template, mechanism, privacy, size)
+    for way in better:
+        try:
+            prove(template, privacy, size, *way, Cover())
+        except (DPConvexError, OverflowError):
+            continue
+        return way
+    return last
 
 
 def planned(
