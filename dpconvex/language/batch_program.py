@@ -6,9 +6,8 @@ written on *columns*: one CVXPY vector with an entry for each record, for each e
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms.extremes import SUM_LARGEST
 from dpconvex.core.atoms.squares import QUAD_OVER_LIN
-from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
@@ -29,51 +27,26 @@ Array = NDArray[np.float64]
 Objects = NDArray[np.object_]
 
 
-class Declared(Protocol):
-    """What a template says."""
-
-    losses: tuple[Expression, ...]
-    regularizer: Expression
-    constraints: tuple[Constraint, ...]
-
-
-class PerturbedProgram(Protocol):
-    """A perturbed program in sum form, with its records: the problems of solvers are some."""
-
-    @property
-    def template(self) -> Declared:
-        """The learner."""
-
-    @property
-    def space(self) -> Space:
-        """Coordinates of its variables."""
-
-    @property
-    def batch(self) -> Batch:
-        """The records."""
-
-    @property
-    def size(self) -> float:
-        """What multiplies the regularizer."""
-
-    @property
-    def added(self) -> float:
-        """Modulus of the added quadratic."""
-
-    @property
-    def linear(self) -> Array | None:
-        """The noise, in coordinates."""
-
-    @property
-    def projector(self) -> Callable[[Array], Array] | None:
-        """What the losses see of the parameters."""
-
-
 @dataclass(frozen=True, eq=False)
 class ProgramParts:
-    """A perturbed program whose losses see the parameters as they are."""
+    """A perturbed program in sum form, with its records; a `Problem` of the solvers has the same attributes.
 
-    template: Declared
+    Attributes
+    ----------
+    template : Template
+    space : Space
+    batch : Batch
+    size : float
+        What multiplies the regularizer.
+    added : float
+        Modulus of the added quadratic.
+    linear : ndarray or None
+        The noise, in coordinates.
+    projector : callable or None
+        What the losses see of the parameters.
+    """
+
+    template: Any
     space: Space
     batch: Batch
     size: float
@@ -116,7 +89,7 @@ def plain(value: Any) -> Any:
 class Rebuilder:
     """Writes one group's loss on columns; `entries` are those of all variables, each in column order."""
 
-    def __init__(self, problem: PerturbedProgram, rows: NDArray[np.int64], entries: cp.Expression) -> None:
+    def __init__(self, problem: Any, rows: NDArray[np.int64], entries: cp.Expression) -> None:
         self.problem, self.entries, self.count = problem, entries, len(rows)
         self.fields = {name: records_last(values[rows]) for name, values in problem.batch.fields.items()}
         self.lift = entries_matrix(problem.space)
@@ -240,7 +213,7 @@ def entries_matrix(space: Space) -> sp.csr_array:
     return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))
 
 
-def batched_loss(problem: PerturbedProgram, entries: cp.Expression) -> cp.Expression:
+def batched_loss(problem: Any, entries: cp.Expression) -> cp.Expression:
     """Return the sum of the losses as a CVXPY expression."""
     total: Any = cp.Constant(0.0)
     for group, loss in enumerate(problem.template.losses):
@@ -250,7 +223,7 @@ def batched_loss(problem: PerturbedProgram, entries: cp.Expression) -> cp.Expres
     return total
 
 
-def perturbed_program(problem: PerturbedProgram, fresh: dict[str, cp.Variable]) -> cp.Problem:
+def perturbed_program(problem: Any, fresh: dict[str, cp.Variable]) -> cp.Problem:
     """Build the whole program in the given variables (by name, with the attributes of the template's own)."""
     writer = Writer({block.variable: fresh[name] for name, block in problem.space.blocks.items()})
     entries = cp.hstack([cp.vec(fresh[name], order="F") for name in problem.space.blocks])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -77,22 +77,10 @@ class Chunks:
         return self._length if self.forms is not None else 0
 
 
-class Gate(Protocol):
-    """What records pass whenever they are read from memory that may change: see `dpconvex.language.validation.Gate`."""
-
-    def opened(self, values: Any) -> NDArray[Any]:
-        """Return an array of real numbers, as it is, or raise `DomainError`."""
-        ...
-
-    def __call__(self, values: Any) -> Array:
-        """Return records in double precision, in memory of their own and inside their domain, or raise `DomainError`."""
-        ...
-
-
 class Stored:
-    """An array, or what reads like one, that stays as it is: each block is copied to float64 and checked whenever it is read."""
+    """An array, or what reads like one, that stays as it is: each block passes a `Gate` of validation whenever it is read."""
 
-    def __init__(self, array: Any, gate: Gate) -> None:
+    def __init__(self, array: Any, gate: Any) -> None:
         self.array = array
         self.gate = gate
 
@@ -139,10 +127,7 @@ class Turned:
     function: Callable[[Any], Any]
     shape: tuple[int, ...]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the records that are made."""
-        return np.dtype(float)
+    dtype = np.dtype(float)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -154,7 +139,7 @@ class Turned:
 class Pieces:
     """A validated `Chunks` column: it can only be read from front to back, and is checked whenever it is."""
 
-    def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Gate) -> None:
+    def __init__(self, chunks: Chunks, shape: tuple[int, ...], gate: Any) -> None:
         self.chunks = chunks
         self.shape = shape
         self.gate = gate

@@ -150,19 +150,6 @@ def test_bad_usage_is_explained(run: Run, arguments: list[str]) -> None:
 # fit, predict
 
 
-def test_fit_and_predict_with_options_alone(run: Run, data: str, tmp_path: Path) -> None:
-    fitted = run("fit", "logistic_regression", data, *COLUMNS, "--epsilon", "5", "--out", "model.npz")
-    assert fitted.status == 0
-    assert "spent: epsilon = 5, replace-one" in fitted.out
-    assert "gradient bound G" in fitted.out
-    predicted = run("predict", "model.npz", data, "--out", "found.csv")
-    assert (predicted.status, predicted.out, predicted.err) == (0, "", "")
-    lines = (tmp_path / "found.csv").read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "class"
-    assert set(lines[1:]) == {"low", "high"}
-    assert np.mean([found == label for found, (_, _, label) in zip(lines[1:], rows(300), strict=True)]) > 0.95
-
-
 @pytest.mark.parametrize("problem", ["huber_svm", "large_margin_gaussian"])
 def test_fit_with_a_file_of_settings(run: Run, data: str, tmp_path: Path, problem: str) -> None:
     (tmp_path / "fit.toml").write_text(f"{SETTINGS}\n[options]\nregularization = 0.05\n", encoding="utf-8")
@@ -192,22 +179,6 @@ def test_the_settings_of_the_documentation_work(run: Run, tmp_path: Path) -> Non
     assert run(*command, "--ledger", "budget.jsonl", "--budget", "3").status == 0
     assert run("predict", "model.npz", "patients.csv", "--out", "predictions.csv").status == 0
     assert files(tmp_path) >= {"model.npz", "predictions.csv", "budget.jsonl"}
-
-
-def test_options_go_before_settings(run: Run, data: str, tmp_path: Path) -> None:
-    (tmp_path / "fit.toml").write_text(f"{SETTINGS}\n[options]\nregularization = 0.05\n", encoding="utf-8")
-    run(
-        *("fit", "huber_svm", data, "--config", "fit.toml", "--out", "model.npz"),
-        *("--epsilon", "3", "--set", "regularization=0.5", "--adjacency", "add-remove", "--size", "250", "--clip"),
-    )
-    release = dp.Release.load("model.npz")
-    assert release.spent == dp.Privacy(3.0, adjacency="add-remove")
-    assert release.certificate is not None
-    assert release.certificate.size == 250
-    assert release.source is not None
-    assert release.source[1]["regularization"] == 0.5
-    assert release.schema is not None
-    assert release.schema.clip
 
 
 def test_a_mixture_pays_for_its_components(run: Run, data: str, tmp_path: Path) -> None:
@@ -406,19 +377,6 @@ def test_a_problem_file_of_your_own(run: Run, data: str, tmp_path: Path) -> None
     refused = run("predict", "m.npz", data, "--problem", "mine.py")
     assert refused.status == 2
     assert "predicts 7, which is none of its labels" in refused.err
-
-
-def test_predict_needs_a_model_of_a_table(run: Run, data: str) -> None:
-    refused = run("predict", "nowhere.npz", data)
-    assert refused.status == 2
-    assert "nowhere.npz: No such file" in refused.err
-    refused = run("predict", data, data)
-    assert refused.status == 2
-    assert "not a release" in refused.err
-    dp.Release({"w": [1.0, 2.0]}, not_private_because="it is a test").save("bare.npz")
-    refused = run("predict", "bare.npz", data)
-    assert refused.status == 2
-    assert "does not say which columns" in refused.err
 
 
 # As a program

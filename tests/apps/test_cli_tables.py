@@ -193,21 +193,5 @@ def test_a_folder_of_parquet_files_is_a_table(
     assert done.status == 0, done.err
 
 
-def test_a_typing_error_in_a_folder_costs_nothing(run: Run, shop: str, tmp_path: Path) -> None:
-    import pandas as pd
-
-    folder = in_folder(tmp_path, shop)
-    wrong = pd.read_parquet(tmp_path / "shop" / "part2.parquet")
-    wrong.loc[12, "age"] = 900
-    wrong.to_parquet(tmp_path / "shop" / "part2.parquet")
-    refused = fitted(run, folder, "--ledger", "budget.jsonl", "--budget", "9")
-    assert refused.status == 2
-    assert "partition 2" in refused.err
-    assert "row 2, column 'age'" in refused.err
-    assert not Path("budget.jsonl").exists()
-    (tmp_path / "empty").mkdir()
-    assert "no Parquet files" in fitted(run, "empty").err
-
-
 def test_rules_of_ledgers_are_those_of_the_help() -> None:
     assert sorted(RULES) == list(ACCOUNTING)

@@ -200,33 +200,6 @@ def test_nothing_is_read_outside_of_the_domain_whatever_changes(
                 read()
 
 
-def test_chunks_that_become_something_else_are_refused() -> None:
-    pieces: list[Any] = [np.zeros((2, 3)), np.zeros((2, 3))]
-    column = Record(x=Ball(3)).validate({"x": Chunks(pieces)}).fields["x"]
-    for other in (
-        [["0", "0", "0"]] * 2,
-        np.zeros((2, 4)),
-        np.ma.masked_all((2, 3)),
-        None,
-        np.zeros((5, 3)),
-        np.zeros((1, 3)),
-    ):
-        pieces[1] = other
-        with pytest.raises(DomainError):
-            list(blocks(column, 2))
-
-
-def test_what_was_copied_cannot_be_written_to() -> None:
-    batch = RECORD.validate({"x": X / 2, "y": Y})
-    sparse = RECORD.validate({"x": sp.csr_array(X), "y": Y}).fields["x"]
-    for array in (batch.fields["x"], batch.group, sparse.data, sparse.indices, sparse.indptr):
-        base: Any = array
-        while isinstance(base, np.ndarray):
-            with pytest.raises(ValueError, match="WRITEABLE"):
-                base.setflags(write=True)
-            base = base.base
-
-
 def test_a_fit_notices_that_the_number_of_records_changed() -> None:
     class Growing(dict[str, Any]):
         reads = 0

@@ -116,23 +116,6 @@ def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along() -
     assert dp.is_private(template, dp.Privacy(1.0), size=N)
 
 
-@pytest.mark.parametrize(
-    ("records", "complaint"),
-    [
-        ({}, "must map each parameter"),
-        ({"Z": dp.Ball(D)}, "'Z' is no parameter of the problem; its parameters are X, y"),
-        ({"X": dp.Ball(D + 1)}, r"shape \(12, 3\), and its rows do not have the shape \(4,\)"),
-        ({"X": dp.Ball(D), "y": dp.Box([-1.0], [1.0])}, r"rows do not have the shape \(1,\)"),
-        ({"X": dp.Ball(D), "y": dp.Choice(["no", "yes"])}, "a label that the objective computes with is a number"),
-    ],
-)
-def test_domains_that_do_not_fit_are_named(records: dict[str, Any], complaint: str) -> None:
-    X, y, w, _ = symbols()
-    problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))
-    with pytest.raises(dp.TemplateError, match=complaint):
-        dp.Template.from_problem(problem, records)
-
-
 def test_data_without_a_domain_are_no_public_numbers() -> None:
     X, y, w, _ = symbols()
     problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))

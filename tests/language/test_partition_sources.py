@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.core.packing import packed, unpacked
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.record import Record
 
@@ -89,37 +88,6 @@ def test_a_file_that_became_another_is_refused_whatever_reads_it(tmp_path: Path,
     assert FileRows.mapped(mapped) is None  # the map is still of the first file
     with pytest.raises(dp.DomainError, match="make the Partitions anew"):
         batch.place.parts[0]().fields["x"][10:20]
-
-
-def test_a_private_copy_of_a_file_is_what_its_owner_made_of_it(tmp_path: Path) -> None:
-    private = np.load(saved(tmp_path, "x", X), mmap_mode="c")
-    private[:] = -X
-    assert (unpacked(packed(private)) == -X).all()
-    found = dp.Partitions([{"x": private, "y": Y}]).batch(RECORD, clip=False).place.parts[0]()
-    np.testing.assert_array_equal(np.asarray(found.fields["x"]), -X)
-
-
-@pytest.mark.parametrize(
-    "array", [np.asfortranarray(X), np.array([{}]), np.float64(1.0)], ids=["columns", "objects", "one"]
-)
-def test_files_that_hold_no_rows(tmp_path: Path, array: Any) -> None:
-    np.save(tmp_path / "x.npy", array, allow_pickle=True)
-    with pytest.raises(dp.DomainError, match="expected an array of numbers, records first"):
-        FileRows.of(tmp_path / "x.npy")
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "message"),
-    [
-        ([], {}, "there is no partition"),
-        (3, {}, "not a int"),
-        ([3], {}, "a partition must map fields to columns"),
-        ([{"x": X}], {"keep": 1}, "keep must be True, False or None"),
-    ],
-)
-def test_what_is_no_partition(source: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((dp.DomainError, dp.TemplateError), match=message):
-        dp.Partitions(source, **options)
 
 
 SCHEMA = dp.Schema({"age": (0, 1)}, label="y", labels=["a", "b"])

@@ -76,21 +76,6 @@ def test_box_refuses_bounds(lower: Any, upper: Any, message: str) -> None:
         Box(lower, upper)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([], "at least one"),
-        ([1, True], "not distinct"),
-        ("yes", "list or a range"),
-        ([[1], [2]], "cannot be recognised"),
-        ([0.0, np.nan], "cannot be recognised"),
-    ],
-)
-def test_choice_refuses_values(values: Any, message: str) -> None:
-    with pytest.raises(TemplateError, match=message):
-        Choice(values)
-
-
 # Symbols and combinations
 
 
@@ -187,14 +172,6 @@ def test_projection_lands_inside_and_is_idempotent(draw: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_projection_leaves_the_inside_alone(draw: st.DataObject) -> None:
-    domain = draw.draw(domains)
-    values = draw.draw(value_rows(domain, numbers))
-    inside = domain.excess(values) <= 0
-    np.testing.assert_array_equal(domain.project(values)[inside], values[inside])
-
-
-@given(st.data())
 def test_projection_treats_each_record_alone(draw: st.DataObject) -> None:
     domain = draw.draw(domains)
     values = draw.draw(value_rows(domain))
@@ -203,35 +180,11 @@ def test_projection_treats_each_record_alone(draw: st.DataObject) -> None:
         np.testing.assert_array_equal(domain.project(values[row : row + 1]), together[row : row + 1])
 
 
-@given(domains, st.integers(0, 2**32), st.integers(0, 40))
-def test_samples_lie_in_the_domain(domain: Ball | Box, seed: int, size: int) -> None:
-    values = domain.sample(size, np.random.default_rng(seed))
-    assert values.shape == (size, *domain.shape)
-    assert (domain.excess(values) <= 1e-14).all()
-    lower, upper = domain.bounds
-    slack = 1e-14 * np.maximum(np.abs(lower), np.abs(upper))
-    assert (values >= lower - slack).all()
-    assert (values <= upper + slack).all()
-    assert (
-        np.linalg.norm(values.reshape(size, int(np.prod(domain.shape))), axis=1) <= domain.norm_bound * (1 + 1e-14)
-    ).all()
-
-
 @given(domains)
 def test_the_norm_bound_is_attained(domain: Ball | Box) -> None:
     values = domain.sample(2000, np.random.default_rng(0))
     largest = np.linalg.norm(values.reshape(len(values), -1), axis=1).max()
     assert largest >= 0.99 * domain.norm_bound
-
-
-@given(domains, st.integers(0, 2**32))
-def test_a_sampled_batch_passes_validation(domain: Ball | Box, seed: int) -> None:
-    record = Record(x=domain, y=Choice(["a", "b"]), k=Choice(range(3)))
-    batch = record.sample(20, np.random.default_rng(seed))
-    rows = [record.combinations[g] for g in batch.group]
-    again = record.validate({"x": batch.fields["x"], "y": [r["y"] for r in rows], "k": [r["k"] for r in rows]})
-    np.testing.assert_array_equal(again.group, batch.group)
-    np.testing.assert_allclose(again.fields["x"], batch.fields["x"], rtol=1e-14)
 
 
 @given(st.data())
@@ -249,10 +202,3 @@ def test_clipping_accepts_every_finite_batch(draw: st.DataObject) -> None:
     else:
         assert not outside
         np.testing.assert_array_equal(checked, clipped)
-
-
-def test_domains_print_what_declares_them() -> None:
-    assert (
-        repr(Record(x=Ball(2), y=Choice([0, 1])))
-        == "Record(x=Ball(dim=2, radius=1.0, norm=2), y=Choice(values=(0, 1)))"
-    )

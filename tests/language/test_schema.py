@@ -33,13 +33,6 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def test_columns_are_found_by_name(write: Write) -> None:
-    plain = TABLE.encode(write("age,hours,sick\n1,2,no\n3,4,yes\n"))
-    other = TABLE.encode(write('\ufeffname, sick ,hours,age\r\nAnn, no ,2,1\r\n\r\n"Bob, Sr.",yes, 4 ,3.0\r\n'))
-    np.testing.assert_array_equal(plain[0], other[0])
-    assert plain[1].tolist() == other[1].tolist()
-
-
 def test_values_outside_their_bounds_can_be_clipped(write: Write) -> None:
     outside, inside = "age,hours,sick\n-5,1e300,no\n", "age,hours,sick\n0,30,no\n"
     expected = TABLE.encode(write(inside))[0]

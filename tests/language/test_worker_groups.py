@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpconvex.language.worker_groups import Bundle, balanced, groups_of, neighbours, within
+from dpconvex.language.worker_groups import Bundle, balanced, groups_of
 
 
 def kept(*sizes: int) -> list[Bundle]:
@@ -36,10 +36,6 @@ class Client:
         return {"workers": workers}
 
 
-def test_neighbours_are_read_by_one_worker() -> None:
-    assert neighbours(Client({}), 6) == ["a", "a", "b", "b", "b", "b"]
-
-
 def test_a_worker_has_one_task_for_what_it_has() -> None:
     has = {f"p{k}": ["a" if k < 2 else "b"] for k in range(6)}
     groups = groups_of(Client(has), kept(*[5] * 6))
@@ -61,8 +57,3 @@ def test_work_is_shared_by_threads_whoever_has_what() -> None:
         whole, largest = sum(p.size for p in parts), max(p.size for p in parts)
         for address, share in (("a", whole / 3), ("b", 2 * whole / 3)):
             assert sum(p.size for p in places[address]) <= share + largest
-
-
-def test_a_task_takes_what_fits_and_at_least_one() -> None:
-    assert [len(group) for group in within(kept(1, 1, 1, 1, 1), 25.0)] == [2, 2, 1]
-    assert [len(group) for group in within(kept(1, 1), 5.0)] == [1, 1]
