@@ -144,15 +144,6 @@ def test_expansion_has_the_value_of_the_expression(name, seed):
     )
 
 
-def test_expressions_are_expanded_once():
-    expander = Expander(SPACE, Bases(RECORD))
-    first, second = expander.expand(read(cp.exp(x) @ w)), expander.expand(read(cp.sum(cp.exp(x)) * v))
-    product = EXPRESSIONS["matmul, matrices"]
-    assert expander.expand(read(product)) is expander.expand(read(product, Reader(RECORD.parameters.values())))
-    assert len(expander.bases.bases) == len(RECORD.parameters) + 1
-    assert np.intersect1d(first.monomial, second.monomial).size == 3
-
-
 def test_functions_of_the_record_that_print_alike_are_told_apart():
     """CVXPY prints eight digits, and only the corners of large arrays."""
     table = np.random.default_rng(2).normal(size=(40, 3))
@@ -238,19 +229,6 @@ def test_expressions_that_differ_in_their_variables_are_expanded_once(monkeypatc
             calls.clear()
             LossForm(template)
             assert len(calls) == 4
-
-
-@pytest.mark.parametrize("competitors", ["summed", "soft"])
-def test_shared_expansions_are_those_of_each_expression(competitors):
-    template = dp.load("large_margin_gaussian", features=2, classes=4, competitors=competitors)
-    from dpconvex.calculus.loss_form import LossForm
-
-    form = LossForm(template)
-    for group in form.leaves:
-        for leaf in group:
-            shared, alone = form.polynomial(leaf), Expander(form.space, Bases(template.record)).expand(leaf)
-            for name in ("shape", "entry", "coordinate", "monomial", "coefficient"):
-                assert np.array_equal(getattr(shared, name), getattr(alone, name)), name
 
 
 def test_what_differs_in_more_than_the_variables_is_not_shared():

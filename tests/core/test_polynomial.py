@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, strategies as st
 
-from dpconvex.core.polynomial import Polynomial, concatenate, join, numbered_rows
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 
 SCALARS = 4
 DIM = 5
@@ -28,57 +28,6 @@ def random_polynomial(rng: np.random.Generator, shape: tuple[int, ...], with_the
 def point() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(7)
     return rng.normal(size=SCALARS), rng.normal(size=DIM)
-
-
-@given(SEEDS, st.sampled_from(SHAPES))
-def test_sums_and_multiples(seed, shape):
-    rng = np.random.default_rng(seed)
-    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
-    a, b = random_polynomial(rng, shape), random_polynomial(rng, shape)
-    assert (a + b).evaluate(*at) == pytest.approx(a.evaluate(*at) + b.evaluate(*at), abs=1e-12)
-    assert a.scaled(-1.5).evaluate(*at) == pytest.approx(-1.5 * a.evaluate(*at), abs=1e-12)
-    split = a.part(with_theta=True) + a.part(with_theta=False)
-    assert split.evaluate(*at) == pytest.approx(a.evaluate(*at), abs=1e-12)
-    assert a.part(with_theta=False).is_record_only
-
-
-@given(SEEDS, st.sampled_from(SHAPES))
-def test_products_entry_by_entry(seed, shape):
-    rng = np.random.default_rng(seed)
-    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
-    a, b = random_polynomial(rng, shape), random_polynomial(rng, shape, with_theta=False)
-    expected = a.evaluate(*at) * b.evaluate(*at)
-    assert a.times(b).evaluate(*at) == pytest.approx(expected, abs=1e-11)
-    assert b.times(a).evaluate(*at) == pytest.approx(expected, abs=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "result"),
-    [((3,), (3,), ()), ((3,), (3, 2), (2,)), ((2, 3), (3,), (2,)), ((2, 3), (3, 4), (2, 4)), ((1, 1), (1, 5), (1, 5))],
-)
-@given(seed=SEEDS)
-def test_matrix_products(left, right, result, seed):
-    rng = np.random.default_rng(seed)
-    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
-    a, b = random_polynomial(rng, left, with_theta=False), random_polynomial(rng, right)
-    assert a.matmul(b, result).evaluate(*at) == pytest.approx(a.evaluate(*at) @ b.evaluate(*at), abs=1e-11)
-
-
-@given(SEEDS)
-def test_linear_maps_and_rearrangements(seed):
-    rng = np.random.default_rng(seed)
-    at = rng.normal(size=SCALARS), rng.normal(size=DIM)
-    a = random_polynomial(rng, (2, 3))
-    value = a.evaluate(*at)
-    matrix = rng.normal(size=(4, 6)) * (rng.random((4, 6)) < 0.5)
-    flat = value.reshape(-1, order="F")
-    assert a.linear(matrix, (4,)).evaluate(*at) == pytest.approx(matrix @ flat, abs=1e-11)
-    assert a.linear(sp.csr_array(matrix), (2, 2)).evaluate(*at) == pytest.approx(
-        (matrix @ flat).reshape((2, 2), order="F"), abs=1e-11
-    )
-    assert a.gathered(a.numbers().T).evaluate(*at) == pytest.approx(value.T)
-    assert a.gathered(np.array([5, -1, 0, 0])).evaluate(*at) == pytest.approx([flat[5], 0.0, flat[0], flat[0]])
-    assert a.reshaped((3, 2)).evaluate(*at) == pytest.approx(value.reshape((3, 2), order="F"))
 
 
 @given(SEEDS)
@@ -107,27 +56,6 @@ def test_products_of_two_parameters_are_refused():
     theta = Polynomial.coordinates((2,), 0, sp.csr_array(np.eye(2)))
     with pytest.raises(ValueError, match="not affine"):
         theta.times(theta)
-
-
-def test_leaves_are_what_they_stand_for(point):
-    scalars, theta = point
-    assert Polynomial.scalars((2, 2), 0).evaluate(*point) == pytest.approx(scalars.reshape((2, 2), order="F"))
-    lift = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
-    variable = Polynomial.coordinates((3,), 2, sp.csr_array(lift))
-    assert variable.evaluate(*point) == pytest.approx(lift @ theta[2:4])
-    assert not variable.is_record_only
-    constant = Polynomial.constant(sp.csr_array(np.array([[0.0, 1.5], [-2.0, 0.0]])))
-    assert constant.is_constant
-    assert constant.evaluate(*point) == pytest.approx(np.array([[0.0, 1.5], [-2.0, 0.0]]))
-    assert Polynomial.constant(3.0).shape == ()
-
-
-@given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8))
-def test_join_finds_every_pair_once(left, right):
-    i, j = join(np.array(left, dtype=np.int64), np.array(right, dtype=np.int64))
-    expected = {(a, b) for a, p in enumerate(left) for b, q in enumerate(right) if p == q}
-    assert len(i) == len(expected)
-    assert set(zip(i.tolist(), j.tolist(), strict=True)) == expected
 
 
 @pytest.mark.parametrize("top", [3, 2**40])
