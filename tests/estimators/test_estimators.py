@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_wine
 
 import dpconvex as dp
-from dpconvex.release.verify import analyse
 
 estimators = dp
 
@@ -38,42 +36,6 @@ def test_fit_predict_clone(name: str) -> None:
     assert list(again.classes_) == ["no", "yes"]
     assert again.certificate(features=2, size=len(y)).epsilon == 5.0
     assert not again.release_.private
-
-
-def test_a_fit_without_a_seed_is_private() -> None:
-    x, y = separable(300)
-    fitted = estimators.LogisticRegression(epsilon=1.0, classes=("no", "yes")).fit(x, y)
-    assert fitted.release_.private
-    assert fitted.release_.spent == dp.Privacy(1.0)
-
-
-def test_many_classes() -> None:
-    raw = load_wine()
-    lower, upper = np.zeros(13), np.array([16, 7, 5, 40, 200, 5, 6, 1, 5, 15, 2, 5, 2000.0])
-    x = (np.clip(raw.data, lower, upper) - lower) / (upper - lower) - 0.5
-    x /= np.sqrt(13) / 2
-    fitted = estimators.SoftmaxRegression(epsilon=1e6, classes=(0, 1, 2), regularization=1e-4, seed=0)
-    assert fitted.fit(x, raw.target).score(x, raw.target) > 0.9
-
-
-def test_competing_classes_are_an_option() -> None:
-    rng = np.random.default_rng(5)
-    y = np.arange(900) % 3
-    angle = 2 * np.pi * y / 3
-    x = 0.6 * np.column_stack([np.cos(angle), np.sin(angle)]) + rng.uniform(-0.15, 0.15, size=(900, 2))
-    for competitors, gradient in ((None, np.sqrt(2)), ("soft", np.sqrt(2)), ("summed", np.sqrt(6))):
-        estimator = estimators.LargeMarginGaussian(
-            epsilon=20.0, classes=(0, 1, 2), regularization=1e-3, competitors=competitors, seed=1
-        )
-        assert clone(estimator).get_params()["competitors"] == competitors
-        assert estimator.certificate(features=2, size=900).gradient_bound == pytest.approx(gradient)
-        assert estimator.fit(x, y).score(x, y) > 0.95
-    template = estimators.LargeMarginGaussian(classes=(0, 1, 2)).template(2)
-    assert analyse(template).modulus == pytest.approx(
-        analyse(dp.load("large_margin_gaussian", features=2, classes=3)).modulus
-    )
-    with pytest.raises(dp.TemplateError, match="'summed' or 'soft'"):
-        estimators.LargeMarginGaussian(classes=(0, 1, 2), competitors="nearest").fit(x, y)
 
 
 def test_component_labels_are_learnt_declared_or_given() -> None:
@@ -126,13 +88,6 @@ def test_bad_options_are_refused(change: dict[str, Any], error: type[Exception])
     x, y = separable(50)
     with pytest.raises(error):
         estimators.LogisticRegression(**{"classes": ("no", "yes"), **change}).fit(x, y)
-
-
-def test_unfitted_estimators_say_so() -> None:
-    from sklearn.exceptions import NotFittedError
-
-    with pytest.raises(NotFittedError):
-        estimators.HuberSVC().predict(np.zeros((1, 2)))
 
 
 WHITENED = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True}

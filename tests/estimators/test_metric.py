@@ -41,15 +41,6 @@ def test_it_finds_what_pairs_share() -> None:
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
 
 
-def test_a_fit_is_private_and_paid_for() -> None:
-    x, y = pairs(200)
-    budget = dp.Budget(dp.Privacy(1.5))
-    model = dp.MetricLearner(epsilon=1.0, radius=4.0, classes=("other", "same"), budget=budget)
-    assert model.fit(x, y).release_.spent == dp.Privacy(1.0)
-    with pytest.raises(dp.BudgetExceeded):
-        model.fit(x, y)
-
-
 @pytest.mark.parametrize(
     ("options", "X", "y", "error", "message"),
     [
@@ -63,12 +54,3 @@ def test_a_fit_is_private_and_paid_for() -> None:
 def test_bad_pairs_are_refused(options: dict[str, Any], X: Any, y: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         dp.MetricLearner(**options).fit(X, y)
-
-
-def test_other_features_are_refused() -> None:
-    x, y = pairs(200)
-    fitted = dp.MetricLearner(**FIXED, classes=("other", "same")).fit(x, y)
-    with pytest.raises(dp.TemplateError, match="has 3 features"):
-        fitted.predict(np.zeros((1, 2, 3)))
-    with pytest.raises(ValueError, match="features"):
-        fitted.transform(np.zeros((1, 3)))

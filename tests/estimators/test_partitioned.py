@@ -84,13 +84,6 @@ def test_arrays_and_frames_of_dask() -> None:
     assert not hasattr(found, "feature_names_in_")
 
 
-def test_partitions_that_have_to_be_read_tell_their_width() -> None:
-    expected = dp.LogisticRegression(classes=LABELS, seed=1, fit_intercept=True).fit(X, Y)
-    functions = [lambda a=a, b=b: {"x": X[a:b].tolist(), "y": Y[a:b].tolist()} for a, b in pairwise([0, 300, 700])]
-    found = dp.LogisticRegression(classes=LABELS, seed=1, fit_intercept=True).fit(dp.Partitions(functions))
-    np.testing.assert_allclose(found.coef_, expected.coef_, rtol=0, atol=1e-6)
-
-
 def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     table = pd.DataFrame({"a": 50 + 40 * X[:, 0], "b": 50 + 20 * X[:, 1], "y": Y, "z": Z})
@@ -109,44 +102,3 @@ def test_tables_with_a_schema_are_saved_with_it(tmp_path: Path) -> None:
     straight = dp.Ridge(bounds=(0, 100), seed=1, epsilon=5.0).fit(schema.encode(table)[0], Z)
     np.testing.assert_allclose(line.coef_, straight.coef_, rtol=0, atol=1e-4)
     line.save(tmp_path / "line.npz")
-
-
-def test_what_is_wrong_is_said_with_its_partition_and_paid_once() -> None:
-    budget = dp.Budget(dp.Privacy(2.0))
-
-    def model(**options: Any) -> Any:
-        return dp.LogisticRegression(classes=LABELS, budget=budget, seed=1, epsilon=0.5, **options)
-
-    x = X.copy()
-    x[303, 1] = 7.0
-    for options in ({}, {"fit_intercept": True}):
-        with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
-            model(**options).fit(cut(x=x))
-    with pytest.raises(dp.DomainError, match=r"partition 1: field 'y'.*not declared.*'maybe'"):
-        model().fit(cut(y=np.where(np.arange(700) == 10, "maybe", Y)))
-    assert len(budget.entries) == 3
-    with pytest.raises(dp.DomainError, match=r"partition 3: y: 1 targets lie outside the declared bounds.*row 2"):
-        dp.Ridge(bounds=(0, 100), seed=1).fit(cut(y=np.where(np.arange(700) == 302, 900.0, Z)))
-    wide = dp.Partitions([{"x": X, "y": Y}, {"x": X[:, :2], "y": Y}])
-    with pytest.raises(dp.DomainError, match=r"partition 1: field 'x': expected shape \(n, 3\), got \(700, 2\)"):
-        model().fit(wide)
-    spent = len(budget.entries)
-    with pytest.raises(dp.TemplateError, match="pass them alone"):
-        model().fit(cut(), Y)
-    with pytest.raises(dp.TemplateError, match="must have the fields x"):
-        model().fit(dp.Partitions([{"features": X, "y": Y}]))
-    with pytest.raises(dp.TemplateError, match="one place"):
-        dp.MetricLearner().fit(cut())
-    with pytest.raises(dp.TemplateError, match="partitions of x, y and m"):
-        dp.LargeMarginGaussianMixture(classes=LABELS, component_labels="given").fit(cut(), m=np.zeros(700, dtype=int))
-    with pytest.raises(ValueError, match="requires y to be passed"):
-        model().fit(X)
-    assert len(budget.entries) == spent
-
-
-def test_estimators_are_tuned_in_partitions() -> None:
-    grid = {f"{r:g}": dp.LogisticRegression(classes=LABELS, regularization=r) for r in (1e-3, 0.1)}
-    expected = dp.tune(grid, {"x": X, "y": Y}, dp.Privacy(2.0), seed=4)
-    found = dp.tune(grid, cut(), dp.Privacy(2.0), seed=4)
-    assert found.choice == expected.choice
-    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)

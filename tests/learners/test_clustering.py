@@ -36,39 +36,6 @@ def test_clusters_are_found(privacy: dp.Privacy) -> None:
     assert places.centers.shape == (3, 2, 3)
 
 
-def test_a_class_without_records_is_fine() -> None:
-    x, y, _ = blobs(200)
-    places = dp.cluster(RECORD, {"x": x, "y": y}, dp.Privacy(1e5, 1e-5), seed=0)
-    start = dp.NoisyKMeans().directions
-    empty = places.centers[2]
-    assert start == 0
-    np.testing.assert_allclose(np.linalg.norm(empty, axis=1), 1.0, atol=1e-3)  # where they started: half the radius
-    one = dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["b"]}, PROMISE)
-    assert np.isfinite(one.centers).all()
-
-
-def test_all_records_can_be_clustered_together() -> None:
-    x, _, _ = blobs()
-    places = dp.cluster(RECORD, {"x": x}, PROMISE, components=4, group=None, seed=1)
-    assert places.classes == ()
-    assert len(set(places.assign(x))) == 4
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [dp.Box(9.0, 11.0), dp.Box([9.0, -1.0], [11.0, 0.0]), dp.Ball(4, norm=1), dp.Ball(2, norm=np.inf)],
-    ids=repr,
-)
-def test_every_bounded_domain_will_do(domain: Any) -> None:
-    rng = np.random.default_rng(0)
-    x = domain.sample(400, rng)
-    places = dp.cluster(dp.Record(x=domain), {"x": x}, PROMISE, group=None)
-    found = places.assign(x)
-    assert found.shape == (400,)
-    assert places.noise is not None
-    assert places.radius >= np.linalg.norm(x.reshape(400, -1) - places.middle, axis=1).max() * (1 - 1e-9)
-
-
 def test_every_form_of_the_records_gives_the_same_centres(tmp_path: Path) -> None:
     x, y, _ = blobs(900)
     x = np.round(x, 2)
@@ -136,49 +103,3 @@ def test_the_ledger_is_charged_before_the_data_are_read() -> None:
     assert [(e.label, e.privacy) for e in budget.entries] == [("places", PROMISE)]
     with pytest.raises(dp.BudgetExceeded):
         dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["a"]}, PROMISE, budget=budget)
-
-
-def test_without_proof_nothing_is_paid() -> None:
-    budget = dp.Budget(dp.Privacy(5.0))
-    with pytest.raises(dp.NotPrivate):
-        dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["a"]}, dp.Privacy(1e-9), budget=budget)
-    assert budget.entries == ()
-
-
-def test_noise_is_fresh() -> None:
-    x, y, _ = blobs(300)
-    first, second = (dp.cluster(RECORD, {"x": x, "y": y}, PROMISE) for _ in range(2))
-    assert not np.array_equal(first.centers, second.centers)
-    assert first.spent == PROMISE
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"components": 0}, dp.TemplateError, "components must be an integer, 1"),
-        ({"components": 1.5}, dp.TemplateError, "components"),
-        ({"privacy": 1.0}, dp.TemplateError, "must be a Privacy"),
-        ({"record": 3}, dp.TemplateError, "Record or a Template"),
-        ({"clustering": "k-means"}, dp.TemplateError, "NoisyKMeans"),
-        ({"features": "z"}, dp.TemplateError, "no continuous field 'z'"),
-        ({"features": "y"}, dp.TemplateError, "no continuous field 'y'"),
-        ({"group": "z"}, dp.TemplateError, "group=None"),
-        ({"group": "x"}, dp.TemplateError, "no Choice 'x'"),
-        ({"seed": -1}, dp.TemplateError, "seed"),
-        ({"data": 3}, dp.DomainError, "int"),
-        ({"data": {"x": [[0.0, 0.0, 0.0]]}}, dp.DomainError, "missing: \\['y'\\]"),
-        ({"data": {"x": [[0.0, 0.0, 3.0]], "y": ["a"]}}, dp.DomainError, "outside"),
-        ({"data": {"x": [[0.0, 0.0, np.nan]], "y": ["a"]}}, dp.DomainError, "nan"),
-        ({"data": {"x": [[0.0, 0.0, 0.0]], "y": ["c"]}}, dp.DomainError, "not declared"),
-        ({"data": {"x": np.zeros((0, 3)), "y": []}}, dp.DomainError, "empty"),
-    ],
-)
-def test_bad_calls_are_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
-    x, y, _ = blobs(20)
-    with pytest.raises(error, match=message):
-        dp.cluster(**{"record": RECORD, "data": {"x": x, "y": y}, "privacy": PROMISE, **change})
-
-
-def test_clipping_is_for_those_who_ask() -> None:
-    places = dp.cluster(RECORD, {"x": [[0.0, 0.0, 30.0]], "y": ["a"]}, PROMISE, clip=True)
-    assert np.linalg.norm(places.centers, axis=2).max() <= 3.0 + 1e-3  # a centre may start half a radius outside

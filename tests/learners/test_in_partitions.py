@@ -11,9 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.language.batch import PartitionedBatch
-from dpconvex.learners.tune import parts
-from dpconvex.noise.samplers import NoiseSource
 
 # Partitions of very different sizes, and one without records.
 CUTS = [0, 1, 300, 300, 305, 700]
@@ -83,49 +80,6 @@ def test_an_evaluation_is_paid_once_and_names_the_partition() -> None:
         dp.evaluate(LEARNER, shapes, cut(), dp.Privacy(0.5))
 
 
-def test_no_records_have_no_errors() -> None:
-    nothing = dp.Partitions([{"x": X[:0], "y": Y[:0]}] * 2)
-    promise = dp.Privacy(1.0, adjacency="add-remove")
-    expected = dp.evaluate(LEARNER, MODEL, {"x": X[:0], "y": Y[:0]}, promise, seed=1)
-    assert dp.evaluate(LEARNER, MODEL, nothing, promise, seed=1) == expected
-    with pytest.raises(dp.DomainError, match="no record"):
-        dp.evaluate(LEARNER, MODEL, nothing, dp.Privacy(1.0))
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_the_split_is_that_of_records_in_memory(
-    adjacency: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Who is in which part is decided by the position alone, and nobody is in two: the proof is the one in memory."""
-    from dpconvex.learners import tune as tuning
-
-    used: list[Any] = []
-    chosen_on: list[list[int]] = []
-
-    def fit(template: dp.Template, mine: Any, privacy: dp.Privacy, *rest: object, **more: object) -> dp.Release:
-        batch = template.record.validate(mine)
-        assert isinstance(batch, PartitionedBatch)
-        found = [part() for part in batch.place.parts]
-        assert batch.sizes == tuple(len(part.group) for part in found)
-        used.append(np.concatenate([np.asarray(part.fields["x"][:]) for part in found]))
-        return dp.Release({"w": np.ones(3)}, spent=privacy, predictor=LEARNER.predict)
-
-    def choose(counts: list[int], *rest: object) -> int:
-        chosen_on.append(counts)
-        return 0
-
-    monkeypatch.setattr(tuning, "solve", fit)
-    monkeypatch.setattr(tuning, "select", choose)
-    part = parts(700, 3, adjacency, NoiseSource(1).rng)
-    wrong = int((np.where(X.sum(axis=1) > 0, 1, -1) != Y)[part == 2].sum())
-    for form in in_forms(tmp_path):
-        used.clear()
-        dp.tune(GRID, form, dp.Privacy(2.0, 1e-6, adjacency), seed=1, size=None if adjacency == "replace-one" else 700)
-        for k in range(2):
-            np.testing.assert_array_equal(used[k], X[part == k])
-        assert chosen_on.pop() == [wrong, wrong]
-
-
 @pytest.mark.parametrize(
     ("privacy", "options"),
     [(P, {}), (ADDED, {"size": 700}), (P, {"split": False}), (Q, {"whitening": True})],
@@ -142,28 +96,6 @@ def test_tuning_is_the_same(privacy: dp.Privacy, options: dict[str, Any], tmp_pa
         assert len(budget.entries) == 1
 
 
-@pytest.mark.parametrize("whitening", [None, True])
-def test_repeated_tuning_is_the_same(whitening: bool | None) -> None:
-    options: dict[str, Any] = {"repetitions": dp.Repetitions(2), "seed": 2, "whitening": whitening}
-    expected = dp.tune_repeated(GRID, DATA, Q, **options)
-    budget = dp.Budget(Q)
-    found = dp.tune_repeated(GRID, cut(), Q, budget=budget, **options)
-    assert (found.choice, found.mistakes) == (expected.choice, expected.mistakes)
-    np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
-    assert len(budget.entries) == 1
-
-
-@pytest.mark.parametrize("options", [{}, {"split": False}], ids=["split", "all"])
-def test_labels_may_be_declared_in_another_order(options: dict[str, Any]) -> None:
-    turned = dp.load("logistic_regression", features=3, regularization=0.1, labels=(1, -1))
-    both = [turned, GRID["0.001"]]
-    for candidates in (both, both[::-1]):
-        expected = dp.tune(candidates, DATA, P, seed=4, **options)
-        found = dp.tune(candidates, cut(), P, seed=4, **options)
-        assert found.choice == expected.choice
-        np.testing.assert_allclose(found.release["w"], expected.release["w"], rtol=0, atol=1e-6)
-
-
 def test_tuning_looks_before_it_pays_and_names_the_partition() -> None:
     for choose in (dp.tune, dp.tune_repeated):
         budget = dp.Budget(Q)
@@ -175,11 +107,6 @@ def test_tuning_looks_before_it_pays_and_names_the_partition() -> None:
         assert len(budget.entries) == 1
 
 
-def test_a_sweep_whitens_partitions() -> None:
-    ones, manys = (list(dp.sweep(LEARNER, d, Q, seed=3, whitening=True)) for d in (DATA, cut()))
-    np.testing.assert_allclose(manys[0]["w"], ones[0]["w"], rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("group", ["y", None])
 @pytest.mark.parametrize("privacy", [Q, ADDED], ids=["replaced", "added"])
 def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: str | None, tmp_path: Path) -> None:
@@ -189,20 +116,6 @@ def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: 
         found = dp.cluster(LEARNER, form, privacy, 3, group=group, seed=1, budget=budget)
         np.testing.assert_array_equal(found.centers, expected.centers)
         assert len(budget.entries) == 1
-
-
-def test_a_clustering_looks_at_two_fields_and_names_the_partition() -> None:
-    expected = dp.cluster(LEARNER, DATA, Q, seed=1)
-    found = dp.cluster(LEARNER, cut({**DATA, "other": Y.astype(str)}), Q, seed=1)
-    np.testing.assert_array_equal(found.centers, expected.centers)
-    nothing = dp.cluster(LEARNER, dp.Partitions([{"x": X[:0], "y": Y[:0]}]), ADDED, seed=1)
-    np.testing.assert_array_equal(nothing.centers, dp.cluster(LEARNER, {"x": X[:0], "y": Y[:0]}, ADDED, seed=1).centers)
-    budget = dp.Budget(Q)
-    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
-        dp.cluster(LEARNER, spoilt(), Q, budget=budget)
-    assert len(budget.entries) == 1
-    with pytest.raises(dp.DomainError, match=r"missing: \['y'\]"):
-        dp.cluster(LEARNER, dp.Partitions([{"x": X}]), Q)
 
 
 MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
@@ -221,15 +134,3 @@ def test_a_mixture_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
         for name, value in expected.release.items():
             np.testing.assert_allclose(found.release[name], value, rtol=0, atol=1e-6)
         assert len(budget.entries) == 1
-
-
-def test_a_mixture_looks_before_it_pays_and_names_the_partition() -> None:
-    budget = dp.Budget(Q)
-    with pytest.raises(dp.DomainError, match="component field 'm'"):
-        dp.solve_mixture(MIXTURE, cut({**DATA, "m": np.zeros(700, dtype=int)}), Q, budget=budget)
-    with pytest.raises(dp.DomainError, match="exactly the declared fields"):
-        dp.solve_mixture(MIXTURE, dp.Partitions([{"x": X}]), Q, budget=budget)
-    assert not budget.entries
-    with pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 3"):
-        dp.solve_mixture(MIXTURE, spoilt(), Q, budget=budget)
-    assert len(budget.entries) == 1

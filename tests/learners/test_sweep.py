@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.errors import BudgetExceeded, DomainError, NotPrivate, TemplateError
-from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.errors import DomainError, NotPrivate, TemplateError
 from dpconvex.solvers import backend as backends
 
 RNG = np.random.default_rng(0)
@@ -24,12 +23,6 @@ def learner(regularization: float = 0.1) -> dp.Template:
     return dp.load("logistic_regression", features=3, regularization=regularization)
 
 
-def test_order_cost_and_fresh_noise() -> None:
-    releases = list(dp.sweep([learner(), learner(0.2)], DATA, PROMISES, draws=2))
-    assert [r.spent.epsilon for r in releases if r.spent is not None] == [1.0, 1.0, 5.0, 5.0] * 2
-    assert len({r["w"].tobytes() for r in releases}) == 8
-
-
 def test_a_sweep_gives_what_single_fits_give() -> None:
     template = learner()
     swept = list(dp.sweep(template, DATA, PROMISES, draws=2, seed=7))
@@ -38,19 +31,6 @@ def test_a_sweep_gives_what_single_fits_give() -> None:
         assert alone.certificate is not None
         assert release["w"] == pytest.approx(alone["w"], abs=4 * alone.certificate.tolerance)
         assert release.spent is None
-
-
-def test_the_batch_is_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-    prepare = BatchedLoss.__init__
-
-    def counted(self: BatchedLoss, *arguments: Any, **options: Any) -> None:
-        made.append(self)
-        prepare(self, *arguments, **options)
-
-    monkeypatch.setattr(BatchedLoss, "__init__", counted)
-    assert len(list(dp.sweep(learner(), DATA, PROMISES, draws=2))) == 4
-    assert len(made) == 1
 
 
 def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: Any) -> None:
@@ -72,14 +52,6 @@ def test_an_interruption_releases_nothing_half_done_and_is_paid_for(tmp_path: An
     assert budget.spent.epsilon == pytest.approx(3.0)
 
 
-def test_the_budget_ends_a_sweep() -> None:
-    seen: list[dp.Release] = []
-    releases = dp.sweep(learner(), DATA, PROMISES[0], draws=5, budget=dp.Budget(dp.Privacy(2.0)))
-    with pytest.raises(BudgetExceeded):
-        seen.extend(releases)
-    assert len(seen) == 2
-
-
 def test_everything_is_proved_before_data_are_read() -> None:
     class Untouchable(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
@@ -89,43 +61,6 @@ def test_everything_is_proved_before_data_are_read() -> None:
         dp.sweep(learner(), Untouchable(DATA), dp.Privacy(1.0, adjacency="add-remove"))
     with pytest.raises(DomainError, match="lie outside"):
         next(dp.sweep(learner(), {"x": 2 * X, "y": DATA["y"]}, PROMISES))
-
-
-@pytest.mark.parametrize("draws", [0, 1.5, True])
-def test_draws_must_be_positive(draws: Any) -> None:
-    with pytest.raises(TemplateError, match="draws"):
-        dp.sweep(learner(), DATA, PROMISES, draws=draws)
-
-
-def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
-    list(dp.sweep(learner(), DATA, PROMISES, progress=True))
-    assert "2/2" in capsys.readouterr().err
-    list(dp.sweep(learner(), DATA, PROMISES))
-    assert capsys.readouterr().err == ""
-
-
-def test_a_seed_that_is_none_is_refused_at_once() -> None:
-    with pytest.raises(TemplateError, match="seed must be"):
-        dp.sweep(learner(), DATA, dp.Privacy(1.0), seed="a")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_whitened_sweeps_keep_their_promises(adjacency: str) -> None:
-    promise = dp.Privacy(4.0, 1e-5, adjacency)
-    size = None if adjacency == "replace-one" else 60
-    single, *_ = dp.sweep(learner(1e-6), DATA, promise, size=size, seed=3, whitening="auto")
-    alone = dp.solve(learner(1e-6), DATA, promise, size=size, seed=3, whitening="auto")
-    assert single.certificate == alone.certificate
-    assert (single["w"] == alone["w"]).all()
-    budget = dp.Budget(promise)
-    found = list(dp.sweep(learner(1e-6), DATA, total=promise, draws=3, size=size, budget=budget, whitening=True))
-    assert len(budget.entries) == 1
-    for release in found:
-        assert isinstance(release.certificate, dp.Certificate)
-        assert release.certificate.whitening is not None
-        assert release.certificate.epsilon < promise.epsilon
-    assert len({release.whitening.matrix.tobytes() for release in found if release.whitening is not None}) == 3
 
 
 def test_a_total_is_for_the_records_that_it_was_proved_for() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from scipy import stats
 
 import dpconvex as dp
@@ -43,18 +42,6 @@ def permute_and_flip(mistakes: list[int], rate: float) -> np.ndarray:
             total[candidate] += left * chance[candidate] / len(orders)
             left *= 1 - chance[candidate]
     return total
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_exponential_mechanism_matches_its_law(adjacency: str) -> None:
-    mistakes = [3, 5, 4, 9]
-    expected = probabilities(mistakes, 0.7, adjacency)
-    rate = 0.7 if adjacency == "add-remove" else 0.35
-    np.testing.assert_allclose(expected, np.exp(-rate * np.array(mistakes)) / np.exp(-rate * np.array(mistakes)).sum())
-    observed = frequencies(mistakes, 0.7, "exponential", adjacency)
-    assert stats.chisquare(observed, expected * observed.sum()).pvalue > ALARM
-    wrong = probabilities(mistakes, 0.9, adjacency)
-    assert stats.chisquare(observed, wrong * observed.sum()).pvalue < ALARM
 
 
 def test_permute_and_flip_matches_its_law_and_is_never_worse() -> None:
@@ -100,24 +87,6 @@ def data(size: int = 2000) -> dict[str, np.ndarray]:
     return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
 
 
-def test_tuning_prefers_the_better_candidate() -> None:
-    good = dp.load("logistic_regression", features=3, regularization=0.01)
-    bad = dp.load("logistic_regression", features=3, regularization=0.01, labels=(1, -1))
-    bad.predict = lambda parameters, x: np.ones(len(x))  # type: ignore[assignment]
-    outcome = tune({"bad": bad, "good": good}, data(), dp.Privacy(epsilon=2.0), seed=0)
-    assert outcome.choice == "good"
-    assert outcome.spent is None
-    assert not outcome.release.private
-
-
-def test_sparse_features_are_tuned_like_dense_ones() -> None:
-    candidates = [dp.load("logistic_regression", features=3, regularization=r) for r in (0.01, 1.0)]
-    dense, sparse = data(90), {**data(90), "x": sp.coo_matrix(data(90)["x"])}
-    one, other = (tune(candidates, d, dp.Privacy(epsilon=5.0), seed=4) for d in (dense, sparse))
-    assert one.choice == other.choice
-    np.testing.assert_allclose(one.release["w"], other.release["w"], atol=1e-5)
-
-
 def test_the_whole_costs_one_promise() -> None:
     from dpconvex.release.budget import Budget
 
@@ -128,31 +97,6 @@ def test_the_whole_costs_one_promise() -> None:
     assert float(ledger.remaining.epsilon) == 0.0
     with pytest.raises(dp.BudgetExceeded):
         tune(candidates, data(300), dp.Privacy(epsilon=0.1), budget=ledger)
-
-
-def test_bad_input_is_refused() -> None:
-    template = dp.load("logistic_regression", features=3)
-    with pytest.raises(dp.TemplateError, match="no candidate"):
-        tune([], data(20), dp.Privacy(1.0))
-    with pytest.raises(dp.TemplateError, match="parts"):
-        tune([template] * 5, data(4), dp.Privacy(1.0))
-    with pytest.raises(dp.TemplateError, match="selection"):
-        tune([template], data(20), dp.Privacy(1.0), selection="best")
-    with pytest.raises(dp.NotPrivate, match="add-remove"):
-        tune([template], data(20), dp.Privacy(1.0, adjacency="add-remove"))
-
-
-def test_estimators_stand_for_their_templates() -> None:
-    pytest.importorskip("sklearn")
-    grid = {f"{r:g}": dp.LogisticRegression(classes=(-1, 1), regularization=r) for r in (0.01, 0.1)}
-    for search in (tune, dp.tune_repeated):
-        outcome = search(grid, data(300), dp.Privacy(epsilon=2.0))
-        assert outcome.choice in grid
-        assert outcome.spent == dp.Privacy(2.0)
-    with pytest.raises(dp.TemplateError, match="maps the features"):
-        tune([dp.KernelSVC(classes=(-1, 1))], data(300), dp.Privacy(epsilon=2.0))
-    with pytest.raises(dp.TemplateError, match="not a Template but str"):
-        tune(["logistic_regression"], data(300), dp.Privacy(epsilon=2.0))
 
 
 def test_a_prediction_of_another_shape_is_refused() -> None:
@@ -244,39 +188,3 @@ def test_a_mistake_in_the_call_costs_nothing(choose: Any, changes: dict[str, Any
     with pytest.raises(dp.TemplateError, match=complaint):
         choose(**arguments, budget=budget)
     assert budget.spent.epsilon == 0
-
-
-def test_equal_boxes_and_labels_in_another_order_are_the_same_record() -> None:
-    both = [declaring(dp.Box([-1, -1], [1, 1]), [1, 2]), declaring(dp.Box(-np.ones(2), np.ones(2)), [2, 1])]
-    assert dp.tune(both, RECORDS, dp.Privacy(5.0)).choice in ("0", "1")
-
-
-@pytest.mark.parametrize("choose", [dp.tune, partial(dp.tune_repeated, progress=False)], ids=["split", "repeated"])
-def test_predict_cannot_write_to_the_records_of_other_candidates(choose: Any) -> None:
-    def predict(parameters: Any, x: Any) -> Any:
-        assert not x.flags.writeable
-        return np.ones(len(x))
-
-    learner = declaring(dp.Ball(2), [1], predict)
-    choose([learner, learner], RECORDS, dp.Privacy(5.0))
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_whitened_fits_are_chosen_among_and_paid_once(adjacency: str) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 2)) * [0.3, 0.02]
-    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1.0)
-    data, promise = {"x": x, "y": np.where(x[:, 1] > 0, 1, -1)}, dp.Privacy(20.0, 1e-5, adjacency)
-    candidates = [dp.load("logistic_regression", features=2, regularization=r) for r in (1e-6, 10.0)]
-    size, budget = None if adjacency == "replace-one" else 600, dp.Budget(promise)
-    found = tune(candidates, data, promise, size=size, budget=budget, whitening=True, seed=1)
-    assert [entry.privacy for entry in budget.entries] == [promise]
-    assert found.release.whitening is not None
-    assert np.mean(found.release.predict(x) == data["y"]) > 0.9
-    budget = dp.Budget(promise)
-    found = tune(candidates, data, promise, size=size, split=False, budget=budget, whitening=True, seed=1)
-    assert [entry.privacy for entry in budget.entries] == [promise]
-    assert found.release.whitening is not None
-    assert isinstance(found.release.certificate, dp.Certificate)
-    assert found.release.certificate.whitening is not None
-    assert np.mean(found.release.predict(x) == data["y"]) > 0.9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -66,17 +65,6 @@ def test_a_baseline_agrees_with_cvxpy_and_its_accuracy_is_true(case: str) -> Non
     assert fit.distance < 1e-3 or case in ("absolute error, lasso", "logistic, lasso", "nothing added", "exponential")
 
 
-def test_a_plain_hinge_takes_no_time() -> None:
-    template, data = dp.load("hinge_svm", features=20), records(2000, 20)
-    dp.minimize(template, records(50, 20))
-    start = time.process_time()
-    fit = dp.minimize(template, data)
-    assert time.process_time() - start < 5
-    assert fit.gap is not None
-    assert fit.gap < 1e-9
-    assert fit.distance < 1e-3
-
-
 def test_a_gap_is_an_honest_bound() -> None:
     """A better point than the least one that the gap allows does not exist: tried with one-dimensional searches."""
     template, data = dp.load("hinge_svm", features=1, regularization=0.3), records(30, 1)
@@ -114,14 +102,3 @@ def test_what_is_not_convex_has_no_baseline() -> None:
     template = dp.Template(dp.Record(x=dp.Ball(D)), lambda x: -cp.logistic(x @ w), cp.sum_squares(w))
     with pytest.raises(dp.NotPrivate, match="concave"):
         dp.minimize(template, {"x": records()["x"]})
-
-
-def test_a_path_starts_from_the_last_fit() -> None:
-    data = records(2000, 10)
-    first = dp.minimize(dp.load("logistic_regression", features=10, regularization=0.02), data, tolerance=1e-9)
-    learner = dp.load("logistic_regression", features=10, regularization=0.0201)
-    warm = dp.minimize(learner, data, tolerance=1e-8, start=first)
-    cold = dp.minimize(learner, data, tolerance=1e-8)
-    assert np.linalg.norm(warm["w"] - cold["w"]) <= 2e-8
-    with pytest.raises(dp.TemplateError, match="start must hold 'w'"):
-        dp.minimize(learner, data, start={"w": np.zeros(3)})

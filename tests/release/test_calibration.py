@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.accounting.events import Approximate, Composition, Gaussian, Pure, Tail
+from dpconvex.accounting.events import Gaussian, Pure, Tail
 from dpconvex.accounting.perturbation import Perturbation
 from dpconvex.accounting.totals import totals
 from dpconvex.mechanisms.base import Mechanism
@@ -43,28 +42,6 @@ def test_ten_releases_need_a_third_of_the_noise_that_adding_up_asks_for() -> Non
     assert "10 releases, each epsilon = 0.3" in str(ten)
 
 
-def test_the_noise_for_many_is_not_the_noise_for_one() -> None:
-    assert dp.calibrate(learner(), WHOLE, 4000).certificates == (dp.verify(learner(), WHOLE, 4000),)
-    ten = dp.calibrate(learner(), WHOLE, 4000, 10, whitening=False)
-    assert ten.certificates[0].noise == "gaussian"
-    assert ten.mechanism is not None
-
-
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_the_size_chooses_for_each_of_many_releases(adjacency: str) -> None:
-    whole = replace(WHOLE, adjacency=adjacency)
-    assert dp.calibrate(learner(), whole, 4000).certificates[0].whitening is None  # enough for one, and not for ten
-    ten = dp.calibrate(learner(), whole, 4000, 10)
-    assert ten.mechanism is None
-    assert ten.total.epsilon <= 1.0
-    assert ten.certificates == (dp.verify(learner(), ten.each, 4000),) * 10  # what `solve` will find
-    assert ten.certificates[0].whitening is not None
-    assert dp.calibrate(learner(), dp.Privacy(1.0), 4000, 10).certificates[0].whitening is None
-    ridge = dp.load("ridge_regression", features=3)
-    both = dp.calibrate([ridge, learner()], whole, 4000, 2)
-    assert [item.perturbed for item in both.certificates] == ["statistics"] * 2 + ["gradients"] * 2
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_fits_that_share_a_promise_are_what_the_size_chooses(adjacency: str) -> None:
     whole = dp.Privacy(3.0, 1e-5, adjacency)
@@ -88,13 +65,6 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses(adjacency: str) -> 
     ]  # the choice
     workers = [dp.tune(grid, data(), whole, split=False, size=size, seed=3, workers=w).release for w in (None, 1)]
     assert (workers[0]["w"] == workers[1]["w"]).all()
-
-
-def test_a_pure_promise_is_divided() -> None:
-    three = dp.calibrate([learner(), learner(0.1)], dp.Privacy(0.3), 400, 3)
-    assert len(three.certificates) == 6
-    assert three.each == dp.Privacy(0.05)
-    assert (three.total.rule, three.total.epsilon) == ("basic", pytest.approx(0.3))
 
 
 @pytest.mark.parametrize("releases", [0, 1.5, True])
@@ -134,23 +104,6 @@ def test_certificates_say_what_they_are_and_no_less_than_they_promise(
     assert dp.Certificate.from_dict(fields).event is None  # of before there were events
 
 
-def test_a_mechanism_of_ones_own_is_known_by_its_promise_alone() -> None:
-    class Own:
-        def certify(self, *arguments: Any) -> dp.Certificate:
-            from dataclasses import replace
-
-            return replace(dp.OutputPerturbation("gaussian").certify(*arguments), event=None)
-
-        def run(self, *arguments: Any) -> Any:
-            raise NotImplementedError
-
-    event = dp.verify(learner(), WHOLE, 500, Own()).event
-    assert isinstance(event, Composition)
-    first = event.parts[0]
-    assert isinstance(first, Approximate)
-    assert (first.epsilon, first.delta) == pytest.approx((0.99, 0.99e-6))
-
-
 def test_a_sweep_under_one_promise_is_paid_in_whole_before_it_begins(tmp_path: Path) -> None:
     budget = dp.Budget(dp.Privacy(1.0, 1e-6), tmp_path / "ledger", "gaussian")
     whole = dp.Privacy(0.5, 5e-7)
@@ -169,15 +122,6 @@ def test_a_sweep_under_one_promise_is_paid_in_whole_before_it_begins(tmp_path: P
         dp.sweep(learner(), data(), whole, total=whole)
     with pytest.raises(dp.TemplateError, match="the promise of each release, or the `total`"):
         dp.sweep(learner(), data())
-
-
-def test_each_fit_of_a_ledger_of_events_pays_what_its_noise_costs() -> None:
-    budget = dp.Budget(dp.Privacy(1.0, 1e-6), accounting="gaussian")
-    for _ in range(8):
-        dp.solve(learner(), data(), dp.Privacy(0.3, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
-    assert 0.7 < budget.spent.epsilon < 1.0  # the promises add up to 2.4
-    with pytest.raises(dp.BudgetExceeded, match="under gaussian accounting"):
-        dp.solve(learner(), data(), dp.Privacy(0.8, 1e-7), dp.OutputPerturbation("gaussian"), budget=budget)
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -49,20 +49,6 @@ def test_without_noise_fits_are_those_of_least_squares_with_any_regularizer_and_
     assert found.fit(picky)["v"] == pytest.approx(w.value, abs=1e-3)
 
 
-def test_solve_releases_statistics_and_fits_them() -> None:
-    data = table()
-    for template in (free(), dp.load("ridge_regression", features=3)):
-        release = dp.solve(template, data, PROMISE, dp.SufficientStatistics())
-        assert release.spent == PROMISE
-        assert release.certificate is not None
-        assert release.certificate.mechanism == "sufficient statistics with Gaussian noise"
-        assert release.predict(data["x"]).shape == (400,)
-    assert dp.verify(free(), PROMISE, 400).perturbed == "statistics"  # no other mechanism takes unbounded slopes
-    assert dp.verify(free(), dp.Privacy(1.0), 400).noise == "gamma"
-    with pytest.raises(dp.NotPrivate, match="Lipschitz only on bounded sets"):
-        dp.verify(free(), PROMISE, 400, dp.ObjectivePerturbation("gaussian"))
-
-
 def test_noise_is_that_of_the_exact_gaussian_mechanism() -> None:
     certificate = dp.verify(free(), PROMISE, 400, dp.SufficientStatistics(weight=1.0))
     cover = certificate.cover
@@ -102,22 +88,6 @@ def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered() -> None:
         assert np.linalg.norm((found - exact).astype(float)) <= summation_error(moments, np.sqrt(2), 10**4)
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_every_promise(adjacency: Any, delta: float) -> None:
-    learner = dp.load("least_squares_classifier", features=2, classes=3)
-    rng = np.random.default_rng(0)
-    data = {"x": rng.uniform(-0.5, 0.5, (50, 2)), "y": rng.integers(0, 3, 50)}
-    promise = dp.Privacy(2.0, delta, adjacency)
-    found = dp.statistics(learner, data, promise, size=50)
-    assert found.spent == promise
-    assert found.fit()["W"].shape == (2, 3)
-    if adjacency == "add-remove":
-        assert dp.statistics(learner, {"x": np.zeros((0, 2)), "y": []}, promise, size=50).private
-        with pytest.raises(dp.NotPrivate, match="number of records is private"):
-            dp.statistics(learner, data, promise)
-
-
 def test_many_more_records_than_the_nominal_number_are_covered() -> None:
     promise = dp.Privacy(50.0, 1e-6, "add-remove")
     data = table(9000)
@@ -155,15 +125,6 @@ def test_a_template_that_needs_other_statistics_is_refused() -> None:
         dp.statistics(free(), table(4), dp.Privacy(0.01, 1e-6), seed=1).fit(ridge=0.0)
 
 
-def test_the_cost_is_recorded_before_the_data_are_read() -> None:
-    budget = dp.Budget(dp.Privacy(1.5, 1e-5))
-    outside = {"x": [[3.0, 0.0, 0.0]], "y": [0.0]}
-    with pytest.raises(dp.DomainError):
-        dp.statistics(free(), outside, PROMISE, budget=budget)
-    with pytest.raises(dp.BudgetExceeded):
-        dp.statistics(free(), table(), PROMISE, budget=budget)
-
-
 @pytest.mark.parametrize("noise", ["gaussian", "gamma"])
 def test_ledgers_know_how_statistics_are_told_apart(noise: str) -> None:
     mechanism = dp.SufficientStatistics(noise)
@@ -181,16 +142,3 @@ def test_ledgers_know_how_statistics_are_told_apart(noise: str) -> None:
     for _ in range(3):
         dp.statistics(free(), table(), dp.Privacy(0.1, 1e-6), mechanism, budget=budget)
     assert budget.totals()[0].epsilon < 0.8 - (0.1 if noise == "gaussian" else 1e-6)
-
-
-def test_a_seed_is_no_secret() -> None:
-    one, two = (dp.statistics(free(), table(), PROMISE, seed=4) for _ in range(2))
-    assert not one.private
-    assert (one.values == two.values).all()
-    assert "seed" in one.fit().not_private_because
-
-
-@pytest.mark.parametrize("options", [{"noise": "matrix"}, {"weight": 0.0}, {"residuals": 1}])
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(dp.TemplateError):
-        dp.SufficientStatistics(**options)

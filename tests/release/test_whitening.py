@@ -93,7 +93,8 @@ def test_saved_and_read(adjacency: str, tmp_path: Path) -> None:
     assert fit.spent == promise
     assert budget.remaining is None or budget.spent.epsilon <= promise.epsilon
     assert fit.whitening is not None
-    again = dp.Release.load(_saved(fit, tmp_path), template())
+    fit.save(tmp_path / "fit.npz")
+    again = dp.Release.load(tmp_path / "fit.npz", template())
     assert again.certificate == fit.certificate
     assert (again.predict(x) == fit.predict(x)).all()
     assert again.whitening is not None
@@ -102,38 +103,6 @@ def test_saved_and_read(adjacency: str, tmp_path: Path) -> None:
     assert (linear == fit.predict(x)).mean() > 0.99  # linear in the original features
     with pytest.raises(dp.TemplateError, match="shape"):
         again.predict(x[:, :2])
-
-
-def test_untuned_on_digits() -> None:
-    """Ten classes and 1,257 records: what took a tuned objective perturbation .153 at epsilon = 1."""
-    datasets = pytest.importorskip("sklearn.datasets")
-    x, y = datasets.load_digits(return_X_y=True)
-    x = x - x.mean(axis=1, keepdims=True)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    order = np.random.default_rng(0).permutation(len(x))
-    train, test = order[:1257], order[1257:]
-    learner = dp.load("softmax_regression", features=64, classes=10, regularization=0)
-    for epsilon, most in ((1.0, 0.12), (8.0, 0.06)):
-        promise = dp.Privacy(epsilon, 1e-5, "add-remove")
-        data = {"x": x[train], "y": y[train]}
-        fit = dp.solve(learner, data, promise, DESCENT, size=1257, seed=0, clip=True, whitening=dp.PrivateWhitening())
-        assert (fit.predict(x[test]) != y[test]).mean() < most
-
-
-def _saved(fit: dp.Release, folder: Path) -> Path:
-    fit.save(folder / "fit.npz")
-    return folder / "fit.npz"
-
-
-def test_files_from_before_are_read(tmp_path: Path) -> None:
-    from dpconvex.release.file_format import pack, unpack
-
-    release = dp.Release({"w": [1.0, 2.0]}, not_private_because="no noise was added")
-    fields, parameters = unpack(release.to_bytes(), tmp_path)
-    assert fields["whitening"] is None
-    header = {"names": ["w"], "certificate": None, "spent": None, "source": None, "table": None}
-    old = pack({**header, "not_private_because": "old"}, [parameters["w"]])
-    assert unpack(old, tmp_path)[0]["not_private_because"] == "old"
 
 
 def test_other_mechanisms_and_no_records() -> None:
@@ -148,16 +117,3 @@ def test_other_mechanisms_and_no_records() -> None:
         template(), {"x": np.zeros((0, 3)), "y": []}, ADD, DESCENT, size=300, seed=0, whitening=dp.PrivateWhitening()
     )
     assert np.isfinite(empty["w"]).all()
-
-
-def test_longer_steps_where_records_share_directions() -> None:
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(3000, 3))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    y = np.where(x[:, 0] > 0, 1, -1)
-    promise = dp.Privacy(50.0, 1e-5, "add-remove")
-    before = dp.verify(template(), promise, 3000, DESCENT, whitening=dp.PrivateWhitening())
-    fit = dp.solve(template(), {"x": x, "y": y}, promise, DESCENT, size=3000, seed=0, whitening=dp.PrivateWhitening())
-    assert fit.certificate is not None
-    step = fit.certificate.settings["step_size"]
-    assert 2 * before.settings["step_size"] < step <= before.settings["largest_step"]
