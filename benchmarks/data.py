@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import dpconvex as dp
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.conic import Conic
 from dpconvex.solvers.problem import Problem

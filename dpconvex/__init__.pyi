@@ -76,10 +76,9 @@ from .release.baseline import minimize as minimize
 from .release.bounded import solve_bounded as solve_bounded, verify_bounded as verify_bounded
 from .release.budget import Budget as Budget
 from .release.calibration import Shared as Shared, calibrate as calibrate
-from .release.collect import statistics as statistics
 from .release.excess_risk import RiskBound as RiskBound, risk_bound as risk_bound
 from .release.release import Release as Release
-from .release.solve import solve as solve
+from .release.solve import solve as solve, statistics as statistics
 from .release.statistics import Statistics as Statistics
 from .release.verify import is_private as is_private, verify as verify
 from .solvers.conic import Conic as Conic

@@ -18,7 +18,8 @@ from benchmarks import public_data as loaders
 from dpconvex.language.record import Record
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.solve import run_certified
+from dpconvex.release.fit import run
+from dpconvex.release.verify import Proved
 from dpconvex.solvers.first_order import FirstOrder
 
 Array = NDArray[np.float64]
@@ -199,7 +200,7 @@ def attempt(
         try:
             noise = NoiseSource(seed)
             rng = noise.rng
-            run_certified(template, data, certificate, chosen, FirstOrder(), noise)
+            run(Proved(template, certificate, chosen), data, FirstOrder(), noise)
             tally.released += 1
         except dp.DPConvexError as error:
             tally.failed.append(f"{label}, {source} n={size} ({nominal}), {privacy}, {mechanism}, seed {seed}: {error}")

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import dpconvex as dp
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

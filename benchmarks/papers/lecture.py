@@ -24,8 +24,8 @@ from benchmarks.published.lecture import lecture_delta, lecture_sigma
 from benchmarks.published.risk_bounds import lecture_rate
 from dpconvex.datasets import breast_cancer
 from dpconvex.noise.samplers import seeded_generator
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.excess_risk import risk_bound
-from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

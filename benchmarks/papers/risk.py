@@ -36,7 +36,7 @@ from benchmarks.published.risk_bounds import (
 from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.noise.samplers import gamma_direction, seeded_generator
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

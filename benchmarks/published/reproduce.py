@@ -20,8 +20,8 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.noise.samplers import gamma_direction, seeded_generator, system_generator
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release
-from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
 
 __all__ = ["NoMinimiser", "escape", "repeat_chaudhuri", "reproduce", "reproduce_chaudhuri"]

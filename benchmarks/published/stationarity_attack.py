@@ -31,8 +31,8 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.semidefinite import Spectrum
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release
-from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
 
 __all__ = ["Explanation", "explain", "tell_apart"]

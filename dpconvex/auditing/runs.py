@@ -18,7 +18,8 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.samplers import NoiseSource
-from dpconvex.release.solve import resolved, run_certified
+from dpconvex.release.fit import resolved, run
+from dpconvex.release.verify import Proved
 
 Array = NDArray[np.float64]
 
@@ -113,6 +114,6 @@ def released(
     solver, found = resolved(backend), []
     checked = template.record.checked(data)
     for _ in range(count):
-        release = run_certified(template, checked, certificate, mechanism, solver, NoiseSource())
+        release = run(Proved(template, certificate, mechanism), checked, solver, NoiseSource())
         found.append(np.concatenate([np.ravel(value) for value in release.values()]))
     return np.asarray(found)

@@ -160,7 +160,7 @@ def audit_repeated(
     attacks = []
     for k, candidate in enumerate(candidates):
         plan = planned(candidate, privacy, repetitions, size, mechanism)
-        found = attack_certificate(candidate, plan.run, mechanism, work, rng)
+        found = attack_certificate(candidate, plan.fit.certificate, mechanism, work, rng)
         attacks.extend(named([*found, attack_cover(plan.score, "noise of the score")], k))
     attacks.append(attack_repetitions(repetitions, privacy))
     return Audit(privacy, f"the best of {repetitions.mean:g} runs on average", tuple(attacks))

@@ -9,6 +9,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from dpconvex.errors import TemplateError
 
 Readers = Mapping[type, Callable[[Any], Any]]
@@ -50,13 +52,13 @@ def built(kind: Any, value: Any, readers: Readers | None = None, where: str = ""
             )
             for key, item in value.items()
         }
-    if (
-        kind is float
-        and (type(value) is float or (type(value) is int and abs(value) < 2**1023))
-        and not math.isnan(value)
-    ):
-        return float(value)
-    if kind in (bool, int, str) and type(value) is kind:
+    number = value.item() if isinstance(value, np.generic) else value
+    if kind is int and type(number) is int:
+        return number
+    fits = type(number) is float or (type(number) is int and abs(number) < 2**1023)
+    if kind is float and fits and not math.isnan(number):
+        return float(number)
+    if kind in (bool, str) and type(value) is kind:
         return value
     raise TemplateError(f"{where or 'it'} must be {getattr(kind, '__name__', kind)}, not {value!r:.60}")
 

@@ -17,7 +17,7 @@ from dpconvex.learners.coefficients import Coefficients, coefficients
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.release.collect import statistics
+from dpconvex.release.solve import statistics
 from dpconvex.release.statistics import Statistics
 
 Array = NDArray[np.float64]

@@ -25,8 +25,8 @@ from dpconvex.learners.errors_of_releases import STEPS, Errors, check_prediction
 from dpconvex.mechanisms.grid import laplace_count, perturb
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
+from dpconvex.release.fit import public_size
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size
 
 
 @dataclass(frozen=True)

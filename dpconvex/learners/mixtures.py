@@ -22,9 +22,8 @@ from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
-from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, Record, check_clip
+from dpconvex.language.record import Checked, Record
 from dpconvex.language.template import Template
 from dpconvex.learners.clustering import Grouping, Records, method_of
 from dpconvex.learners.components import Components
@@ -32,12 +31,12 @@ from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, NoisyKMeans
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import Cover, confirm
+from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
+from dpconvex.release.fit import Door, run
 from dpconvex.release.release import Release
-from dpconvex.release.solve import check_place, public_size, resolved, solve
-from dpconvex.release.verify import check_solvable, verify
+from dpconvex.release.verify import proved
 
 SOURCE = (
     "adaptive composition of the clustering and the fit (Dwork & Roth 2014, section 3.5); docs/theory.md, section 16"
@@ -163,38 +162,22 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    data = settled(data)
     plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
-    public = public_size(template, data, privacy, size)
-    certificate = plan.certify(public, mechanism, cover, whitening)  # raises before anything is paid
-    check_solvable(template, mechanism)
-    check_clip(clip)
-    solver = resolved(backend, template)
-    check_place(data, solver)
-    source = NoiseSource(seed)
-    if component in (data.keys() or ()):
+    door = Door(privacy, data, template, backend=backend, size=size, clip=clip, seed=seed, record=plan.others)
+    fit = proved(template, plan.rest, door.size, mechanism, cover, whitening)
+    source = door.source
+    if component in (door.data.keys() or ()):
         raise DomainError(
             f"the data have the component field {component!r}, which solve_mixture fills in; take it out."
         )
-    plan.others.check_form(data, empty=privacy.adjacency == "add-remove")
-    confirm(certificate)
-    pay(budget, privacy, label, certificate.event)
-    batch = plan.others.checked(data, clip).batch
+    door.check(fit)
+    pay(budget, privacy, label, plan.whole(fit.certificate).event)
+    batch = plan.others.checked(door.data, clip).batch
     components = plan.components(batch, source)
-    fit = solve(
-        template,
-        Checked.made(template.record, plan.labelled(components, batch), clip),
-        plan.rest,
-        mechanism,
-        solver,
-        size=public,  # what the certificate is for
-        clip=clip,
-        seed=None if seed is None else int(source.rng.integers(2**62)),
-        cover=cover,
-        whitening=whitening,
-    )
-    assert isinstance(fit.certificate, Certificate)
-    release = replace(fit, certificate=plan.whole(fit.certificate), **source.spending(privacy))
+    labelled_records = Checked.made(template.record, plan.labelled(components, batch), clip)
+    found = run(fit, labelled_records, door.backend, source.next(), clip)
+    assert isinstance(found.certificate, Certificate)
+    release = replace(found, certificate=plan.whole(found.certificate), **source.spending(privacy))
     return Mixture(components, release, release.spent)
 
 
@@ -257,7 +240,7 @@ class Plan:
 
     def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None, whitening: Whitened) -> Certificate:
         """Return the certificate of the whole, without data."""
-        return self.whole(verify(self.template, self.rest, size, mechanism, cover, whitening=whitening))
+        return self.whole(proved(self.template, self.rest, size, mechanism, cover, whitening).certificate)
 
     def whole(self, fit: Certificate) -> Certificate:
         if self.noise is None:

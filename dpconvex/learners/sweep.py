@@ -25,8 +25,9 @@ from dpconvex.mechanisms.residual_noise import Cover
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import calibrate
+from dpconvex.release.fit import check_place, public_size, resolved
 from dpconvex.release.release import Release
-from dpconvex.release.solve import check_place, public_size, resolved, solve
+from dpconvex.release.solve import solve
 from dpconvex.release.verify import verify
 
 

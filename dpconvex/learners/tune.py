@@ -20,9 +20,9 @@ from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import Chunks
-from dpconvex.language.partitions import Partitions, settled
+from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy
-from dpconvex.language.record import Checked, Record, check_clip, in_one_place, in_partitions, table
+from dpconvex.language.record import Checked, Record, in_partitions, table
 from dpconvex.language.template import Template
 from dpconvex.learners.errors_of_releases import Errors, check_predictions
 from dpconvex.learners.many_fits import check_workers, fitted
@@ -31,13 +31,13 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
 from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import confirm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import Shared, plan_of, shared
+from dpconvex.release.fit import Door, run
 from dpconvex.release.release import Release
-from dpconvex.release.solve import check_place, public_size, resolved, run_certified, run_whitened, solve
-from dpconvex.release.verify import Proved, check_solvable, proved, verify
+from dpconvex.release.solve import solve
+from dpconvex.release.verify import Proved, proved, verify
 
 # Part of epsilon that pays for a choice among fits on all of the data.
 CHOICE = 0.1
@@ -137,31 +137,24 @@ def tune(
     """
     if selection not in SELECTIONS:
         raise TemplateError(f"tune: selection must be one of {SELECTIONS}, not {selection!r}.")
-    data = settled(data)
     named = named_templates(candidates, data, features)
+    templates = list(named.values())
     check(named, features, label)
-    check_clip(clip)
     check_workers(workers)
-    solver = resolved(backend, *named.values())
-    check_partitions("tune", named, data, solver, workers)
-    source = NoiseSource(seed)
+    door = Door(privacy, data, *templates, backend=backend, size=size, clip=clip, seed=seed, workers=workers)
     if not split:
-        public = public_size(next(iter(named.values())), data, privacy, size)
-        plan = composed(named, privacy, public, mechanism, whitening)
-        return on_all(named, data, plan, solver, source, selection, (features, label), clip, budget, workers)
-    rng = source.rng
-    next(iter(named.values())).record.check_form(data, empty=privacy.adjacency == "add-remove")
-    columns: Any = data if in_partitions(data) else {name: whole(name, column) for name, column in data.items()}
-    count = public_size(next(iter(named.values())), columns, privacy, size)
-    share = count // (len(named) + 1)
+        plan = composed(named, privacy, door.size, mechanism, whitening)
+        return on_all(named, door, plan, selection, (features, label), budget, workers)
+    door.check()
+    columns: Any = door.data
+    if not in_partitions(columns):
+        columns = {name: whole(name, column) for name, column in door.data.items()}
+    share = door.size // (len(named) + 1)
     if share < 1:
-        raise TemplateError(f"tune: {count} records cannot be split into {len(named) + 1} parts.")
-    for template in named.values():
-        confirm(verify(template, privacy, share, mechanism, whitening=whitening))
-        check_solvable(template, mechanism)
-    record = next(iter(named.values())).record
+        raise TemplateError(f"tune: {door.size} records cannot be split into {len(named) + 1} parts.")
+    door.check(*(proved(template, privacy, share, mechanism, None, whitening) for template in templates))
+    record, rng, protected = door.record, door.source.rng, door.protected
     pay(budget, privacy, "tune")
-    protected = privacy.adjacency == "add-remove"
     batch = record.validate(columns, clip=clip, empty=protected)
     part = parts(batch.size, len(named) + 1, privacy.adjacency, rng)
 
@@ -175,10 +168,10 @@ def tune(
         options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
         return solve(template, mine, privacy, mechanism, given, **options)
 
-    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(named.values())), workers, solver))
+    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(templates)), workers, door.backend))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
     counts = [count_mistakes(release, record, held_out, features, label, privacy.adjacency) for release in releases]
-    chosen = select(counts, privacy.epsilon, privacy.adjacency, source.seeded, selection)
+    chosen = select(counts, privacy.epsilon, privacy.adjacency, door.source.seeded, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
 
 
@@ -243,47 +236,30 @@ def composed(
 
 def on_all(
     named: Mapping[str, Template],
-    data: Mapping[str, ArrayLike],
+    door: Door,
     plan: Composed,
-    solver: Any,
-    source: NoiseSource,
     selection: str,
     fields: tuple[str, str],
-    clip: bool,
     budget: Budget | None,
     workers: Any = None,
 ) -> Tuning:
     """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
-    for template, way in zip(named.values(), plan.fits, strict=True):
-        check_solvable(template, way.mechanism)
-        template.record.check_form(data, empty=plan.privacy.adjacency == "add-remove")
-        confirm(way.certificate)
+    door.check(*plan.fits)
     pay(budget, plan.privacy, "tune", plan.shares.event)
-    checked_for = reading(named, data, clip)
+    checked_for, source = reading(named, door.data, door.clip), door.source
 
     def fit(template: Template, way: Proved, own: NoiseSource, given: Any) -> tuple[Release, int]:
         checked = checked_for(template.record)
-        if way.stages is None:
-            release = run_certified(template, checked, way.certificate, way.mechanism, given, own, clip=clip)
-        else:
-            release = run_whitened(template, checked, way.certificate, way.stages, way.mechanism, given, own, clip=clip)
+        release = run(way, checked, given, own, door.clip)
         return release, count_mistakes(release, template.record, checked, *fields, plan.privacy.adjacency)
 
     pairs = zip(named.values(), plan.fits, strict=True)
     tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
-    releases, wrong = zip(*fitted(tasks, workers, solver), strict=True)
+    releases, wrong = zip(*fitted(tasks, workers, door.backend), strict=True)
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.seeded, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
     return Tuning(list(named)[chosen], release, release.spent)
-
-
-def check_partitions(caller: str, named: Mapping[str, Template], data: Any, solver: Any, workers: Any) -> None:
-    """Refuse what cannot be done with records in partitions, and partitions of other fields, before anything is paid."""
-    if in_partitions(data):
-        check_place(data, solver)
-        if workers is not None:
-            in_one_place(f"{caller} with workers", data, "leave workers out: partitions are summed where they lie")
 
 
 def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:

@@ -19,25 +19,22 @@ from dpconvex.accounting.events import Event
 from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, computable, left
-from dpconvex.language.record import Checked, check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.learners.sweep import bar
-from dpconvex.learners.tune import Tuning, check, check_partitions, count_mistakes, named_templates, reading
+from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates, reading
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
-from dpconvex.mechanisms.private_whitening import PrivateWhitening, Stages
+from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
-from dpconvex.mechanisms.residual_noise import confirm
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
+from dpconvex.release.fit import Door, run
 from dpconvex.release.release import Release
-from dpconvex.release.solve import public_size, resolved, run_certified, run_whitened
-from dpconvex.release.verify import check_solvable, meant, planned as stages_of, verify
+from dpconvex.release.verify import Proved, meant, proved
 
 SOURCE = "Papernot & Steinke 2022, theorem 2 and corollary 3; docs/theory.md, section 8"
 # A fit that is to be concentrated uses at least so much of what it may.
@@ -46,31 +43,11 @@ CLOSE = 0.999
 
 @dataclass(frozen=True)
 class Plan:
-    """What one repetition does with a candidate: its fit, and the noise of its score.
+    """What one repetition does with a candidate, with the noise of its score, and the certificate of the whole."""
 
-    Attributes
-    ----------
-    run : Certificate
-        Of the fit alone.
-    mechanism : Mechanism
-    stages : Stages or None
-        Of the fit, where it whitens first.
-    score : IntegerNoise
-        Integer noise of the count of mistakes.
-    certificate : Certificate
-        Of the whole, if this candidate is released.
-    """
-
-    run: Certificate
+    fit: Proved
     score: IntegerNoise
     certificate: Certificate
-    mechanism: Mechanism
-    stages: Stages | None = None
-
-    def fit(self, template: Template, data: Checked, solver: Any, source: NoiseSource, clip: bool) -> Release:
-        if self.stages is None:
-            return run_certified(template, data, self.run, self.mechanism, solver, source, clip=clip)
-        return run_whitened(template, data, self.run, self.stages, self.mechanism, solver, source, clip=clip)
 
 
 def tune_repeated(
@@ -149,43 +126,37 @@ def tune_repeated(
     >>> outcome.choice in grid, outcome.spent.epsilon
     (True, 2.0)
     """
-    data = settled(data)
     named = named_templates(candidates, data, features)
     check(named, features, label)
-    check_clip(clip)
     check_workers(workers)
     chosen = repetitions if repetitions is not None else Repetitions()
     if not isinstance(chosen, Repetitions):
         raise TemplateError(f"tune_repeated: repetitions must be a Repetitions, not {repetitions!r}.")
-    solver = resolved(backend, *named.values())
-    check_partitions("tune_repeated", named, data, solver, workers)
+    door = Door(privacy, data, *named.values(), backend=backend, size=size, clip=clip, seed=seed, workers=workers)
     with computable(privacy):
         plans = {
-            name: planned(template, privacy, chosen, public_size(template, data, privacy, size), mechanism, whitening)
+            name: planned(template, privacy, chosen, door.size, mechanism, whitening)
             for name, template in named.items()
         }
-    for name, template in named.items():
-        check_solvable(template, plans[name].mechanism)
-        template.record.check_form(data, empty=privacy.adjacency == "add-remove")
-        confirm(plans[name].run)
-        measurement(plans[name].score.noise, plans[name].score.scale)
-    source = NoiseSource(seed)
-    rng = source.rng
+    door.check(*(plan.fit for plan in plans.values()))
+    for plan in plans.values():
+        measurement(plan.score.noise, plan.score.scale)
+    source, rng = door.source, door.source.rng
     count = chosen.draw(source.seeded)
     pay(budget, privacy, "tune_repeated", costliest(plans.values()))
-    checked_for = reading(named, data, clip)
+    checked_for = reading(named, door.data, clip)
     checked = {name: checked_for(template.record) for name, template in named.items()}
     names = list(named)
     best: tuple[int, str, Release] | None = None
 
     def repetition(name: str, own: NoiseSource, given: Any) -> tuple[int, str, Release]:
-        release = plans[name].fit(named[name], checked[name], given, own, clip)
+        release = run(plans[name].fit, checked[name], given, own, clip)
         wrong = count_mistakes(release, named[name].record, checked[name], features, label, privacy.adjacency)
         return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
     with bar(None, progress) as shown:
-        for found in fitted(tasks, workers, solver):
+        for found in fitted(tasks, workers, door.backend):
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
             if best is None or found[0] < best[0]:
                 best = found
@@ -210,16 +181,18 @@ def planned(
     fitter, first = meant(whitening, template, mechanism, privacy, size)
     if repetitions.accounting == "renyi":
         rho = repetitions.each_concentrated(privacy)
-        bare = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
+        fit = concentrated_fit(template, privacy, rho * (1 - repetitions.share), size, fitter, first)
+        bare = fit.certificate
         score = gaussian_count(rho * repetitions.share, privacy.epsilon)
         shares = {"rho of a fit": concentration(bare), "rho of its score": rho * repetitions.share}
         event = repetitions.event(math.fsum(shares.values()))
     else:
         each, event = repetitions.each(privacy), None
         score = laplace_count(repetitions.share * each.epsilon)
-        fit = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
-        bare = verify(template, fit, size, fitter, whitening=first)
-        shares = {"epsilon of a fit": fit.epsilon, "epsilon of its score": score.epsilon}
+        part = Privacy(left(each.epsilon, score.epsilon), each.delta, each.adjacency)
+        fit = proved(template, part, size, fitter, None, first)
+        bare = fit.certificate
+        shares = {"epsilon of a fit": part.epsilon, "epsilon of its score": score.epsilon}
     law = {"mean": float(repetitions.mean), "eta": float(repetitions.shape), "gamma": repetitions.gamma}
     steps = (
         Derivation("law of the number of runs", "", law, "truncated negative binomial; drawn without the data"),
@@ -246,10 +219,7 @@ def planned(
             f"epsilon pays for choosing the best of a random number of runs, {repetitions.mean:g} on average.",
         ),
     )
-    stages = None
-    if first is not None:
-        stages = stages_of(first, None, fitter, template, bare.privacy, size)
-    return Plan(bare, score, certificate, fitter, stages)
+    return Plan(fit, score, certificate)
 
 
 def costliest(plans: Iterable[Plan]) -> Event | None:
@@ -261,15 +231,15 @@ def costliest(plans: Iterable[Plan]) -> Event | None:
 
 def concentrated_fit(
     template: Template, privacy: Privacy, rho: float, size: int, mechanism: Mechanism, first: PrivateWhitening | None
-) -> Certificate:
+) -> Proved:
     """Certify a fit, with the whole's delta, whose noise is rho-zero-concentrated; checked, not assumed."""
     target = rho
     for _ in range(20):
-        fit = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
-        certificate = verify(template, fit, size, mechanism, whitening=first)
-        found = concentration(certificate)
+        part = Privacy(profile_epsilon(math.sqrt(2 * target), privacy.delta), privacy.delta, privacy.adjacency)
+        fit = proved(template, part, size, mechanism, None, first)
+        found = concentration(fit.certificate)
         if CLOSE * rho <= found <= rho:
-            return certificate
+            return fit
         target *= rho / found * (1 - 1e-4)
     raise NotPrivate(
         "no noise was found that keeps the promise under Rényi accounting",

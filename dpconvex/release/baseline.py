@@ -18,8 +18,9 @@ from dpconvex.geometry.feasible_set import feasible_set
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import in_one_place
 from dpconvex.language.template import Template
-from dpconvex.release.release import Release
-from dpconvex.release.solve import DataEngine, resolved
+from dpconvex.release.engine import DataEngine
+from dpconvex.release.fit import resolved
+from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.duality_gap import least
 from dpconvex.solvers.first_order import Warm
@@ -168,10 +169,7 @@ def baseline(template: Template, space: Space, theta: Array, distance: float, ga
     return Baseline(
         parameters=space.unpack(theta),
         not_private_because="no noise was added",
-        source=template.source,
-        predictor=template.predict,
-        decision=template.decision,
-        probabilities=template.probabilities,
+        **functions_of(template),
         distance=distance,
         gap=gap,
     )

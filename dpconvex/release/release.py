@@ -306,14 +306,9 @@ class Release(Mapping[str, Array]):
             raise TemplateError(f"Release: the template declares {declared}, and released were {released}.")
         if self.whitening is not None:
             self.whitening.check(template)
-        kept = self.source if self.source is not None else template.source
-        return replace(
-            self,
-            source=kept,
-            predictor=self.predictor or template.predict,
-            decision=template.decision,
-            probabilities=template.probabilities,
-        )
+        functions = functions_of(template)
+        functions |= {"source": self.source or template.source, "predictor": self.predictor or template.predict}
+        return replace(self, **functions)
 
     def _remedy(self) -> str:
         if self.source is not None:
@@ -338,6 +333,16 @@ class Release(Mapping[str, Array]):
             return pack(header, list(self.values()))
         map_of = {"whitening": [self.whitening.field, self.whitening.radius]}
         return pack(header | map_of, [*self.values(), self.whitening.matrix])
+
+
+def functions_of(template: Template) -> dict[str, Any]:
+    """Return what a release takes from its template, to predict with."""
+    return {
+        "source": template.source,
+        "predictor": template.predict,
+        "decision": template.decision,
+        "probabilities": template.probabilities,
+    }
 
 
 def freeze(name: object, value: ArrayLike) -> Array:

@@ -22,20 +22,14 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.core.read_only import frozen
-from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.evaluation.moment_sums import moment_sums
-from dpconvex.language.batch import Batch
+from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.noisy_count import bound_on_count
-from dpconvex.mechanisms.weighted_statistics import mechanism_of
-from dpconvex.noise.samplers import NoiseSource
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.file_format import header_of, plain_value, read
 from dpconvex.release.outputs import replaceable, write_whole
-from dpconvex.release.release import Release
+from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
 from dpconvex.solvers.noisy_quadratic import RIDGE, NoisyQuadratic, least_point
@@ -177,10 +171,7 @@ class Statistics:
             certificate=self.certificate,
             spent=self.spent,
             not_private_because=self.not_private_because,
-            source=chosen.source,
-            predictor=chosen.predict,
-            decision=chosen.decision,
-            probabilities=chosen.probabilities,
+            **functions_of(chosen),
         )
 
     def turn(self, noisy: NoisyQuadratic, form: LossForm) -> sp.csr_array:
@@ -310,28 +301,6 @@ class Statistics:
         if template is not None:
             found.matching(template)
         return found
-
-
-def release_statistics(form: LossForm, batch: Batch, certificate: Certificate, source: NoiseSource) -> Statistics:
-    """Sum up, add the noise and its cover, as a certificate says; the promise must have been paid for."""
-    assert certificate.cover is not None
-    mechanism = mechanism_of(certificate, form)
-    if certificate.cover.counting:
-        bound = bound_on_count(certificate.cover, batch.size, source.apart())
-        certificate = mechanism.for_count(form, certificate, bound)
-    assert certificate.cover is not None
-    moments = mechanism.moments(form, certificate.privacy.adjacency)
-    sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)
-    if not np.isfinite(sums).all():
-        raise DomainError("the sums over the records overflow; nothing is released. Use other units.")
-    return Statistics(
-        values=perturb(sums, certificate.cover, source.seeded),
-        moments=moments,
-        fields=fields_of(form.template),
-        certificate=certificate,
-        **source.spending(certificate.privacy),
-        template=form.template,
-    )
 
 
 def fields_of(template: Template) -> str:

@@ -5,9 +5,8 @@ No data are needed, and none are touched.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
@@ -134,15 +133,17 @@ def verify(
     return proved(template, privacy, size, mechanism, cover, whitening).certificate
 
 
-class Proved(NamedTuple):
-    """A certificate, and what it is for; of records that are whitened first, what both stages are."""
+@dataclass(frozen=True)
+class Proved:
+    """A fit that was proved private: its certificate, and what it is for; of whitened records, what both stages are."""
 
+    template: Template
     certificate: Certificate
     mechanism: Mechanism
     stages: Stages | None = None
 
     def advised(self, *said: str) -> Proved:
-        return self._replace(certificate=replace(self.certificate, advice=(*self.certificate.advice, *said)))
+        return replace(self, certificate=replace(self.certificate, advice=(*self.certificate.advice, *said)))
 
 
 def proved(
@@ -200,7 +201,7 @@ def prove(
     if isinstance(mechanism, SufficientStatistics):
         if first is not None:
             return staged(first, cover, mechanism, template, privacy, size)
-        return Proved(verify_statistics(template, privacy, size, mechanism, cover), mechanism)
+        return Proved(template, verify_statistics(template, privacy, size, mechanism, cover), mechanism)
     try:
         analysis = analyse(template, mechanism)
         if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
@@ -210,7 +211,7 @@ def prove(
             raise
         try:  # of a quadratic loss, gradients need not be bounded
             statistics = SufficientStatistics.usual(privacy)
-            return Proved(verify_statistics(template, privacy, size, statistics, cover), mechanism)
+            return Proved(template, verify_statistics(template, privacy, size, statistics, cover), mechanism)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
@@ -219,7 +220,7 @@ def prove(
             found = staged(first, cover, mechanism, template, privacy, size)
         else:
             with computable(privacy):
-                found = Proved(cover.certify(mechanism, analysis, privacy, size), mechanism)
+                found = Proved(template, cover.certify(mechanism, analysis, privacy, size), mechanism)
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
@@ -233,7 +234,7 @@ def staged(
 ) -> Proved:
     with computable(privacy):
         stages = planned(first, cover, mechanism, template, privacy, size)
-        return Proved(stages.whole(), mechanism, stages)
+        return Proved(template, stages.whole(), mechanism, stages)
 
 
 def check_records_matter(template: Template) -> None:

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import dpconvex as dp
 
@@ -31,6 +32,7 @@ def test_errors_are_those_of_the_statistics_in_units_of_the_target() -> None:
     assert model.certificate(2, 4000) == model.release_.certificate
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth() -> None:
     covered = []
     for seed in range(20):

@@ -76,7 +76,7 @@ def test_an_evaluation_is_paid_once_and_names_the_partition() -> None:
     dp.evaluate(LEARNER, MODEL, cut(), dp.Privacy(0.5), budget=budget)
     assert [entry.privacy for entry in budget.entries] == [dp.Privacy(0.5)] * 2
     shapes = dp.Release({"w": [0.0] * 3}, not_private_because="a test", predictor=lambda p, x: np.ones((len(x), 1)))
-    with pytest.raises(dp.TemplateError, match="one label for each record"):
+    with pytest.raises(dp.TemplateError, match="one value for each record"):
         dp.evaluate(LEARNER, shapes, cut(), dp.Privacy(0.5))
 
 

@@ -32,12 +32,12 @@ def test_every_share_of_the_budget_adds_up(adjacency: str) -> None:
     whole, law = dp.Privacy(1.0, 1e-6, adjacency), dp.Repetitions(mean=6)
     template = grid(0.01)["0.01"]
     plan = planned(template, whole, law, 500, dp.ObjectivePerturbation())
-    run = dp.Privacy(plan.run.epsilon + plan.score.epsilon, plan.run.delta, adjacency)
+    run = dp.Privacy(plan.fit.certificate.epsilon + plan.score.epsilon, plan.fit.certificate.delta, adjacency)
     spent = law.total(run)
     assert 0.999 * whole.epsilon <= spent.epsilon <= whole.epsilon
     assert spent.delta <= whole.delta
     assert plan.score.epsilon == pytest.approx(0.1 * run.epsilon)
-    assert plan.run == dp.verify(template, plan.run.privacy, 500, dp.ObjectivePerturbation())
+    assert plan.fit.certificate == dp.verify(template, plan.fit.certificate.privacy, 500, dp.ObjectivePerturbation())
     assert plan.certificate.privacy == whole
     text = str(plan.certificate)
     assert "the best of 6 runs on average of objective perturbation" in text
@@ -53,14 +53,14 @@ def test_under_renyi_accounting_the_parts_are_concentrated() -> None:
     mechanism = dp.OutputPerturbation("gaussian")
     template = grid(0.1)["0.1"]
     plan = planned(template, whole, law, 500, mechanism)
-    rho = concentration(plan.run) + 1 / (2 * plan.score.scale**2)
+    rho = concentration(plan.fit.certificate) + 1 / (2 * plan.score.scale**2)
     assert law.renyi_epsilon(rho, whole.delta) <= whole.epsilon
     assert law.renyi_epsilon(1.01 * rho, whole.delta) > whole.epsilon
     direct = planned(template, whole, dp.Repetitions(mean=6, share=0.2), 500, mechanism)
-    assert plan.run.noise_scale < 0.95 * direct.run.noise_scale
+    assert plan.fit.certificate.noise_scale < 0.95 * direct.fit.certificate.noise_scale
     objective = planned(template, dp.Privacy(1.0, 1e-6, "add-remove"), law, 500, dp.ObjectivePerturbation("gaussian"))
-    level = concentration(objective.run) + 1 / (2 * objective.score.scale**2)
-    assert level >= (objective.run.sensitivity / objective.run.noise_scale) ** 2 / 2
+    level = concentration(objective.fit.certificate) + 1 / (2 * objective.score.scale**2)
+    assert level >= (objective.fit.certificate.sensitivity / objective.fit.certificate.noise_scale) ** 2 / 2
     assert law.renyi_epsilon(level, whole.delta) <= whole.epsilon
     assert concentration(objective.certificate) > level
     direct = planned(
@@ -86,7 +86,7 @@ def test_scores_are_as_private_as_they_should_be() -> None:
 def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = dp.Budget(dp.Privacy(1.0))
     monkeypatch.setattr(dp.Repetitions, "draw", lambda self, rng: 3)
-    real, calls = repeated.run_certified, []
+    real, calls = repeated.run, []
 
     def stopped(*arguments: Any, **options: Any) -> dp.Release:
         calls.append(1)
@@ -94,7 +94,7 @@ def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(repeated, "run_certified", stopped)
+    monkeypatch.setattr(repeated, "run", stopped)
     w = cp.Variable(3, name="w")
     loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
     like = grid(0.1)["0.1"]
@@ -159,10 +159,12 @@ def test_a_whitened_run_costs_what_its_plan_says(accounting: str) -> None:
     whole, law = dp.Privacy(4.0, 1e-5, "add-remove"), dp.Repetitions(mean=2, accounting=accounting)
     template = grid(1e-6)["1e-06"]
     plan = planned(template, whole, law, 500, None, "auto")
-    assert plan.stages is not None
-    assert plan.stages.privacy == plan.run.privacy
-    assert plan.stages.noise == plan.run.whitening == plan.certificate.whitening
-    assert plan.run == dp.verify(template, plan.run.privacy, 500, plan.mechanism, whitening=dp.PrivateWhitening())
+    assert plan.fit.stages is not None
+    assert plan.fit.stages.privacy == plan.fit.certificate.privacy
+    assert plan.fit.stages.noise == plan.fit.certificate.whitening == plan.certificate.whitening
+    assert plan.fit.certificate == dp.verify(
+        template, plan.fit.certificate.privacy, 500, plan.fit.mechanism, whitening=dp.PrivateWhitening()
+    )
     budget = dp.Budget(whole)
     found = tune_repeated([template], data(), whole, repetitions=law, size=500, budget=budget, whitening="auto", seed=0)
     assert [entry.privacy for entry in budget.entries] == [whole]

@@ -19,7 +19,7 @@ from dpconvex.calculus.regularizer_slopes import regularizer_slope
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.mechanisms.gradient_descent import GAUSSIAN, enough_steps
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

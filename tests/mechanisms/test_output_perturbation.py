@@ -14,7 +14,7 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.mechanisms.output_perturbation import noise_basis
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

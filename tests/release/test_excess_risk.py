@@ -18,8 +18,8 @@ from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
 from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile, square_moments
 from dpconvex.noise.matrix_variate import best_structure, matrix_noise
 from dpconvex.noise.samplers import gamma_direction
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.excess_risk import displacement, minimiser_radius
-from dpconvex.release.solve import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]

@@ -17,7 +17,7 @@ from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.geometry.certified_distance import SquaredDistance, certified_distance
 from dpconvex.geometry.certified_minimum import minimum
 from dpconvex.geometry.region import Region
-from dpconvex.release.solve import DataEngine
+from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import solve
 
