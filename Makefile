@@ -23,7 +23,7 @@ help:
 	@echo "make clean  remove .venv and caches"
 
 demo: $(INSTALLED)
-	$(BIN)/python -m dpconvex.apps.demo
+	$(BIN)/python -m dpconvex demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -83,7 +83,7 @@ def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> in
     size = len(column)
     if found is None:
         for row, entry in enumerate(column):  # type: ignore[arg-type, var-annotated]
-            if not isinstance(entry, Hashable) or isinstance(entry, tuple | np.ndarray):
+            if not isinstance(entry, Hashable):
                 raise DomainError(f"field {name!r}: expected one value per record, but row {row} is {entry!r}.")
     elif size and isinstance(kind, np.dtype):
         texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))

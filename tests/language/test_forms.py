@@ -77,6 +77,13 @@ ENTRIES: dict[str, Callable[[Any, Any, dp.Budget], Any]] = {
     "sweep": lambda data, promise, budget: list(
         dp.sweep(learner(), data, total=promise, draws=2, budget=budget, **sized(promise))
     ),
+    "solve_mixture": lambda data, promise, budget: dp.solve_mixture(
+        dp.load("large_margin_gaussian_mixture", features=2, components=2, labels=(-1, 1)),
+        data,
+        promise,
+        budget=budget,
+        **sized(promise),
+    ),
     "evaluate": lambda data, promise, budget: dp.evaluate(
         learner(), dp.minimize(learner(), {"x": X, "y": Y}), data, promise, budget=budget
     ),
@@ -141,3 +148,13 @@ def test_private_bounds_are_numbers_before_they_are_paid_for() -> None:
         with pytest.raises(dp.DPConvexError):
             dp.solve_bounded(problem, {room: values}, dp.Privacy(1.0, 1e-6), budget=budget)
     assert not budget.entries
+
+
+def test_labels_of_mixed_types_have_the_form_of_labels() -> None:
+    record = dp.Record(x=dp.Ball(2), y=dp.Choice(["a", 1, (0, 1)]))
+    data = {"x": X[:4], "y": ["a", (0, 1), 1, "a"]}
+    record.check_form(data)
+    assert record.validate(data).group.tolist() == [0, 2, 1, 0]
+    for column in (np.array([0.5, 1.0], dtype=object), sp.csr_array(X[:2]), dp.Chunks([X[:1], X[1:2].tolist()])):
+        shape = dp.Record(x=dp.Box(0.0, 1.0) if isinstance(column, np.ndarray) else dp.Ball(2))
+        shape.check_form({"x": column})
