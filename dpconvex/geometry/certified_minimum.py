@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.to_cvxpy import clarabel_answer
-from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
 from dpconvex.geometry.certified_distance import Certified, Smooth, certified_distance
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.region import Region
@@ -90,11 +90,14 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         found = model(region, [part.block for part in parts], near, bent, gradient, unit)
         if found is None:
             break
-        move = found[0]
+        move, length = found[0], float(np.linalg.norm(found[0].astype(float)))
+        if length > 1e3 * unit and unit < size:  # farther than what the model knows of
+            unit = min(length, size)
+            continue
         multipliers = [part.back(z) for part, z in zip(parts, found[1], strict=True)]
         if known:  # before, the curvature of conditions was not known
             near = region.on_hull(near + move)
-            unit = min(max(float(np.linalg.norm(move.astype(float))), 1e-13 * size), 4 * unit)
+            unit = min(max(length, 1e-13 * size), 4 * unit)
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
@@ -175,7 +178,9 @@ def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Ar
 def spectral(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
     """Do the same for a matrix inequality: of the matrix on its smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
-    small = eigenvalue <= ROUND * max(float(np.abs(eigenvalue).max()), 1e-300)
+    small = eigenvalue <= ROUND * max(
+        float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0))
+    )
     if not small.any():
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))

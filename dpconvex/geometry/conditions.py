@@ -85,6 +85,9 @@ class Conditions:
         return sp.csr_array((np.ones(count), (np.arange(count), coordinates)), shape=(count, self.dim))
 
     def _semidefinite(self, matrix: sp.csr_array, offset: Array) -> None:
+        if len(offset) == 1:
+            self._not_negative(matrix, offset)
+            return
         self.blocks.append(Block(SEMIDEFINITE, sp.csr_array(matrix), offset))
 
     def _linear_block(self) -> None:

@@ -28,6 +28,8 @@ def least_eigenvalue(matrix: Expression, feasible: FeasibleSet) -> float:
     """
     found = -math.inf
     for block in feasible.space.blocks.values():
+        if block.variable is matrix and block.dim == 1:
+            found = float(feasible.lower[block.start])
         for piece in feasible.declared if block.variable is matrix and block.symmetric else ():
             if isinstance(piece, Spectrum) and np.array_equal(piece.coordinates, np.arange(block.dim) + block.start):
                 shift = np.linalg.eigvalsh(piece.shift)

@@ -179,3 +179,16 @@ def test_the_hessian_is_that_of_differences() -> None:
     products = np.array([(problem.gradient(theta + e) - problem.gradient(theta - e)) / 2e-5 for e in steps])
     assert problem.loss.hessian(theta) is not None
     assert np.abs(problem.hessian(theta) - products).max() <= 1e-7
+
+
+def test_flat_objectives_whose_minimum_lies_on_a_bound_are_certified() -> None:
+    """One feature and hardly any regularization: the first step of a local model once went far beyond its bounds."""
+    template = dp.load("gaussian_precision", features=1, regularization=1e-4)
+    for seed, x in enumerate(([[0.0]] * 3, [[1.0]] * 3, [[0.3], [-0.2], [0.1]], [[0.0], [0.0], [1.0]])):
+        release = dp.solve(template, {"x": x}, dp.Privacy(36.0, 1e-6), dp.ObjectivePerturbation("gamma"), seed=seed)
+        assert 0.1 <= release["P"].item() <= 10
+    w = cp.Variable(name="w")
+    terms = 1e-4 * cp.square(w) - cp.log(w)
+    free = dp.Template(dp.Record(x=dp.Ball(1)), lambda x: x[0] * w, terms, [w <= 10, cp.exp(w) <= 1e5])
+    for seed in range(4):
+        assert dp.solve(free, {"x": [[0.0]] * 3}, dp.Privacy(36.0, 1e-6), seed=seed)["w"] <= 10
