@@ -17,15 +17,12 @@ from numpy.typing import ArrayLike
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.partitions import settled
 from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import check_clip
 from dpconvex.language.template import Template
 from dpconvex.learners.errors_of_releases import STEPS, Errors, check_predictions
 from dpconvex.mechanisms.grid import laplace_count, perturb
-from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import public_size
+from dpconvex.release.fit import Door
 from dpconvex.release.release import Release
 
 
@@ -122,19 +119,17 @@ def evaluate(
         If the ledger has not enough left.
     """
     check_privacy("evaluate", privacy)
-    check_clip(clip)
-    data = settled(data)
     largest = error_bound(template, features, label)
     if not isinstance(release, Release):
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
     check_predictions("evaluate", template.record, release, features)
     top = largest_error(template.record.fields[label])
     protected = privacy.adjacency == "add-remove"
-    public = public_size(template, data, privacy, 1 if protected else None)
-    template.record.check_form(data, empty=protected)
-    source = NoiseSource(seed)
+    door = Door(privacy, data, template, size=1 if protected else None, clip=clip, seed=seed)
+    door.check()
+    public, source = door.size, door.source
     pay(budget, Privacy(privacy.epsilon, 0.0, privacy.adjacency), name)
-    batch = template.record.validate(data, clip=clip, empty=protected)
+    batch = template.record.validate(door.data, clip=clip, empty=protected)
     if not protected and batch.size != public:
         raise DomainError("the number of records changed; data must not change during an evaluation.")
     total = Errors("evaluate", template.record, release, features, label, alone=protected).total(batch)

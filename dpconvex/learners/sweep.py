@@ -14,21 +14,19 @@ from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.language.partitions import settled
-from dpconvex.language.privacy import Privacy, check_privacy
-from dpconvex.language.record import Checked, check_clip, in_one_place
+from dpconvex.language.privacy import Privacy
+from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
 from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.noise.samplers import seeded_generator
+from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.calibration import calibrate
-from dpconvex.release.fit import check_place, public_size, resolved
+from dpconvex.release.fit import Door, public_size, run
 from dpconvex.release.release import Release
-from dpconvex.release.solve import solve
-from dpconvex.release.verify import verify
+from dpconvex.release.verify import Proved, proved
 
 
 def sweep(
@@ -111,73 +109,67 @@ def sweep(
     if not is_whole(draws, 1):
         raise TemplateError(f"sweep: draws must be a positive integer, not {draws!r}.")
     check_workers(workers)
-    check_clip(clip)
-    data = settled(data)
-    check_place(data, resolved(backend, *templates))
-    if workers is not None:
-        in_one_place("sweep with workers", data, "leave workers out: partitions are summed where they lie")
-    if seed is not None:
-        seeded_generator(seed)  # refuses what is no seed
-    options: dict[str, Any] = {"size": size, "clip": clip, "cover": cover, "whitening": whitening, "label": "sweep"}
+    promises = [item for item in (privacies, total) if isinstance(item, Privacy)] or list(privacies or ())  # type: ignore[arg-type]
+    if not templates or not promises:
+        return iter(())
+    door = Door(promises[0], data, *templates, backend=backend, size=size, clip=clip, seed=seed, workers=workers)
+    bill: tuple[Privacy, Event] | None = None
     if total is not None:
-        check_privacy("sweep", total)
-        if not templates:
-            return iter(())
-        public = public_size(templates[0], data, total, size)
-        plan = calibrate(templates, total, public, draws, mechanism, cover, whitening=whitening)
-        promises, mechanism, bill = [plan.each], plan.mechanism, (budget, total, "sweep", plan.event)
-        options["size"] = (
-            public  # what is proved is for so many records, whatever becomes of the data until they are fitted
-        )
-    else:
-        assert privacies is not None
-        promises = [privacies] if isinstance(privacies, Privacy) else list(privacies)
-        for learner in templates:
-            for privacy in promises:
-                public = public_size(learner, data, privacy, size)
-                verify(learner, privacy, public, mechanism, cover, whitening=whitening)
-        bill, options = None, {**options, "budget": budget}
-    protected = (total or promises[0]).adjacency == "add-remove" if templates and promises else True
+        plan = calibrate(templates, total, door.size, draws, mechanism, cover, whitening=whitening)
+        promises, mechanism, bill = [plan.each], plan.mechanism, (total, plan.event)
+    found = [
+        proved(learner, privacy, public_size(learner, door.data, privacy, size), mechanism, cover, whitening)
+        for learner in templates
+        for privacy in promises
+    ]
     for learner in templates:
-        learner.record.check_form(data, empty=protected)  # a `total` is paid before the first fit looks
-    order = [(learner, privacy) for learner in templates for privacy in promises for _ in range(draws)]
-    return fits(order, data, (mechanism, backend), options, seed, progress, workers, bill)
+        learner.record.check_form(door.data, empty=door.protected)
+    door.check(*found)
+    warm = workers is None and backend in (None, "first-order")
+    order = [fit for fit in found for _ in range(draws)]
+    return fits(order, door, budget, bill, seed, progress, workers, warm)
 
 
 def fits(
-    plan: Sequence[tuple[Template, Privacy]],
-    data: Mapping[str, ArrayLike],
-    ways: tuple[Mechanism | None, Any],
-    options: Mapping[str, Any],
+    order: Sequence[Proved],
+    door: Door,
+    budget: Budget | None,
+    bill: tuple[Privacy, Event] | None,
     seed: int | None,
     progress: bool | None,
-    workers: Any = None,
-    bill: tuple[Budget | None, Privacy, str, Event] | None = None,
+    workers: Any,
+    warm: bool,
 ) -> Iterator[Release]:
     """Do the fits of a sweep; those of one learner share checked data and, one after the other, a solver."""
     from dpconvex.solvers.first_order import Warm
 
     began = this_process()
-    if bill is not None:
-        for learner, privacy in plan:
-            public_size(learner, data, privacy, options["size"])
-        pay(*bill)
-    mechanism, backend = ways
-    warm = workers is None and backend in (None, "first-order")
 
-    def fit(learner: Template, checked: Checked, privacy: Privacy, stream: int | None, own: Any, given: Any) -> Release:
-        return solve(learner, checked, privacy, mechanism, own or given, seed=stream, **options)
+    def check_size(found: Proved, data: Any) -> None:
+        public_size(found.template, data, found.certificate.privacy, found.certificate.size)
+
+    if bill is not None:
+        for found in order:
+            check_size(found, door.data)
+        pay(budget, bill[0], "sweep", bill[1])
+
+    def fit(found: Proved, checked: Checked, stream: int | None, own: Any, given: Any) -> Release:
+        check_size(found, checked)
+        source = NoiseSource(stream)
+        if bill is None:
+            pay(budget, found.certificate.privacy, "sweep", found.certificate.event)
+        return run(found, checked, own or given, source, door.clip)
 
     def tasks() -> Iterator[Callable[[Any], Release]]:
         last: Template | None = None
-        for number, (learner, privacy) in enumerate(plan):
-            if learner is not last:
-                last, checked = learner, learner.record.checked(data, options["clip"])
+        for number, found in enumerate(order):
+            if found.template is not last:
+                last, checked = found.template, found.template.record.checked(door.data, door.clip)
                 own = Warm() if warm else None
-            yield partial(fit, learner, checked, privacy, None if seed is None else seed + number, own)
+            yield partial(fit, found, checked, None if seed is None else seed + number, own)
 
-    with bar(len(plan), progress) as shown:
-        for release in fitted(tasks(), workers, resolved(backend)):
+    with bar(len(order), progress) as shown:
+        for release in fitted(tasks(), workers, door.backend):
             yield release
             if bill is not None and this_process() != began:
                 raise DPConvexError(
