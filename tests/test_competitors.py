@@ -25,10 +25,8 @@ def of(name: str, **options: Any) -> Analysis:
 
 
 def vertices(item: Difference) -> dict[float, int]:
-    (hull,) = item.hulls
-    assert hull.lengths is not None
-    assert hull.counts is not None
-    return {round(float(length), 5): int(count) for length, count in zip(hull.lengths, hull.counts, strict=True)}
+    assert item.vertices is not None
+    return {round(float(length), 5): int(count) for length, count in zip(*item.vertices, strict=True)}
 
 
 def values(template: dp.Template, parameters: dict[str, Any], data: dict[str, Any]) -> np.ndarray:

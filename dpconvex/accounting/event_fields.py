@@ -46,10 +46,11 @@ def kind_of(values: Any) -> Kind:
     if type(values["dimension"]) is not int or values["dimension"] < 0:
         raise TemplateError("a dimension must be an integer, 0 or above")
     names = [item.name for item in fields(Hull)]
-    # What was written before there were these costs no less without them.
-    if any(set(hull) | {"behind", "cap"} != set(names) for hull in listed(values["hulls"])):
+    # What was written before `behind` was known, or while more was, costs no less without it.
+    if any((set(hull) | {"behind"}) - {"cap"} != set(names) for hull in listed(values["hulls"])):
         raise TemplateError(f"a hull has the fields {', '.join(names)}, and no others")
-    hulls = [[frozen(hull.get(name)) for name in names] for hull in values["hulls"]]
+    known = [{**hull, "margin": None} if len(hull["margin"] or ()) == 4 else hull for hull in values["hulls"]]
+    hulls = [[frozen(hull.get(name)) for name in names] for hull in known]
     return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
 
 

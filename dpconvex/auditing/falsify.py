@@ -187,24 +187,18 @@ def falsify(
             raise TemplateError(f"falsify: {name} must be a positive integer, not {value!r}.")
     rng = np.random.default_rng(seed)
     size, added = (1, 0.0) if certificate is None else (certificate.size, certificate.added)
-    proof = analysis if certificate is None else analysis.under(certificate.privacy.adjacency)
-    moduli = diagonal(proof, size, added)
+    moduli = diagonal(analysis, size, added)
     stand_in = np.where(moduli > 0, moduli, 1.0)
-    # What curvature costs is that of the losses without what they share.
-    findings: dict[str, Finding] = {}
-    claims = [(analysis, constants(analysis, certificate))]
-    if certificate is not None:
-        claims.append((proof, costs(proof, certificate)))
-    for known, goals in claims:
+    form, findings = analysis.form, dict[str, Finding]()
+    for goals in (constants(analysis, certificate), {} if certificate is None else costs(analysis, certificate)):
         if goals:
-            findings |= observed(Search(known.form, stand_in, rng), goals, int(starts), round(LONGER * int(steps)))
-    form = analysis.form
+            findings |= observed(Search(form, stand_in, rng), goals, int(starts), round(LONGER * int(steps)))
     claimed = form.noise_dimension if certificate is None else certificate.noise_dimension
     seen = observed_dimension(Search(form, stand_in, rng))
     findings["noise_dimension"] = Finding("noise_dimension", float(seen), float(claimed))
     modulus = float(moduli.min()) if certificate is None else certificate.strong_convexity
     if modulus > 0 and (moduli > 0).all():
-        least, parameters = observed_modulus(proof, size, added, moduli / moduli.min(), rng)
+        least, parameters = observed_modulus(analysis, size, added, moduli / moduli.min(), rng)
         findings["strong_convexity"] = Finding("strong_convexity", least, modulus, True, parameters=parameters)
     for finding in findings.values():
         if not finding.holds:
@@ -315,7 +309,6 @@ def observed_modulus(
 
     form = analysis.form
     count, dim = 64, form.space.dim
-    shared = np.zeros((dim, dim)) if analysis.public is None else size * analysis.public.toarray()
     region = Region(form, rng)
     function = lower(form.template.regularizer, form.space)
     blocks = np.zeros((len(form.space.blocks), dim))
@@ -333,9 +326,7 @@ def observed_modulus(
                     [0 * np.eye(1, dim), np.eye(dim)]
                 )
                 found = np.asarray(slope(near))
-                bend = (
-                    (found[1:] - found[0]) / max(float((near[1] - near[0])[0]), 1e-300) + shared + added * np.eye(dim)
-                )
+                bend = (found[1:] - found[0]) / max(float((near[1] - near[0])[0]), 1e-300) + added * np.eye(dim)
                 if np.isfinite(bend).all():
                     root = np.sqrt(shape)
                     along[k] = np.linalg.eigh((bend + bend.T) / 2 / np.outer(root, root))[1][:, 0] / root
@@ -347,7 +338,7 @@ def observed_modulus(
         change, gap = np.asarray(slope(here)) - np.asarray(slope(there)), here - there
     moved = np.linalg.norm(gap, axis=1) > 1e-3 * np.linalg.norm(here, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        quotients = added * np.sum(gap**2, axis=1) + np.sum((change + gap @ shared) * gap, axis=1)
+        quotients = added * np.sum(gap**2, axis=1) + np.sum(change * gap, axis=1)
         quotients = np.where(moved, quotients / np.sum(shape * gap**2, axis=1), np.inf)
     worst = int(np.argmin(np.nan_to_num(quotients, nan=np.inf)))
     return float(quotients[worst]), form.space.unpack(here[worst])

@@ -81,10 +81,9 @@ class Objective:
     """An attack on one certified learner."""
 
     def __init__(self, analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> None:
-        proof = analysis.under(certificate.privacy.adjacency)
         self.analysis, self.certificate, self.effort, self.rng = analysis, certificate, effort, rng
-        self.form, moduli = proof.form, diagonal(proof, certificate.size, certificate.added)
-        check_projection(proof)
+        self.form, moduli = analysis.form, diagonal(analysis, certificate.size, certificate.added)
+        check_projection(analysis)
         self.search = Search(self.form, moduli, rng, rest=True)
         self.noise, self.scale = certificate.noise, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon

@@ -37,7 +37,7 @@ ALARM = 1e-9
 def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
     """Attack output perturbation by the largest distance of two exact minimisers that is found."""
     width = certificate.settings.get("smoothing", 0.0)
-    proof = (smooth_analysis(analysis, width) if width else analysis).under(certificate.privacy.adjacency)
+    proof = smooth_analysis(analysis, width) if width else analysis
     check_projection(proof)
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
     best: tuple[float, Candidates, Array] | None = None

@@ -6,7 +6,6 @@ curvature of the regularizer.  Mechanisms turn them into noise.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,13 +17,11 @@ from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bo
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
-from dpconvex.calculus.joint_supremum import Joint, joint_form
+from dpconvex.calculus.joint_supremum import HingeJoint, Joint, joint_form
 from dpconvex.calculus.leaf_ranges import leaf_length, leaf_ranges
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.magnitudes import check_magnitudes, check_steepness
-from dpconvex.calculus.shared_curvature import shared_curvature
 from dpconvex.calculus.strong_convexity import curvature_of, smallest_eigenvalue
-from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Kink, Scalar
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.intervals import Interval
@@ -105,19 +102,12 @@ class Analysis:
         Why the program cannot be run, whatever the data, as far as is known.
     unbounded : DPConvexError or None
         Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
-    public : sparse array, shape (dim, dim), or None
-        A Hessian that is the regularizer's besides its own (mean form).
-    replaced_only : DPConvexError or None
-        Why all of this is about neighbours with one record in another's place alone, if so.
     """
 
     obstacle: DPConvexError | None = None
-    replaced_only: DPConvexError | None = None
 
-    def __init__(
-        self, form: LossForm, unbounded: DPConvexError | None = None, public: sp.csr_array | None = None
-    ) -> None:
-        self.form, self.unbounded, self.public = form, unbounded, public
+    def __init__(self, form: LossForm, unbounded: DPConvexError | None = None) -> None:
+        self.form, self.unbounded = form, unbounded
         check_magnitudes(form)
         everything = [leaf for group in form.leaves for leaf in group]
         polynomials = [form.polynomial(leaf) for leaf in everything]
@@ -144,7 +134,7 @@ class Analysis:
         rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
         rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
         dimension = min(rank, self.form.noise_dimension)
-        curvature = curvature_bound(scalar.pieces, self.gram, dimension, self.symmetry).padded(1 + ROUNDING_SLACK)
+        curvature = curvature_bound(scalar.pieces, self.gram, dimension).padded(1 + ROUNDING_SLACK)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
@@ -162,27 +152,6 @@ class Analysis:
     def reach(self, polynomial: Polynomial, rows: Array) -> list[Interval]:
         """Bound the entries of an affine leaf over the record's domain and K."""
         return self.ranges.values[id(polynomial)]
-
-    def under(self, adjacency: str) -> Analysis:
-        """Return what the proofs for neighbours of a kind speak of.
-
-        Where one record takes another's place, curvature that all losses have in common is the regularizer's.
-        """
-        if adjacency == "replace-one":
-            return self._replaced
-        if self.replaced_only is not None:
-            raise self.replaced_only
-        return self
-
-    @cached_property
-    def _replaced(self) -> Analysis:
-        shared = None if self.public is not None else shared_curvature(self.form)
-        if shared is None:
-            return self
-        found = Analysis(shared.form, public=shared.hessian)
-        # The differences are the same ones, and each reading bounds them.
-        found.__dict__["replacement_bound"] = min(found.replacement_bound, self.replacement_bound)
-        return found
 
     def length(self, polynomial: Polynomial, rows: Array, places: list[int]) -> float:
         """Bound the Euclidean norm of some entries of an affine leaf over the record's domain and K."""
@@ -210,20 +179,15 @@ class Analysis:
     def replacement_bound(self) -> float:
         """Largest norm of the difference of two records' gradients at one theta: G_adj for replace-one."""
         bound = 0.0
-        seen: set[Hashable] = set()
         longest = sorted((loss.gradients for loss in self.losses), key=lambda g: g.bound, reverse=True)
         for k, first in enumerate(longest):
             for second in longest[k:]:
                 apart = first.bound + second.bound
                 if apart * (1 + ROUNDING_SLACK) <= bound:
                     break  # as it is for all that follow, which are shorter
-                both = first.enumerated(second)
-                key = None if both is None else (self.symmetry.key(*both), first.rounding, second.rounding)
-                if key is None or key not in seen:
-                    seen.add(key)
-                    found = first.difference_bound(second)
-                    found = found if found < apart * (1 - SAME) else apart
-                    bound = max(bound, found * (1 + ROUNDING_SLACK))
+                found = first.difference_bound(second)
+                found = found if found < apart * (1 - SAME) else apart
+                bound = max(bound, found * (1 + ROUNDING_SLACK))
         if bound <= SAME * self.gradient_bound:
             raise NotPrivate(
                 "every record has the same gradient, so nothing would be learnt from the data",
@@ -236,11 +200,6 @@ class Analysis:
     def row_dimension(self) -> int:
         """Bound on the dimension of the subspace that all gradients of one given record lie in."""
         return max(loss.dimension for loss in self.losses)
-
-    @cached_property
-    def symmetry(self) -> Symmetry:
-        """Recognises pairs of losses that are alike."""
-        return Symmetry(self.gram)
 
     @cached_property
     def kink(self) -> Kink | None:
@@ -262,23 +221,21 @@ class Analysis:
 
     def log_dets(self, moduli: Moduli) -> Array:
         """Bound ``sup log det(I + M^(-1/2) H M^(-1/2))`` for each of the losses, shape (losses,)."""
-        return self._log_dets(moduli.ratios)(moduli.least)
-
-    def _log_dets(self, ratios: tuple[float, ...] = ()) -> LogDeterminants:
-        """Return the bounds for all losses, in coordinates where every variable has the smallest modulus."""
-        if min(ratios, default=1.0) == 1.0:
-            ratios = ()
+        ratios = moduli.ratios if min(moduli.ratios, default=1.0) < 1.0 else ()
         if ratios not in self._weighted:
             curvatures = [loss.curvature for loss in self.losses]
-            if ratios:
+            if ratios:  # in coordinates where every variable has the smallest modulus
                 gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
-                symmetry = Symmetry(gram)
                 curvatures = [
-                    curvature_bound(loss.scalar.pieces, gram, loss.dimension, symmetry).padded(1 + ROUNDING_SLACK)
+                    curvature_bound(loss.scalar.pieces, gram, loss.dimension).padded(1 + ROUNDING_SLACK)
                     for loss in self.losses
                 ]
             self._weighted[ratios] = LogDeterminants(curvatures)
-        return self._weighted[ratios]
+        found = self._weighted[ratios](moduli.least)
+        for k, loss in enumerate(self.losses):
+            if isinstance(loss.joint, HingeJoint):
+                found[k] = min(found[k], loss.joint.loss(0.0, moduli.least))
+        return found
 
     def moduli(self, size: float, added: float) -> Moduli:
         """Return the strong convexity of ``size * regularizer + (added/2) ||theta||^2``, variable by variable."""
@@ -295,17 +252,13 @@ class Analysis:
         if all(loss.joint is None for loss in self.losses):
             return apart, "suprema of gradient and curvature apart"
         other = beta * self.gradient_bound if replace else 0.0
-        joint = 0.0
-        known: dict[Hashable, float] = {}
-        curved = self._log_dets()(mu)
+        joint, curved = 0.0, self.log_dets(Moduli(mu, ()))
         # The largest counts: what is no larger than a bound found before needs no sharper one.
         for k in np.argsort([-loss.gradient_bound for loss in self.losses], kind="stable").tolist():
-            loss, key = self.losses[k], self._joints[k]
-            separate = together = beta * loss.gradient_bound + float(curved[k])
+            loss = self.losses[k]
+            together = beta * loss.gradient_bound + float(curved[k])
             if loss.joint is not None:
-                if key not in known:
-                    known[key] = loss.joint.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK))
-                together = min(separate, known[key])
+                together = min(together, loss.joint.loss(beta, mu, (joint - other) / (1 + ROUNDING_SLACK)))
             joint = max(joint, together * (1 + ROUNDING_SLACK) + other)
         if joint >= apart:
             return apart, "suprema of gradient and curvature apart"
@@ -313,22 +266,9 @@ class Analysis:
         return joint, "; ".join(names)
 
     @cached_property
-    def _joints(self) -> list[Hashable]:
-        """For each loss, what those with equal joint bounds share."""
-        return [None if loss.joint is None else loss.joint.signature(self.symmetry) for loss in self.losses]
-
-    @cached_property
     def regularizer(self) -> tuple[sp.csr_array, Derivation]:
         """Constant curvature M of the regularizer (mean form), and its derivation."""
-        matrix, derivation = curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
-        if self.public is None:
-            return matrix, derivation
-        own = Derivation(
-            "curvature of every record", "", {"modulus": smallest_eigenvalue(self.public)}, "counted once for each"
-        )
-        total = sp.csr_array(matrix + self.public)
-        claims = {"modulus": smallest_eigenvalue(total)}
-        return total, Derivation(derivation.rule, derivation.expression, claims, derivation.source, (derivation, own))
+        return curvature_of(self.form.template.regularizer, self.form.expander, self.form.feasible)
 
     @cached_property
     def block_moduli(self) -> tuple[float, ...]:

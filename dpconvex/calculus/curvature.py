@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.calculus.few_entries import times
-from dpconvex.calculus.gradient_norms import Gradients, gradient_bound
+from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.mixed_curvature import Mixed, log_dets
-from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece
 
 Array = NDArray[np.float64]
@@ -45,8 +42,6 @@ class Curvature:
         Trace and rank of each piece.
     spectrum : tuple of float or None
         A spectrum that dominates the Hessian's, largest first, where one matrix dominates all Hessians.
-    mixed : tuple of Mixed or None
-        For each piece, more about it if it is a rank-one part and a covariance under the same weights; may be empty.
     """
 
     eigenvalue: float
@@ -54,7 +49,6 @@ class Curvature:
     rank: int
     parts: tuple[tuple[float, int], ...] = ()
     spectrum: tuple[float, ...] | None = None
-    mixed: tuple[Mixed | None, ...] = ()
 
     def padded(self, factor: float) -> Curvature:
         """Return the same bounds, all multiplied by a factor that covers rounding."""
@@ -64,7 +58,6 @@ class Curvature:
             self.rank,
             tuple((trace * factor, rank) for trace, rank in self.parts),
             None if self.spectrum is None else tuple(value * factor for value in self.spectrum),
-            tuple(None if piece is None else piece.padded(factor) for piece in self.mixed),
         )
 
     def log_det(self, strong_convexity: float) -> float:
@@ -83,9 +76,6 @@ class LogDeterminants:
         self._has_parts = np.array([bool(c.parts) for c in curvatures])
         self._has_spectrum = np.array([c.spectrum is not None for c in curvatures])
         self._flat = np.array([c.trace == 0 for c in curvatures])
-        self._mixed = [
-            (k, j, piece) for k, c in enumerate(curvatures) for j, piece in enumerate(c.mixed) if piece is not None
-        ]
 
     def __call__(self, strong_convexity: float) -> Array:
         """Return the smallest of the bounds that hold, for each Hessian."""
@@ -93,9 +83,6 @@ class LogDeterminants:
             ranks * np.log1p(traces / (np.maximum(ranks, 1.0) * strong_convexity))
             for traces, ranks in (self._whole, self._parts, self._spectrum)
         )
-        if self._mixed:
-            rows, columns, pieces = (list(column) for column in zip(*self._mixed, strict=True))
-            parts[rows, columns] = np.minimum(parts[rows, columns], log_dets(pieces, strong_convexity))
         bounds = [
             whole.sum(axis=1),
             np.where(self._has_parts, parts.sum(axis=1), np.inf),
@@ -113,39 +100,15 @@ def table(rows: list[list[tuple[float, int]]]) -> tuple[Array, Array]:
     return result[0], result[1]
 
 
-@dataclass(frozen=True)
-class PieceBounds:
-    """Bounds on one piece of a Hessian."""
-
-    trace: float
-    rank: int
-    eigenvalue: float
-    mixed: Mixed | None
-
-
-def piece_bounds(piece: Piece, gram: Gram, dimension: int, symmetry: Symmetry | None) -> PieceBounds:
-    def find() -> PieceBounds:
-        trace = trace_bound(piece, gram)
-        rank = min(rank_bound(piece), dimension)
-        return PieceBounds(trace, rank, eigenvalue_bound(piece, gram, trace), mixed_piece(piece, gram, dimension))
-
-    rows = hull(piece)
-    if rows is None or symmetry is None:
-        return find()
-    if piece.outer == 0:  # nothing of a covariance changes with the origin
-        rows = rows - rows[0]
-    facts = "piece", dimension, rank_bound(piece), piece.outer, piece.spread, Gradients(piece.terms, gram).rounding
-    return symmetry.once(facts, rows, find)
-
-
-def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetry: Symmetry | None = None) -> Curvature:
+def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
     """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
     if not pieces:
         return Curvature(0.0, 0.0, 0)
-    found = [piece_bounds(piece, gram, dimension, symmetry) for piece in pieces]
-    traces, ranks = [bounds.trace for bounds in found], [bounds.rank for bounds in found]
-    eigenvalue = min(sum(bounds.eigenvalue for bounds in found), sum(traces))
+    traces = [trace_bound(piece, gram) for piece in pieces]
+    ranks = [min(rank_bound(piece), dimension) for piece in pieces]
+    apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
+    eigenvalue = min(sum(apart), sum(traces))
     if all(hull(piece) is not None for piece in pieces):
         eigenvalue = min(eigenvalue, joint_eigenvalue(pieces, gram))
     spectrum = dominating_spectrum(pieces, gram)
@@ -157,18 +120,7 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int, symmetr
         rank=int(min(sum(ranks), dimension)),
         parts=tuple(zip([float(t) for t in traces], ranks, strict=True)),
         spectrum=spectrum,
-        mixed=tuple(bounds.mixed for bounds in found),
     )
-
-
-def mixed_piece(piece: Piece, gram: Gram, dimension: int) -> Mixed | None:
-    """Describe a piece that has a rank-one part and a covariance, or None."""
-    if hull(piece) is None or piece.outer == 0 or piece.spread == 0:
-        return None
-    covariance = Piece(piece.terms, 0.0, 1.0)
-    longest = gradient_bound(piece.terms, gram)
-    rank = min(rank_bound(covariance), dimension)
-    return Mixed(longest, trace_bound(covariance, gram, longest), rank, piece.outer, piece.spread) if rank else None
 
 
 def hull(piece: Piece) -> Array | None:
@@ -271,8 +223,8 @@ def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
     starts = np.cumsum([0, *(len(rows) for rows in points[:-1])])
     matrix = np.zeros((len(pieces), len(pieces)))
     for i, left in enumerate(points):
-        image = times(left, gram.upper)
-        matrix[i] = np.maximum.reduceat(np.abs(times(everything, image.T)).max(axis=1), starts)
+        image = left @ gram.upper
+        matrix[i] = np.maximum.reduceat(np.abs(everything @ image.T).max(axis=1), starts)
         matrix[i, i] = float(np.sum(image * left, axis=1).max())
     matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T + error)
     return swollen(float(np.linalg.eigvalsh(matrix)[-1]) * (1 + ROUNDING * len(pieces)), pieces, gram)

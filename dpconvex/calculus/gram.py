@@ -19,7 +19,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.calculus.bilinear_forms import form_range
-from dpconvex.calculus.few_entries import Squares, bilinear, used
 from dpconvex.calculus.generators import Generator, factor, numbered_runs, terms_of
 from dpconvex.core.abstract_values import Term
 from dpconvex.core.intervals import Interval
@@ -253,16 +252,16 @@ class Gram:
         place, rows = used(rows)
         upper = self.upper[place]
         size = float((np.abs(rows) @ np.sqrt(np.maximum(np.diag(upper), 0.0))).max(initial=0.0))
-        return bilinear(rows, upper, rows), ROUNDING * size**2
+        return rows @ upper @ rows.T, ROUNDING * size**2
 
     def products(self, left: Array, right: Array, cross: bool, sign: float = 1.0) -> Array:
         """Bound ``sign * <u, v>`` from above for all rows u of `left` and v of `right`, shape (len(left), len(right)).
 
         `cross` says whether u belongs to one record and v to another.
         """
-        total = bilinear(np.abs(left), self.rounding, np.abs(right))
+        total = np.abs(left) @ self.rounding @ np.abs(right).T
         for form in self.forms:
-            value = sign * bilinear(left, form.weight, right)
+            value = sign * (left @ form.weight @ right.T)
             interval = form.cross if cross else form.same
             highest = value * interval.high
             np.multiply(value, interval.low, out=value)
@@ -291,24 +290,21 @@ class Gram:
     def summed_squares(self, vectors: Array) -> Array:
         """Bound the squared norm of each row form by form."""
         place, vectors = used(vectors)
-        return self._summed(Squares(vectors), place)
-
-    def _summed(self, squares: Squares, place: Any) -> Array:
-        total = squares.of(self.rounding[place], absolute=True)
+        total = squared(np.abs(vectors), self.rounding[place])
         for form in self.forms:
-            value = squares.of(form.weight[place])
+            value = squared(vectors, form.weight[place])
             total += np.maximum(value * form.same.low, value * form.same.high)
         return np.asarray(total)
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
-        squares, upper = Squares(part), self.upper[place]
-        result = squares.of(upper) + ROUNDING * squares.of(np.abs(upper), absolute=True)
-        result = np.minimum(result, self._summed(squares, place))
+        upper, sizes = self.upper[place], np.abs(part)
+        result = squared(part, upper) + ROUNDING * squared(sizes, np.abs(upper))
+        result = np.minimum(result, self.summed_squares(vectors))
         if len(vectors) <= LARGEST_EXACT_SET:
             several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = squares.of(self.rounding[place], absolute=True) > CANCELLED * result
+            cancelled = ~(squared(sizes, self.rounding[place]) <= CANCELLED * result)
             for k in np.flatnonzero(cancelled | several):
                 result[k] = min(result[k], self._square(vectors[k] * self.scale))
         return np.maximum(result, 0.0)
@@ -333,6 +329,17 @@ class Gram:
             )
             self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
         return self._squares[known]
+
+
+def squared(vectors: Array, matrix: Array) -> Array:
+    """Return ``<v, matrix v>`` for each row v."""
+    return np.asarray(((vectors @ matrix) * vectors).sum(axis=1))
+
+
+def used(vectors: Array) -> tuple[Any, Array]:
+    """Return the generators that occur, as places of a part of a matrix, and the vectors in them."""
+    place = np.flatnonzero((vectors != 0).any(axis=0))
+    return (place[:, None], place[None, :]), vectors[:, place]
 
 
 def upper_of(forms: Sequence[Form], count: int) -> Array:

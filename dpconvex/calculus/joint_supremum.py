@@ -6,19 +6,17 @@ two parts apart is always valid.  Where the loss has a known shape the sum is bo
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from dpconvex.calculus.curvature import mixed_piece, trace_bound
+from dpconvex.calculus.curvature import hull, rank_bound, trace_bound
+from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
-from dpconvex.calculus.mixed_curvature import Mixed
-from dpconvex.calculus.norm_angles import stretches
-from dpconvex.calculus.symmetry import Symmetry
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
 
@@ -26,6 +24,10 @@ Array = NDArray[np.float64]
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
+# Stretches of the angle between the entries of a norm and those that do not move.
+ANGLES = 400
+# Halvings of the interval that holds a maximum; what is left of it is bounded by a tangent.
+HALVINGS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +45,6 @@ class Joint:
     def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Bound ``sup [beta ||g|| + log det(I + H/mu)]`` over one record and all theta."""
         raise TypeError("Joint is abstract")
-
-    def signature(self, symmetry: Symmetry) -> Hashable:
-        """Return what losses with equal bounds share."""
-        return id(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +95,6 @@ class SoftmaxJoint(Joint):
         """The points v_j, shape (k, generators)."""
         return self.term.rows
 
-    def signature(self, symmetry: Symmetry) -> Hashable:
-        """Vertices that are alike, and all digits of the longest but for rounding."""
-        return symmetry.key(self.vertices), self.scale, f"{self.longest:.12e}"
-
     @cached_property
     def longest(self) -> float:
         """Bound M on the length of every vertex."""
@@ -127,16 +121,50 @@ class SoftmaxJoint(Joint):
 class HingeJoint(Joint):
     """A smooth function of one variable, of slope at most `lead`, of a log-sum-exp of affine leaves.
 
-    The gradient is at most `lead` times the mean of the points whose covariance is a part of the Hessian: where these spread,
-    their mean is short.
+    The gradient is at most `lead` times the mean g of points a, and the Hessian at most ``outer g g' + spread Cov(a)`` with the
+    same weights: where the points spread, their mean is short.
+
+    Attributes
+    ----------
+    lead, outer, spread : float
+    longest : float
+        Bound M on the norm of the points.
+    variance : float
+        Bound on the trace of the covariance.
+    rank : int
+        Bound r on its rank.
     """
 
     lead: float
-    mixed: Mixed
+    outer: float
+    spread: float
+    longest: float
+    variance: float
+    rank: int
 
     def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
-        """Maximise over the trace of the covariance."""
-        return self.mixed.loss(beta * self.lead, mu)
+        """Maximise over the trace of the covariance, of which this is a concave function; end with a tangent."""
+        weight, square, r = beta * self.lead, self.longest**2, self.rank
+        o, s = self.outer * SLACK, self.spread * SLACK
+
+        def value(v: float) -> float:
+            left = max(square - v, 0.0)
+            return weight * math.sqrt(left) + r * math.log1p(s * v / (r * mu)) + math.log1p(o * left / mu)
+
+        def slope(v: float) -> float:
+            left = max(square - v, 0.0)
+            steep = 0.0 if weight == 0 else -math.inf if left == 0 else -weight / (2 * math.sqrt(left))
+            return steep + s / (mu + s * v / r) - o / (mu + o * left)
+
+        low, high = 0.0, min(self.variance, square)
+        if slope(low) <= 0:
+            return value(low)
+        if slope(high) >= 0:
+            return value(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if slope(middle) > 0 else (low, middle)
+        return value(low) + slope(low) * (high - low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,16 +189,18 @@ class NormJoint(Joint):
     across: int
     along: int
 
-    def signature(self, symmetry: Symmetry) -> Hashable:
-        """All that counts, but for rounding."""
-        return f"{self.radius:.12e}", self.scale, self.floor, self.across, self.along
-
     def loss(self, beta: float, mu: float, enough: float = -np.inf) -> float:
         """Take the larger gradient and the larger curvature of each stretch of angles."""
-        steepness, curvature = stretches(
-            self.scale * self.radius / mu * self.radius / self.floor, self.across, self.along
-        )
-        return float((beta * self.scale * self.radius * steepness + curvature).max())
+        ratio, (sine, cosine) = self.scale * self.radius / mu * self.radius / self.floor, stretches()
+        curvature = self.across * np.log1p(ratio * cosine) + self.along * np.log1p(ratio * cosine**3)
+        return float((beta * self.scale * self.radius * sine + curvature).max())
+
+
+@lru_cache(maxsize=1)
+def stretches() -> tuple[Array, Array]:
+    """Return the largest sine and the largest cosine of each stretch of angles from 0 to a right angle."""
+    ends = np.linspace(0.0, np.pi / 2, ANGLES + 1)
+    return np.append(np.sin(ends[1:-1]) * (1 + 1e-15), 1.0), np.cos(ends[:-1]) * (1 + 1e-15)
 
 
 def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
@@ -184,9 +214,14 @@ def joint_form(scalar: Scalar, gram: Gram, dimension: int) -> Joint | None:
         radius = float(np.sqrt(gram.squared_norms(row[None, :])[0]) + gram.slack(np.abs(row)))
         return LogisticJoint("joint supremum of slope and curvature (logistic)", radius, scale, low, high)
     if scalar.lead is not None and len(scalar.pieces) == 1:
-        mixed = mixed_piece(scalar.pieces[0], gram, dimension)
-        if mixed is not None:
-            return HingeJoint("joint supremum of gradient and curvature (hinge of a softmax)", scalar.lead, mixed)
+        piece = scalar.pieces[0]
+        covariance = Piece(piece.terms, 0.0, 1.0)
+        rank = min(rank_bound(covariance), dimension)
+        if hull(piece) is not None and piece.outer > 0 and piece.spread > 0 and rank > 0:
+            longest = gradient_bound(piece.terms, gram)
+            name, variance = "hinge of a softmax", trace_bound(covariance, gram, longest)
+            name = f"joint supremum of gradient and curvature ({name})"
+            return HingeJoint(name, scalar.lead, piece.outer, piece.spread, longest, variance, rank)
     return softmax_form(scalar, gram)
 
 

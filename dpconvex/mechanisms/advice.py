@@ -16,7 +16,7 @@ def advise(
     analysis: Analysis, privacy: Privacy, size: int, added: float, beta: float, sensitivity: float
 ) -> tuple[str, ...]:
     """Return sentences about the dominating term of a certificate."""
-    epsilon, analysis = privacy.epsilon, analysis.under(privacy.adjacency)
+    epsilon = privacy.epsilon
     share = max(1.0 - beta * sensitivity / epsilon, 0.0)
     if share < REMARKABLE:
         cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Pure
-from dpconvex.accounting.perturbation import Hull as ScaledHull, Kind, Perturbation, hull_delta
+from dpconvex.accounting.perturbation import Hull, Kind, Perturbation, hull_delta
 from dpconvex.calculus.analysis import Analysis, Moduli
-from dpconvex.calculus.neighbour_differences import Hull, differences
+from dpconvex.calculus.neighbour_differences import Difference, differences
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
@@ -91,12 +91,12 @@ class GammaLaw(OnSubspace):
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
-        sensitivity, proof = sensitivity_of(analysis, privacy), analysis.under(privacy.adjacency)
+        sensitivity = sensitivity_of(analysis, privacy)
 
         def cost(beta: float) -> tuple[float, str]:
-            return proof.perturbation_cost(beta, moduli, privacy.adjacency)
+            return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
 
-        beta, how = largest_beta(cost, sensitivity, proof, privacy.epsilon, moduli)
+        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
         p, scale = analysis.form.noise_dimension, 1 / beta
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
         square, mean = self.norm.square(p, scale), self.norm.mean(p, scale)
@@ -104,7 +104,7 @@ class GammaLaw(OnSubspace):
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
-        left = privacy.epsilon - analysis.under(privacy.adjacency).log_det(moduli)[0]
+        left = privacy.epsilon - analysis.log_det(moduli)[0]
         p = analysis.form.noise_dimension
         return self.norm.square(p, sensitivity_of(analysis, privacy) / left) if left > 0 else math.inf
 
@@ -173,7 +173,7 @@ class GaussianLaw(OnSubspace):
         sensitivity = sensitivity_of(analysis, privacy)
         sigma = self._sigma(analysis, privacy, moduli, 1e-10)
         if sigma is None:
-            cost = analysis.under(privacy.adjacency).log_det(moduli)[0]
+            cost = analysis.log_det(moduli)[0]
             raise NotPrivate(
                 f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
                 analysis.form.template.regularizer,
@@ -257,33 +257,27 @@ def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: f
 
 
 def kinds_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Kind, ...]:
-    analysis = analysis.under(adjacency)
     curvatures, kinds = analysis.log_dets(moduli), []
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
-        hulls = [in_units(hull, curvature, moduli.least, sigma) for hull in item.hulls]
-        longest = analysis.replacement_bound if adjacency == "replace-one" else item.length
-        if longest < item.length:  # two records see one theta
-            hulls.append(ScaledHull(longest / sigma, curvature, None, None))
-        kinds.append(Kind(item.dimension, tuple(hulls)))
+        kinds.append(Kind(item.dimension, in_units(item, curvature, moduli.least, sigma)))
     return tuple(kinds)
 
 
-def in_units(hull: Hull, curvature: float, mu: float, sigma: float) -> ScaledHull:
-    jacobian = curvature if hull.opposed is None else min(curvature, hull.opposed.excess(mu, sigma))
-    lengths = counts = ray = margin = None
-    if hull.lengths is not None and hull.counts is not None:
-        lengths, counts = tuple((hull.lengths / sigma).tolist()), tuple(hull.counts.tolist())
-    if hull.ray is not None:
-        scale, radius = hull.ray.scale, hull.ray.radius
-        ray = (scale * radius / sigma, scale * radius**2 / mu, hull.ray.high)
-    if hull.margin is not None:
-        low, high = hull.margin.low / sigma * SLACK, hull.margin.high / sigma * SLACK
-        flattest = max(hull.margin.low, -hull.margin.high, 0.0) / sigma
-        margin = (max(high, 0.0), max(-low, 0.0), flattest, curvature)
-    behind = None if hull.behind is None else tuple((hull.behind / sigma).tolist())
-    cap = None
-    if hull.cap is not None:
-        steepest, floor, radius, across, along, other = hull.cap
-        cap = (steepest / sigma, steepest * radius / (floor * mu), across, along, other / sigma)
-    return ScaledHull(hull.length / sigma, jacobian, lengths, counts, ray, margin, behind, cap)
+def in_units(item: Difference, curvature: float, mu: float, sigma: float) -> tuple[Hull, ...]:
+    """Return the polytope of the differences, and for a logistic record in front its gradients beside the other's vertices."""
+    length, lengths, counts = item.length / sigma, None, None
+    if item.vertices is not None:
+        lengths, counts = tuple((item.vertices[0] / sigma).tolist()), tuple(item.vertices[1].tolist())
+    margin = None
+    if item.margin is not None:
+        steepest, flattest = item.margin[0] / sigma * SLACK, item.margin[1] / sigma
+        margin = (steepest, steepest - flattest, curvature)
+    hull = Hull(length, curvature, lengths, counts, None, margin)
+    if item.ray is None:
+        return (hull,)
+    scale, radius = item.ray.scale, item.ray.radius
+    ray = (scale * radius / sigma, scale * radius**2 / mu, item.ray.high)
+    if item.behind is None:
+        return hull, Hull(length, curvature, (), (), ray)
+    return hull, Hull(length, curvature, None, None, ray, None, tuple((item.behind / sigma).tolist()))

@@ -99,10 +99,9 @@ class ObjectivePerturbation:
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
         """Check the theorem's conditions and calibrate the noise."""
-        proof = analysis.under(privacy.adjacency)
-        self._check(proof)
+        self._check(analysis)
         added = self.added if self.added is not None else self._choose(analysis, privacy, size)
-        moduli = proof.moduli(size, added)
+        moduli = analysis.moduli(size, added)
         found = self.law.calibrate(analysis, privacy, moduli)
         radius = reference_radius(analysis, self.reference_norm)
         left = privacy.epsilon - found.jacobian
@@ -160,14 +159,13 @@ class ObjectivePerturbation:
 
         The risk of a minimiser of norm r is at most ``added r^2/2 + E||b||^2 / (2 mu)`` (docs/theory.md, excess risk).
         """
-        proof = analysis.under(privacy.adjacency)
-        regular = size * proof.modulus
+        regular = size * analysis.modulus
 
         def moduli(mu: float) -> Moduli:
-            return proof.moduli(size, max(mu - regular, 0.0))
+            return analysis.moduli(size, max(mu - regular, 0.0))
 
         def cost(mu: float) -> float:
-            return proof.log_det(moduli(mu))[0]
+            return analysis.log_det(moduli(mu))[0]
 
         def risk(mu: float) -> float:
             return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
@@ -191,7 +189,7 @@ class ObjectivePerturbation:
 def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibration) -> Derivation:
     """Assemble the derivation tree of a certificate."""
     gradient, sensitivity = record_steps(analysis, privacy)
-    steepest, worst = gradient.children[0], analysis.under(privacy.adjacency).log_det(moduli)[1].derivation
+    steepest, worst = gradient.children[0], analysis.log_det(moduli)[1].derivation
     curvature = Derivation(
         "curvature of one record",
         "",

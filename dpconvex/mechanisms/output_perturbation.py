@@ -112,12 +112,11 @@ class OutputPerturbation:
         """Check the theorem's conditions and calibrate the noise."""
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on the output", "use noise='gamma'")
-        proof = analysis.under(privacy.adjacency)
-        if proof.modulus <= 0 and not self.added:
-            raise NotPrivate(*not_strongly_convex(proof))
+        if analysis.modulus <= 0 and not self.added:
+            raise NotPrivate(*not_strongly_convex(analysis))
         basis = noise_basis(analysis)
         p = analysis.form.space.dim if basis is None else basis.shape[1]
-        regular = size * proof.modulus
+        regular = size * analysis.modulus
         risk = partial(self._risk, analysis, privacy, size, p)
         added = self.added
         noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))

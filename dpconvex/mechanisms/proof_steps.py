@@ -13,8 +13,7 @@ from dpconvex.language.privacy import Privacy
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
     """Return G_adj: how far the gradient of the sum of losses moves between neighbours, at any one parameter."""
-    proof = analysis.under(privacy.adjacency)
-    return proof.replacement_bound if privacy.adjacency == "replace-one" else proof.gradient_bound
+    return analysis.replacement_bound if privacy.adjacency == "replace-one" else analysis.gradient_bound
 
 
 def check_delta(privacy: Privacy, noise: str, otherwise: str) -> None:
@@ -47,7 +46,7 @@ def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Deri
 def public_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation, Derivation]:
     """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
     return (
-        analysis.under(adjacency).regularizer[1],
+        analysis.regularizer[1],
         Derivation(
             "sensitive subspace",
             "",

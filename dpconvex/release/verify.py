@@ -10,7 +10,6 @@ from functools import partial
 
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.shared_curvature import moved_to_regularizer
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.remembered import once
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
@@ -30,10 +29,7 @@ LARGEST_SIZE = 2**53
 
 
 def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
-    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them.
-
-    Where a quadratic that all records share is all that is unbounded, they are about replaced records alone.
-    """
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     try:
@@ -41,25 +37,7 @@ def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
     except (NotPrivate, MissingRule) as error:
         if getattr(mechanism, "bounds_gradients", False):
             return analysed(template, type(error), str(error))
-        found = replaced(template)
-        if found is None:
-            raise
-        found.replaced_only = error
-        return found
-
-
-@once
-def replaced(template: Template) -> Analysis | None:
-    """Return the constants with the curvature that all records share in the regularizer, if there are any then."""
-    form = moved_to_regularizer(read(template)[0])
-    if form is None:
-        return None
-    try:
-        found = Analysis(form)
-    except (NotPrivate, MissingRule):
-        return None
-    found.obstacle = check_translation(form)
-    return found
+        raise
 
 
 @once
@@ -204,8 +182,6 @@ def prove(
         return Proved(template, verify_statistics(template, privacy, size, mechanism, cover), mechanism)
     try:
         analysis = analyse(template, mechanism)
-        if analysis.replaced_only is not None and privacy.adjacency != "replace-one":
-            raise analysis.replaced_only
     except NotPrivate:
         if not isinstance(mechanism, Automatic) or first is not None:
             raise

@@ -38,12 +38,11 @@ def union(sigma: float, vertices: int, curvature: float = 0.0) -> Perturbation:
 
 
 def replaced(sigma: float) -> Perturbation:
-    """A hinge, or a norm, takes the place of another; a logistic record that of a steep one."""
+    """A hinge appears; a logistic record takes the place of a steep one."""
     step, ray = 1 / sigma, (1 / sigma, 0.5, 1.0)
-    hinge = Hull(2 * step, 0.3, (step, 2 * step), (2.0, 1.0), None, (step, 0.0, 0.0, 0.3), (0.0, step))
-    norm = Hull(2 * step, 0.5, None, None, cap=(step, 0.25, 1.0, 1.0, step))
+    hinge = Hull(step, 0.3, (step,), (1.0,), None, (step, step, 0.3))
     logistic = Hull(2 * step, 0.2, (step, 2 * step), (1.0, 1.0), ray, None, (step,))
-    return Perturbation(sigma, (Kind(2, (hinge,)), Kind(4, (norm,)), Kind(2, (logistic,))))
+    return Perturbation(sigma, (Kind(1, (hinge,)), Kind(2, (logistic,))))
 
 
 EVENTS: list[Event] = [
@@ -64,8 +63,8 @@ def test_an_event_of_before_costs_no_less() -> None:
     written = json.loads(json.dumps(replaced(12.0).to_dict()))
     for item in written["kinds"]:
         for hull in item["hulls"]:
-            del hull["behind"], hull["cap"]
-            hull["margin"] = None
+            del hull["behind"]
+            hull["cap"], hull["margin"] = [1.0] * 5, [1.0] * 4
     before = event_of(written)
     assert isinstance(before, Perturbation)
     for epsilon in (0.6, 1.0, 2.0):
@@ -91,7 +90,7 @@ def nested(depth: int) -> dict[str, Any]:
 def perturbed(dimension: int = 1, **changed: Any) -> dict[str, Any]:
     """An event of objective perturbation with one hull, that is not as it should be."""
     hull = {"length": 1, "curvature": 0, "lengths": None, "counts": None, "ray": None, "margin": None}
-    hull |= {"behind": None, "cap": None}
+    hull |= {"behind": None}
     kinds = [{"dimension": dimension, "hulls": [{**hull, **changed}]}]
     return {"kind": "objective perturbation", "sigma": 1, "kinds": kinds}
 

@@ -180,7 +180,7 @@ def test_vertices_need_less_noise_than_the_chi_law() -> None:
     chi = smallest_scale(lambda s: chi_delta(1.0, item.dimension, item.length / s), 1e-6, 1.0)
     mechanism = dp.ObjectivePerturbation("gaussian", added=0.0)
     certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6, "add-remove"), 100)
-    assert certificate.jacobian_epsilon == 0  # scale mu >= 2 sigma^2: curvature is free
+    assert certificate.jacobian_epsilon < 0.01
     assert chi is not None
     assert certificate.noise_scale < 0.88 * chi
 
