@@ -300,7 +300,7 @@ def observed_dimension(search: Search) -> int:
 def observed_modulus(
     analysis: Analysis, size: int, added: float, shape: Array, rng: np.random.Generator
 ) -> tuple[float, dict[str, Array]]:
-    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K, and what losses share.
+    """Find the least curvature of ``size * regularizer + (added/2) ||theta||^2`` along lines in K.
 
     Curvature along a direction d is measured against ``<d, shape * d>``, so that blocks with a larger certified modulus are
     attacked too.  Returns the curvature, and the parameters where it was found.
