@@ -23,17 +23,7 @@ LEAD = 2**16
 class FileRows:
     """An array in a file, in the order of C, of which any rows can be read.
 
-    Attributes
-    ----------
-    path : str
-    offset : int
-        Where the numbers begin, in bytes.
-    dtype : dtype
-    shape : tuple of int
-    seen : bytes
-        How the file began when it was looked at; that of an .npy file is its header.
-    size : int
-        How many bytes it had.
+    Its numbers begin at `offset`; `seen` is how the file began when it was looked at (of an .npy file, its header).
     """
 
     path: str

@@ -89,26 +89,22 @@ class Here:
         return Here(parts), sizes
 
     def share(self, value: Any) -> Any:
-        """See `Place`."""
         return value
 
     def each(
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """See `Place`."""
         for number, given in own.items():
             yield number, here(number, function, self.parts[number](), shared, *given)
 
     def sums(
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree
     ) -> Iterator[tuple[int, Any]]:
-        """See `Place`."""
         return self.each(function, shared, own)
 
     def mapped(
         self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
     ) -> Here:
-        """See `Place`."""
 
         def made(part: Any, given: tuple[Any, ...]) -> Callable[[], Batch]:
             if getattr(part, "func", None) is itself:

@@ -205,13 +205,11 @@ class Workers:
         return [*range(0, count, step), count]
 
     def share(self, value: Any) -> Any:
-        """See `Place`."""
         return self._sent(self.client.submit, Shared, packed(value), key=name("shared"), pure=False)
 
     def each(
         self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
     ) -> Iterator[tuple[int, Any]]:
-        """See `Place`."""
         bundles = [bundle for bundle in self.bundles if any(k in own for k in bundle.numbers)]
         tasks = [self._task(applied, bundle.future, function, shared, asked_of(bundle, own)) for bundle in bundles]
         for first, found in self._results(tasks, [bundle.number for bundle in bundles]):
@@ -238,7 +236,6 @@ class Workers:
     def mapped(
         self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
     ) -> Workers:
-        """See `Place`."""
         made = []
         for old in self.bundles:
             asked = asked_of(old, {k: own[k] for k in old.numbers})
