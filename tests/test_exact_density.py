@@ -381,14 +381,6 @@ def test_half_of_the_noise_would_not_be_private(problem: str, adjacency: str) ->
     assert Density(learner, wrong, u).ratio(first, second).max() > learner.privacy.epsilon
 
 
-def test_a_tenth_less_noise_would_not_be_private_for_matrices() -> None:
-    learner = Learner("symmetric", 400, 0.02, dp.Privacy(1.0))
-    certificate = learner.certificate
-    wrong = replace(certificate, noise_scale=0.9 * certificate.noise_scale)
-    first, second, u = worst_case(learner)
-    assert Density(learner, wrong, u).ratio(first, second).max() > learner.privacy.epsilon
-
-
 # The densities are those of the release.
 
 
@@ -424,31 +416,3 @@ def test_the_noise_that_a_release_needs_leads_to_it(problem: str) -> None:
         else:
             u = svec((variables["Phi_0"].value - variables["Phi_1"].value) / np.sqrt(2))
         assert np.linalg.norm(u - expected) <= 2e-4 * (1 + np.linalg.norm(u))
-
-
-def test_the_softmax_density_integrates_to_one() -> None:
-    # A wrong Jacobian would not.
-    learner = Learner("softmax", 6, 0.3, dp.Privacy(4.0))
-    certificate = learner.certificate
-    data = drawn(6, 3, np.random.default_rng(5))
-    radius = np.geomspace(1e-6, 300.0, 4000)
-    angle = np.linspace(0.0, 2 * np.pi, 240, endpoint=False)
-    u = radius[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    log = Density(learner, certificate, u.reshape(-1, 2)).log(data).reshape(4000, 240)
-    density = np.exp(log) / (2 * np.pi * certificate.noise_scale**2)
-    rings = density.mean(axis=1) * 2 * np.pi * radius
-    assert np.trapezoid(rings, radius) == pytest.approx(1.0, abs=2e-4)
-
-
-def test_the_smoothed_public_part_has_the_derivatives_that_it_says() -> None:
-    rng = np.random.default_rng(6)
-    u, h = rng.normal(size=(30, 3)), 1e-5
-    bend = barrier(u, 2.0, 0.7, 1e-3)[1]
-    for k in range(3):
-        ahead, behind = (barrier(u + sign * h * np.eye(3)[k], 2.0, 0.7, 1e-3)[0] for sign in (1, -1))
-        assert np.allclose((ahead - behind) / (2 * h), bend[:, :, k], rtol=1e-5, atol=1e-6)
-    assert (np.linalg.eigvalsh(bend)[:, 0] >= 2.0 * (1 - 1e-9)).all()
-    # Without a trace term the limit is the closed form.
-    plain, curved = barrier(u, 2.0, 0.0, 1e-9)
-    assert np.allclose(plain, 4.0 * u, atol=1e-3)
-    assert np.isfinite(curved).all()

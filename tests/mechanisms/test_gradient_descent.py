@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from benchmarks.published.lecture import lecture_delta, lecture_sigma
-from benchmarks.published.risk_bounds import lecture_rate
-from dpconvex.calculus.regularizer_slopes import regularizer_slope
-from dpconvex.core.to_cvxpy import Writer
-from dpconvex.mechanisms.gradient_descent import GAUSSIAN, enough_steps
+from dpconvex.mechanisms.gradient_descent import GAUSSIAN
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
@@ -157,97 +153,6 @@ def test_noise_comes_before_what_is_public() -> None:
     assert moved != -(noisy - slope + (slope + public))
 
 
-def clouds(count: int) -> tuple[Array, Array]:
-    """Records in the ball, with labels that follow a logistic law."""
-    rng = np.random.default_rng(7)
-    x = rng.normal(size=(count, 3))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    return x, np.where(rng.random(count) < 1 / (1 + np.exp(-4 * x @ [1.0, -1.0, 0.5])), 1, -1)
-
-
-def sum_of_losses(x: Array, y: Array, w: Array) -> float:
-    return float(np.logaddexp(0.0, -y * (x @ w)).sum())
-
-
-def smallest_sum(x: Array, y: Array) -> float:
-    """The minimum over the ball of radius 2, by an interior-point solver."""
-    w = cp.Variable(3)
-    cp.Problem(cp.Minimize(cp.sum(cp.logistic(-(y[:, None] * x) @ w))), [cp.norm(w) <= 2]).solve(solver="CLARABEL")
-    return sum_of_losses(x, y, w.value * min(1.0, 2 / float(np.linalg.norm(w.value))))
-
-
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 5.0])
-def test_the_excess_risk_is_below_the_bound(epsilon: float) -> None:
-    x, y = clouds(400)
-    declared, least = template(features=3), smallest_sum(x, y)
-    for steps in (10, 100, 1000):
-        mechanism = dp.NoisyGradientDescent(steps=steps)
-        excess = []
-        for seed in range(3 if steps < 1000 else 1):
-            release = dp.solve(declared, {"x": x, "y": y}, dp.Privacy(epsilon, 1e-6), mechanism, seed=seed)
-            excess.append(sum_of_losses(x, y, release["w"]) - least)
-        assert release.certificate is not None
-        bound = release.certificate.predicted_risk
-        assert bound is not None
-        settings = release.certificate.settings
-        gradients = 400 * release.certificate.gradient_bound
-        largest = math.hypot(gradients, math.sqrt(3) * release.certificate.noise_scale)
-        assert bound == pytest.approx(settings["radius"] * largest / math.sqrt(steps))
-        assert settings["step_size"] == pytest.approx(settings["radius"] / (largest * math.sqrt(steps)))
-        assert np.mean(excess) <= bound
-        found = dp.risk_bound(declared, release.certificate, 1e-6)
-        assert np.mean(excess) / 400 <= found.expected <= bound / 400 * (1 + 1e-6)
-        assert max(excess) / 400 <= found.bound
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.9])
-@pytest.mark.parametrize("calibration", ["lecture", *ADJACENCIES])
-def test_the_mean_excess_is_below_the_rate_of_the_lecture(epsilon: float, calibration: str) -> None:
-    """R B / sqrt(T) against the mean of 40 draws, with the lecture's noise and with that of both adjacencies."""
-    n, delta, draws = 400, 1e-6, 40
-    x, y = clouds(n)
-    declared, least = template(features=3), smallest_sum(x, y)
-    analysis = analyse(declared)
-    engine = DataEngine(analysis, declared.record.validate({"x": x, "y": y}), n, None)
-    for steps in (10, 100, 1000):
-        mechanism = dp.NoisyGradientDescent(steps=steps)
-        adjacency = "add-remove" if calibration == "lecture" else calibration
-        certificate = mechanism.certify(analysis, dp.Privacy(epsilon, delta, adjacency), n)
-        bound = certificate.predicted_risk
-        if calibration == "lecture":
-            sigma = lecture_sigma(epsilon, delta, 1.0, steps)
-            step = 2 / (math.hypot(n, math.sqrt(3) * sigma) * math.sqrt(steps))
-            certificate = replace(certificate, noise_scale=sigma, settings=certificate.settings | {"step_size": step})
-            bound = n * lecture_rate(2.0, 1.0, steps, 3, n, epsilon, delta)
-        assert bound is not None
-        rng = np.random.Generator(np.random.PCG64(steps))
-        excess = np.array(
-            [sum_of_losses(x, y, mechanism.run(analysis, certificate, engine, rng)) - least for _ in range(draws)]
-        )
-        assert excess.mean() + 4 * excess.std() / math.sqrt(draws) <= bound
-        assert (excess / n <= dp.risk_bound(declared, certificate, 1e-6).bound).all()
-
-
-def test_steps_are_chosen_from_public_numbers() -> None:
-    analysis = analyse(template(features=3))
-    few = dp.NoisyGradientDescent().certify(analysis, dp.Privacy(0.01, 1e-6), 20)
-    many = dp.NoisyGradientDescent().certify(analysis, dp.Privacy(5.0, 1e-6), 10_000)
-    assert few.settings["steps"] == 10
-    assert many.settings["steps"] == 1000
-    assert enough_steps(100.0, 5.0) == 400
-    assert "More steps" in str(few)
-
-
-def test_curvature_and_smoothness_are_not_needed() -> None:
-    certificate = dp.verify(template("hinge", 2), dp.Privacy(1.0, 1e-6), 500, dp.NoisyGradientDescent())
-    assert certificate.jacobian_epsilon == 0
-    assert certificate.perturbed == "gradients"
-    assert np.isfinite(certificate.expected_shift)
-    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
-    assert dp.NoisyGradientDescent().noise_bound(certificate, 1e-9) > certificate.expected_noise
-
-
 def test_what_it_cannot_do_is_refused() -> None:
     mechanism = dp.NoisyGradientDescent()
     with pytest.raises(dp.NotPrivate, match="delta = 0"):
@@ -269,59 +174,6 @@ def test_what_it_cannot_do_is_refused() -> None:
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(dp.TemplateError, match=next(iter(options))):
         dp.NoisyGradientDescent(**options)
-
-
-def test_a_steep_regularizer_needs_a_step_size() -> None:
-    w = cp.Variable(2, name="w")
-    declared = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), -cp.sum(cp.log(w)), [cp.norm(w) <= 1])
-    promise = dp.Privacy(1.0, 1e-6)
-    with pytest.raises(dp.TemplateError, match="step_size"):
-        dp.verify(declared, promise, 10, dp.NoisyGradientDescent())
-    assert dp.is_private(declared, promise, 10, dp.NoisyGradientDescent(steps=5, step_size=1e-3))
-
-
-REGULARIZERS: dict[str, Any] = {
-    "squares": lambda w: 0.3 * cp.sum_squares(w - 1),
-    "lasso": lambda w: 0.2 * cp.norm1(w) + cp.sum_squares(w) / 2,
-    "linear": lambda w: cp.sum(w) + 2,
-    "huber": lambda w: cp.sum(cp.huber(w, 0.5)) + 0.5 * cp.norm(w),
-    "weighted": lambda w: cp.sum(cp.multiply(np.array([1.0, 3.0, 0.0]), cp.square(w))),
-}
-
-
-@pytest.mark.parametrize("name", REGULARIZERS)
-def test_the_slope_of_the_regularizer_is_bounded(name: str) -> None:
-    declared = template(features=3, radius=1.5, regularizer=REGULARIZERS[name])
-    bound = regularizer_slope(analyse(declared))
-    writer = Writer()
-    written = writer.expression(declared.regularizer)
-    (w,) = writer.leaves.values()
-    rng = np.random.default_rng(5)
-    steepest = 0.0
-    for _ in range(300):
-        theta = rng.normal(size=3)
-        theta *= 1.5 * rng.random() ** 0.2 / np.linalg.norm(theta)
-        w.value = theta
-        steepest = max(steepest, float(np.linalg.norm(np.asarray(written.grad[w].toarray()).ravel())))
-    assert 0.5 * bound <= steepest <= bound * (1 + 1e-9)
-
-
-def test_the_lecture_halves_the_noise_of_a_replacement() -> None:
-    epsilon, delta, steps = 0.5, 1e-6, 100
-    taught = lecture_sigma(epsilon, delta, 1.0, steps)
-    assert lecture_delta(epsilon, taught, 1.0, steps, "add-remove") <= delta
-    assert lecture_delta(epsilon, taught, 1.0, steps, "replace-one") > 100 * delta
-    analysis = analyse(template())
-    found = [
-        dp.NoisyGradientDescent(steps=steps).certify(analysis, dp.Privacy(epsilon, delta, a), 100) for a in ADJACENCIES
-    ]
-    ours = [certificate.noise_scale for certificate in found]
-    # The same noise for each unit of sensitivity, of which a replacement has more, and here less than twice as much.
-    assert ours[0] == pytest.approx(ours[1] * found[0].sensitivity / found[1].sensitivity, rel=1e-6)
-    assert 1.2 * found[1].sensitivity < found[0].sensitivity <= 2 * found[1].sensitivity
-    assert ours[1] < 0.8 * taught < ours[0]
-    with pytest.raises(dp.TemplateError):
-        lecture_sigma(2.0, delta, 1.0, steps)
 
 
 def test_one_more_record_flips_no_kink_of_others() -> None:

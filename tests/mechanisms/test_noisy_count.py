@@ -89,12 +89,6 @@ def test_the_noisy_number_has_the_law_that_is_paid_for() -> None:
         perturb(np.zeros(1), replace(laplace_count(cover.counting), scale=0.99 / cover.counting))
 
 
-def test_replace_one_counts_nothing() -> None:
-    cover = dp.verify(learner(), dp.Privacy(1.0), 50).cover
-    assert cover is not None
-    assert (cover.counting, cover.records) == (0.0, 50)
-
-
 def test_a_certificate_for_more_records() -> None:
     analysis = analyse(learner())
     certificate = dp.verify(learner(), PURE, 50, GAMMA)
@@ -111,20 +105,3 @@ def test_a_certificate_for_more_records() -> None:
     assert (more.cover.epsilon, more.cover.counting) == (certificate.cover.epsilon, certificate.cover.counting)
     assert more.cover.size > certificate.cover.size
     assert dp.Certificate.from_dict(more.to_dict()) == more
-
-
-def test_noise_on_the_output_pays_for_a_larger_tolerance() -> None:
-    mechanism, template = dp.OutputPerturbation(), learner()
-    certificate = dp.verify(template, PURE, 50, mechanism)
-    more = for_count(mechanism, analyse(template), certificate, 1e14)
-    grown = 2 * (more.tolerance - certificate.tolerance)
-    assert grown > 0
-    reach = certificate.settings["distance_of_answers"]
-    assert more.noise_scale / certificate.noise_scale == pytest.approx((reach + grown) / reach, rel=1e-9)
-
-
-def test_a_certificate_says_what_counting_costs() -> None:
-    text = str(dp.verify(learner(), PURE, 50))
-    assert "a noisy number of records, which tau depends on" in text
-    assert "noisy number of records" in text
-    assert "more than" in text

@@ -21,8 +21,6 @@ from dpconvex.mechanisms.noisy_kmeans import (
     block_sensitivity,
     draw,
     euclidean_sensitivity,
-    nearest,
-    start_directions,
 )
 from dpconvex.noise.samplers import seeded_generator
 
@@ -115,31 +113,6 @@ def test_gamma_noise_spends_the_promise_exactly(adjacency: str) -> None:
     assert 0.3 * (1 - 1e-9) <= noise.composed / noise.scale <= 0.3
 
 
-def test_the_smaller_noise_is_taken() -> None:
-    for delta, rounds, law in ((1e-4, 5, GAUSSIAN), (1e-12, 2, GAMMA)):
-        noise = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(1.0, delta), **SHAPE)
-        pure = NoisyKMeans(rounds=rounds).calibrate(dp.Privacy(1.0), **SHAPE)
-        assert noise.noise == law
-        assert noise.deviation <= pure.deviation
-    assert NoisyKMeans().calibrate(dp.Privacy(1000.0, 1e-6), **SHAPE).deviation < 1.5
-    assert NoisyKMeans().calibrate(dp.Privacy(1.0, 1e-6), **SHAPE).rounds == 5
-    assert NoisyKMeans().calibrate(dp.Privacy(1.0), **SHAPE).rounds == 3
-
-
-def test_counts_weigh_what_costs_nothing_under_replace_one() -> None:
-    noise = NoisyKMeans().calibrate(dp.Privacy(1.0, 1e-6), **SHAPE)
-    assert noise.weight == 1.5
-    assert noise.sensitivity == pytest.approx(euclidean_sensitivity("replace-one", 1.5, 1e-9))
-
-
-@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 100.0])
-def test_the_grid_is_finer_than_what_matters(epsilon: float) -> None:
-    noise = NoisyKMeans().calibrate(dp.Privacy(epsilon, 1e-6), **SHAPE)
-    assert math.frexp(noise.step)[0] == 0.5
-    assert noise.step <= max(2.0**-16 * noise.radius, 2.0**-24 * noise.scale)
-    assert noise.scale / noise.step <= 2.0**25  # rounded noise still takes every value
-
-
 # The law of the noise, and of whole runs
 
 
@@ -148,16 +121,6 @@ def test_gaussian_draws_have_their_law() -> None:
     drawn = draw(noise, (40, 100), seeded_generator(5))
     assert drawn.shape == (40, 100, 5)
     assert stats.kstest(drawn.ravel() / noise.scale, "norm").pvalue > ALARM
-
-
-def test_gamma_draws_have_their_law_in_every_cell() -> None:
-    noise = NoisyKMeans().calibrate(dp.Privacy(1.0), **SHAPE)
-    drawn = draw(noise, (40, 100), seeded_generator(5)).reshape(-1, 5)
-    norms = np.linalg.norm(drawn, axis=1)
-    assert stats.kstest(norms / noise.scale, "gamma", args=(5,)).pvalue > ALARM
-    cosine = drawn[:, 0] / norms  # (cosine + 1)/2 has a Beta law
-    assert stats.kstest((cosine + 1) / 2, "beta", args=(2.0, 2.0)).pvalue > ALARM
-    assert np.std(drawn[:, 0]) == pytest.approx(noise.deviation, rel=0.05)
 
 
 class Listener:
@@ -251,54 +214,7 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(run(5.0, 2.0), run(-7.0, 30.0))
 
 
-def test_centres_are_whole_and_inside() -> None:
-    method = NoisyKMeans(rounds=4)
-    noise = method.calibrate(dp.Privacy(5.0, 1e-6), classes=1, components=3, features=2, radius=1.0)
-    record = dp.Record(x=dp.Ball(2))
-    records = Records(Grouping(record, "x", None), record.sample(4000, np.random.default_rng(0)), noise.step)
-    centers = method.run(noise, records.statistics, seeded_generator(1))
-    assert centers.shape == (1, 3, 2)
-    np.testing.assert_array_equal(centers, np.rint(centers))
-    assert np.linalg.norm(centers, axis=-1).max() * noise.step <= 1.0 + noise.step
-
-
 # Assignments and starting points
-
-
-def test_the_nearest_centre_is_found_exactly() -> None:
-    rng = np.random.default_rng(3)
-    records = rng.integers(-(2**17), 2**17, size=(300, 5)).astype(float)
-    centers = rng.integers(-(2**17), 2**17, size=(4, 5)).astype(float)
-    centers[3] = centers[0]  # ties go to the first
-    records[:50] = (centers[0] + centers[1]) // 2 + rng.integers(-1, 2, size=(50, 5))
-    expected = [
-        min(range(4), key=lambda k: (sum((int(a) - int(b)) ** 2 for a, b in zip(row, centers[k], strict=True)), k))
-        for row in records
-    ]
-    found = nearest(records, centers)
-    np.testing.assert_array_equal(found, expected)
-    order = rng.permutation(300)
-    np.testing.assert_array_equal(nearest(records[order], centers), found[order])
-    np.testing.assert_array_equal([nearest(row[None], centers)[0] for row in records], found)
-
-
-@pytest.mark.parametrize(("components", "features"), [(2, 1), (2, 5), (3, 2), (6, 5), (1, 3)])
-def test_starting_points_form_a_simplex(components: int, features: int) -> None:
-    points = start_directions(components, features, seed=2)
-    gram = points @ points.T
-    expected = np.eye(components) * (1 + 1 / max(components - 1, 1)) - 1 / max(components - 1, 1)
-    np.testing.assert_allclose(gram, expected if components > 1 else [[0.0]], atol=1e-12)
-    np.testing.assert_array_equal(points, start_directions(components, features, seed=2))
-    if components > 1:
-        assert not np.allclose(points, start_directions(components, features, seed=3)) or features == 1
-
-
-@pytest.mark.parametrize(("components", "features"), [(3, 1), (8, 2)])
-def test_many_starting_points_are_apart(components: int, features: int) -> None:
-    points = start_directions(components, features, seed=0)
-    apart = [float(np.linalg.norm(a - b)) for a, b in itertools.combinations(points, 2)]
-    assert min(apart) > 0.5
-    assert np.linalg.norm(points, axis=1).max() <= 1.0
 
 
 # Refusals
@@ -310,23 +226,6 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
         NoisyKMeans(**options)
 
 
-@pytest.mark.parametrize(
-    "change", [{"components": 0}, {"classes": 0}, {"features": 0}, {"radius": 0.0}, {"radius": math.inf}]
-)
-def test_bad_shapes_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(dp.TemplateError, match="clustering"):
-        NoisyKMeans().calibrate(dp.Privacy(1.0), **{**SHAPE, **change})
-
-
 def test_noise_beyond_all_sums_is_refused() -> None:
     with pytest.raises(dp.NotPrivate, match="larger share"):
         NoisyKMeans().calibrate(dp.Privacy(1e-8), **SHAPE)
-
-
-def test_the_derivation_names_what_was_proved() -> None:
-    method = NoisyKMeans(rounds=4)
-    noise = method.calibrate(dp.Privacy(1.0, 1e-6), **SHAPE)
-    text = "\n".join(method.derive(noise, "replace-one").lines())
-    assert "noisy k-means  epsilon = 1, delta = 1e-06" in text
-    assert "of one round = 3" in text
-    assert "rounds = 4, of all rounds = 6, sigma" in text

@@ -11,9 +11,7 @@ from densities import Array, Margins, Softmax, exact_delta, gaussian_noise, grid
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.mechanisms.noise_laws import objective_delta
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, smallest_scale
 from dpconvex.release.verify import analyse
 
 PROBLEMS = {"logistic_regression": Margins("logistic"), "huber_svm": Margins("huber")}
@@ -106,21 +104,6 @@ def test_the_joint_bound_of_one_logistic_record_is_nearly_attained() -> None:
     assert 0.052 <= worst <= 0.0544
 
 
-def test_what_follows_the_noise_is_no_gaussian() -> None:
-    # Softmax with three classes, sigma = 2, epsilon = 1: the difference may turn to the vertex that suits the noise.  A single
-    # Gaussian of the same length misses that.
-    b, cell = grid(16.0, 801, 2)
-    vertices = np.sqrt(2) * np.array([[1.0, 0.0], [0.5, np.sqrt(0.75)]])
-    loss = ((b @ vertices.T + 1.0) / 4.0).max(axis=1)
-    density = np.exp(gaussian_noise(2.0)(b))
-    true = float((density * np.maximum(-np.expm1(1.0 - loss), 0.0)).sum() * cell)
-    single = float(gaussian_delta(1.0, np.sqrt(2) / 2))
-    assert true == pytest.approx(0.067, abs=1e-3)
-    assert single == pytest.approx(0.040, abs=1e-3)
-    assert true <= 2 * single
-    assert true <= chi_delta(1.0, 2, np.sqrt(2) / 2)
-
-
 def softmax_template(classes: int) -> dp.Template:
     w = cp.Variable(classes, name="w")
     against = [np.eye(classes) - np.eye(classes)[k] for k in range(classes)]
@@ -174,17 +157,6 @@ def test_the_promise_is_kept_in_the_certificate() -> None:
         assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
 
 
-def test_vertices_need_less_noise_than_the_chi_law() -> None:
-    analysis = analyse(dp.load("softmax_regression", features=4, classes=5, regularization=1e3))
-    (item,) = differences(analysis, "add-remove")
-    chi = smallest_scale(lambda s: chi_delta(1.0, item.dimension, item.length / s), 1e-6, 1.0)
-    mechanism = dp.ObjectivePerturbation("gaussian", added=0.0)
-    certificate = mechanism.certify(analysis, dp.Privacy(1.0, 1e-6, "add-remove"), 100)
-    assert certificate.jacobian_epsilon < 0.01
-    assert chi is not None
-    assert certificate.noise_scale < 0.88 * chi
-
-
 def test_gaussian_noise_needs_a_delta() -> None:
     template = dp.load("logistic_regression", features=2)
     with pytest.raises(dp.NotPrivate, match="delta = 0"):
@@ -197,13 +169,3 @@ def test_too_much_curvature_is_refused() -> None:
     with pytest.raises(dp.NotPrivate, match="curvature alone costs"):
         dp.verify(template, dp.Privacy(0.1, 1e-6), 100, mechanism)
     assert dp.is_private(template, dp.Privacy(0.1, 1e-6), 100, dp.ObjectivePerturbation("gaussian"))
-
-
-def test_a_private_fit() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 2))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    y = np.where(x @ [1.0, -1.0] > 0, 1, -1)
-    template = dp.load("logistic_regression", features=2)
-    release = dp.solve(template, {"x": x, "y": y}, dp.Privacy(3.0, 1e-6), dp.ObjectivePerturbation("gaussian"), seed=4)
-    assert np.mean(release.predict(x) == y) > 0.9

@@ -14,7 +14,6 @@ from scipy import stats
 import dpconvex as dp
 from dpconvex.mechanisms.output_perturbation import noise_basis
 from dpconvex.noise.gaussian_profiles import gaussian_delta
-from dpconvex.release.engine import DataEngine
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
@@ -138,36 +137,6 @@ def test_the_noise_has_the_law_that_was_calibrated(noise: str) -> None:
     assert (norms * certificate.noise_scale < mechanism.noise_bound(certificate, 1e-9)).all()
 
 
-@pytest.mark.parametrize("kind", ["hinge", "absolute"])
-def test_rounded_kinks_hardly_move_the_answer(kind: str) -> None:
-    margins = np.array([1.0, -1.0, 0.4, -0.7, 0.1, 0.9, 0.8])
-    declared = template(kind)
-    analysis = analyse(declared)
-    engine = DataEngine(analysis, declared.record.validate(data(margins)), 7, None)
-    for smoothing in (None, 1e-3):
-        mechanism = dp.OutputPerturbation(added=0.0, smoothing=smoothing)
-        certificate = mechanism.certify(analysis, dp.Privacy(1.0), 7)
-        mu, width = certificate.strong_convexity, certificate.settings["smoothing"]
-        found = engine.minimise(mu, 1e-7, smoothing=width)
-        error = abs(float(found[0]) - minimiser(kind, margins, mu))
-        assert error <= (0.01 if smoothing else 0.2 * certificate.expected_noise)
-
-
-def test_a_private_fit_with_a_hinge() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(2000, 2))
-    x /= np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
-    y = np.where(x @ [1.0, 0.5] > 0, 1, -1)
-    hinge = dp.load("hinge_svm", features=2)
-    release = dp.solve(hinge, {"x": x, "y": y}, dp.Privacy(4.0), dp.OutputPerturbation(), seed=2)
-    assert np.mean(release.predict(x) == y) > 0.9
-    certificate = release.certificate
-    assert certificate is not None
-    assert certificate.perturbed == "output"
-    assert "kinks" in str(certificate)
-    assert dp.Certificate.from_dict(certificate.to_dict()) == certificate
-
-
 def test_noise_stays_in_the_sensitive_subspace_where_it_can() -> None:
     softmax = analyse(dp.load("softmax_regression", features=3, classes=3))
     assert noise_basis(softmax) is not None
@@ -219,17 +188,3 @@ def test_it_is_refused_without_strong_convexity_or_delta() -> None:
 def test_bad_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(dp.TemplateError, match=next(iter(options))):
         dp.OutputPerturbation(**options)
-
-
-@pytest.mark.parametrize("unit", [1.0, 1e6, 1e13])
-def test_kinks_are_rounded_off_over_a_part_of_what_margins_can_be(unit: float) -> None:
-    w = cp.Variable(2, name="w")
-    learner = dp.Template(
-        dp.Record(x=dp.Ball(2, unit), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.abs(x @ w - y),
-        cp.sum_squares(w) / 2,
-        [cp.norm(w) <= 1 / unit],
-    )
-    certificate = dp.verify(learner, dp.Privacy(1.0, 1e-6), 1000, dp.OutputPerturbation("gaussian"))
-    assert 0 < certificate.settings["smoothing"] <= 0.1 * (1 + 1e-9)  # margins x @ w are 1 at most
-    assert certificate.gradient_bound == pytest.approx(unit)

@@ -16,7 +16,6 @@ import dpconvex as dp
 from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
 from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
-from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
 ALARM = 1e-7
@@ -81,18 +80,6 @@ def test_known_laws() -> None:
     assert Repetitions(5.0, 1.0).quantile(0.9) == stats.geom(0.2).ppf(0.9)
 
 
-@pytest.mark.parametrize(("mean", "shape"), [(200.0, 20.0), (3.0, 300.0), (5000.0, 0.0), (30.0, -0.9)])
-def test_extreme_laws_are_drawn_as_they_are(mean: float, shape: float) -> None:
-    law = Repetitions(mean, shape)
-    probabilities = law.probabilities(200_000)
-    assert (np.diff(np.cumsum(probabilities)) >= 0).all()
-    for level in (0.01, 0.5, 0.99):
-        count = law.quantile(level)
-        assert probabilities[: count - 1].sum() <= level + 1e-9
-        assert probabilities[:count].sum() >= level - 1e-9
-    assert law.draw(seeded_generator(1)) >= 1
-
-
 @pytest.mark.parametrize(
     ("mean", "shape"), [(3.0, 0.0), (10.0, 1.0), (2.0, -0.5), (30.0, -0.9), (4.0, 1e-9), (200.0, 20.0)]
 )
@@ -142,15 +129,6 @@ def test_the_pure_cost_is_exact(mean: float, shape: float, epsilon: float) -> No
     assert extreme >= 0.999 * claimed
 
 
-def test_a_number_that_is_known_costs_far_more() -> None:
-    """What the law of the number is for: the best of exactly ten runs breaks the promise of ten runs on average."""
-    base = np.array([0.4, 0.6])
-    neighbour = np.array([0.2, 0.8])
-    epsilon = loss(base, neighbour)
-    fixed = loss(np.diff(np.append(0, np.cumsum(base)) ** 10), np.diff(np.append(0, np.cumsum(neighbour)) ** 10))
-    assert fixed > Repetitions(10.0).total(dp.Privacy(epsilon)).epsilon
-
-
 @pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0])
 def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) -> None:
     law, epsilon, delta = Repetitions(6.0, shape), 0.7, 1e-3
@@ -169,17 +147,6 @@ def test_the_approximate_cost_covers_everything_and_not_much_more(shape: float) 
         assert excess(epsilon, first, second) <= delta + 1e-15
         worst = max(worst, excess(claimed.epsilon, best_of(first, law), best_of(second, law)))
     assert 0.5 * claimed.delta <= worst <= claimed.delta
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_calibration_reaches_the_promise_from_below(shape: float) -> None:
-    law = Repetitions(7.0, shape)
-    for epsilon in (0.01, 1.0, 30.0):
-        whole = dp.Privacy(epsilon, 1e-6, "add-remove")
-        spent = law.total(law.each(whole))
-        assert 0.999999 * epsilon <= spent.epsilon <= epsilon
-        assert 0.999999e-6 <= spent.delta <= 1e-6
-        assert spent.adjacency == "add-remove"
 
 
 # Rényi accounting.
@@ -231,22 +198,6 @@ def test_what_is_concentrated_and_what_is_not() -> None:
         assert concentrated_delta(rho, found.noise_epsilon) >= found.delta
         with pytest.raises(dp.NotPrivate, match="objective perturbation"):
             concentration(replace(found, event=None))  # nothing but its promise is known
-
-
-def test_noisy_descent_composes_its_steps() -> None:
-    import cvxpy as cp
-
-    w = cp.Variable(2, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Ball(2), y=dp.Choice((-1, 1))),
-        lambda x, y: cp.logistic(-y * (x @ w)),
-        0,
-        constraints=[cp.norm(w) <= 2],
-    )
-    mechanism = dp.NoisyGradientDescent(steps=20)
-    certificate = mechanism.certify(analyse(template), dp.Privacy(1.0, 1e-6), 500)
-    expected = 20 * (certificate.sensitivity / certificate.noise_scale) ** 2 / 2
-    assert concentration(certificate) == pytest.approx(expected)
 
 
 # Refusals.

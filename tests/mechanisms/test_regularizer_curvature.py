@@ -12,11 +12,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
-from dpconvex.mechanisms.residual_noise import noise_cap
-from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.release.verify import analyse
-from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.distance import at_point
 from dpconvex.solvers.problem import Problem, Solution
 
 GAMMA = dp.ObjectivePerturbation()
@@ -47,17 +43,6 @@ KINKED: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], li
     "root": (lambda w: 0.1 * cp.sum(cp.power(cp.abs(w - 1), 1.5)), BALL),
     "entropy down to zero": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0, cp.norm(w, 2) <= 2]),
     "logarithms down to zero": (lambda w: -0.1 * cp.sum(cp.log(w)), lambda w: [w >= 0, cp.norm(w, 2) <= 2]),
-}
-# With a proximal map, kinks and logarithms are no obstacle.
-MAPPED: dict[str, tuple[Callable[[cp.Variable], Any], Callable[[cp.Variable], list[Any]]]] = {
-    "norm": (lambda w: 0.1 * cp.norm(w, 2), BALL),
-    "norm, free": (lambda w: 0.1 * cp.norm(w, 2), FREE),
-    "largest": (lambda w: 0.1 * cp.max(w), FREE),
-    "absolute values in a ball": (lambda w: 0.1 * cp.norm1(w), BALL),
-    "largest absolute value": (lambda w: 0.1 * cp.norm_inf(w), FREE),
-    "positive parts": (lambda w: 0.1 * cp.sum(cp.pos(w)), FREE),
-    "entropy down to zero": (lambda w: -0.1 * cp.sum(cp.entr(w)), lambda w: [w >= 0, w <= 2]),
-    "logarithms down to zero": (lambda w: -0.1 * cp.sum(cp.log(w)), lambda w: [w >= 0, w <= 2]),
 }
 
 
@@ -106,28 +91,6 @@ def test_the_curvature_is_at_least_what_is_observed(name: str) -> None:
     assert 0.05 < largest <= (bend.quadratic + bend.rest) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_answers_are_certified_with_a_proved_curvature(name: str) -> None:
-    template = template_of(*SMOOTH[name])
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(60, 3))
-    data = {"x": x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), "y": rng.choice([-1, 1], 60)}
-    for epsilon in (0.05, 1.0, 50.0):
-        spy = Spy()
-        certificate = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, spy, seed=1).certificate
-        assert certificate is not None
-        ((problem, solution),) = spy.seen
-        composite = Composite(problem)
-        assert np.isfinite(composite.curvature_at(solution.theta))
-        assert composite.bend.radius >= np.linalg.norm(solution.theta) - certificate.tolerance
-        radius = answer_radius(analyse(template), certificate, noise_cap(GAMMA, certificate))
-        assert bend_of(analyse(template).form, radius).rest >= composite.bend.rest
-        # Outside of the ball that the bound holds in, nothing is certified.
-        far = np.full(3, 2 * composite.bend.radius)
-        if np.isfinite(far).all() and not composite.is_smooth:
-            assert at_point(composite, far, *composite.smooth(far)).distance_bound == np.inf
-
-
 @pytest.mark.parametrize("mechanism", [GAMMA, dp.OutputPerturbation(), None], ids=repr)
 @pytest.mark.parametrize("name", ["root"])
 def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(name: str, mechanism: Any) -> None:
@@ -138,55 +101,9 @@ def test_what_may_have_no_certified_answer_is_refused_before_anything_is_paid(na
     assert not budget.entries
 
 
-@pytest.mark.parametrize("mechanism", [GAMMA, dp.OutputPerturbation(), None], ids=repr)
-@pytest.mark.parametrize("name", sorted(set(KINKED) - {"root"}))
-def test_kinks_without_a_proximal_map_are_certified_by_multipliers(name: str, mechanism: Any) -> None:
-    template = template_of(*KINKED[name])
-    budget, spy = dp.Budget(dp.Privacy(3.0)), Spy()
-    data = {"x": np.eye(3)[[0, 1]] / 2, "y": [1, -1]}
-    release = dp.solve(template, data, dp.Privacy(1.0), mechanism, spy, budget=budget)
-    assert release.private
-    assert len(budget.entries) == 1
-    assert release.certificate is not None
-    assert all(solution.distance_bound <= release.certificate.tolerance for _, solution in spy.seen)
-
-
-@pytest.mark.parametrize("mechanism", [GAMMA, dp.OutputPerturbation(), None], ids=repr)
-@pytest.mark.parametrize("name", MAPPED)
-def test_what_has_a_proximal_map_is_released_whatever_the_noise(name: str, mechanism: Any) -> None:
-    template = template_of(*MAPPED[name])
-    assert not bends(analyse(template).form)
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(60, 3))
-    data = {"x": x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), "y": rng.choice([-1, 1], 60)}
-    for epsilon in (0.05, 50.0):
-        spy = Spy()
-        certificate = dp.solve(template, data, dp.Privacy(epsilon, 1e-6), mechanism, spy, seed=1).certificate
-        assert certificate is not None
-        assert spy.seen or mechanism is None  # which may choose noisy gradient descent
-        assert all(solution.distance_bound <= certificate.tolerance for _, solution in spy.seen)
-
-
 def test_noisy_gradient_descent_needs_no_smooth_regularizer() -> None:
     template = template_of(*KINKED["norm, moved"])
     assert dp.is_private(template, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent(step_size=0.1))
-
-
-def test_absolute_values_with_a_proximal_map_do_not_count() -> None:
-    for constraints in (FREE, lambda w: [cp.abs(w) <= 3]):
-        form = analyse(template_of(lambda w: 0.1 * cp.norm1(w), constraints)).form
-        assert not bends(form)
-        assert bend_of(form, 1.0).quadratic == pytest.approx(0.1)
-
-
-def test_terms_with_the_factor_zero_ask_for_nothing() -> None:
-    w = cp.Variable(1, name="w")
-    template = dp.Template(
-        dp.Record(x=dp.Box(-np.ones(1), np.ones(1))),
-        lambda x: cp.logistic(x @ w),
-        cp.sum_squares(w) + 0.0 * cp.norm1(w),
-    )
-    assert dp.verify(template, dp.Privacy(1.0), 10, GAMMA).noise_scale > 0
 
 
 def test_a_determinant_is_bounded_by_the_least_eigenvalue_in_the_feasible_set() -> None:

@@ -20,13 +20,12 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import dpconvex as dp
-from dpconvex.datasets import breast_cancer, unit_ball
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
 from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
 from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, SPARE, Cover, calibrate_residual_noise, noise_cap, tail_cost
-from dpconvex.mechanisms.rounding import answer_radius, curvature_known, largest_floor, loss_drop
+from dpconvex.mechanisms.rounding import answer_radius, largest_floor
 from dpconvex.noise.gaussian_profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
@@ -96,20 +95,6 @@ def test_the_noise_has_the_declared_law(kind: str, scale: float, seed: int | Non
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 6 / math.sqrt(noise.dimension)
 
 
-@pytest.mark.parametrize("kind", ["discrete Laplace", "discrete Gaussian"])
-def test_the_size_is_its_root_mean_square(kind: str) -> None:
-    noise = made(kind, 30.0, epsilon=40.0, delta=0.5)
-    drawn = perturb(np.zeros(noise.dimension), noise)
-    assert float(np.linalg.norm(drawn)) == pytest.approx(noise.size, rel=0.06)
-
-
-def test_it_cannot_be_repeated_unless_seeded() -> None:
-    noise, theta = made(scale=1e6), np.zeros(20_000)
-    assert not np.array_equal(perturb(theta, noise), perturb(theta, noise))
-    same = [perturb(theta, noise, seeded_generator(3)) for _ in range(2)]
-    assert np.array_equal(*same)
-
-
 # The grid.
 
 
@@ -137,27 +122,6 @@ def test_released_numbers_lie_on_the_declared_grid() -> None:
             assert math.frexp(step)[0] == 0.5  # a power of two
             assert on_grid(release["w"], step)
             assert not on_grid(release["w"], 1024 * step)
-
-
-def test_with_constraints_a_grid_point_is_projected(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Array] = []
-
-    def spy(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None = None) -> Array:
-        seen.append(perturb(theta, noise, rng))
-        return seen[-1]
-
-    monkeypatch.setattr(import_module("dpconvex.release.solve"), "perturb", spy)
-    template = dp.load("large_margin_gaussian", features=3)
-    release = dp.solve(template, records("large_margin_gaussian", 60), dp.Privacy(1.0))
-    assert release.certificate is not None
-    assert release.certificate.cover is not None
-    form = analyse(template).form
-    (covered,) = seen
-    assert on_grid(covered, release.certificate.cover.step)
-    expected = form.space.unpack(form.feasible.project(covered))
-    for name in release:
-        np.testing.assert_array_equal(release[name], expected[name])
-        assert np.linalg.eigvalsh(release[name]).min() > -1e-12
 
 
 # What it covers, and what that costs.
@@ -207,18 +171,6 @@ def test_the_profile_of_the_gaussian_cover_is_its_share(epsilon: float, delta: f
     assert along_axis <= delta
     smaller = replace(noise, scale=0.98 * noise.scale)
     assert hockey_stick(law(smaller, k), law(smaller, k - shift), epsilon) > delta
-
-
-def test_the_profile_of_the_gaussian_cover_in_the_plane() -> None:
-    noise = replace(calibrate_residual_noise(dp.Privacy(2.0, 0.01), 1.0, 300), sensitivity=7.0)
-    noise = replace(
-        noise, scale=noise.scale * 7.0 / calibrate_residual_noise(dp.Privacy(2.0, 0.01), 1.0, 300).sensitivity
-    )
-    k = np.arange(-int(9 * noise.scale), int(9 * noise.scale) + 1)
-    for shift in ((7, 0), (5, 4), (4, 5), (3, 6)):
-        first = np.outer(law(noise, k), law(noise, k))
-        second = np.outer(law(noise, k - shift[0]), law(noise, k - shift[1]))
-        assert 0 < hockey_stick(first, second, 2.0) <= 0.01
 
 
 @pytest.mark.parametrize("scale", [3.2, 5.0, 40.0])
@@ -316,18 +268,6 @@ def test_without_a_cover_a_residual_gives_the_data_away() -> None:
 # The share.
 
 
-@given(st.floats(1e-6, 1e3), st.floats(0, 0.5), st.floats(1e-6, 0.999))
-def test_the_shares_never_exceed_the_promise(epsilon: float, delta: float, share: float) -> None:
-    promise = dp.Privacy(epsilon, delta, "add-remove")
-    rest, spent = Cover(share=share).split(promise)
-    assert Fraction(rest.epsilon) + Fraction(spent.epsilon) <= Fraction(epsilon)
-    assert Fraction(rest.delta) + Fraction(spent.delta) <= Fraction(delta)
-    assert rest.epsilon + spent.epsilon == pytest.approx(epsilon, rel=1e-12)
-    assert rest.delta + spent.delta == pytest.approx(delta, rel=1e-12)
-    assert spent.epsilon <= min(share * epsilon, 0.1)
-    assert rest.adjacency == spent.adjacency == "add-remove"
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_parts_of_a_certificate_add_up(problem: str, adjacency: str) -> None:
@@ -351,57 +291,6 @@ def test_the_parts_of_a_certificate_add_up(problem: str, adjacency: str) -> None
         assert step.claims["tau"] == cover.distance
 
 
-def test_a_delta_buys_a_smaller_cover() -> None:
-    template = dp.load("large_margin_gaussian", features=9)
-    # Left to themselves, both would be as small as anybody could see, and no smaller.
-    cover = Cover(tolerance=1e-9)
-    pure, approximate = (dp.verify(template, dp.Privacy(1.0, delta), 500, GAMMA, cover).cover for delta in (0.0, 1e-6))
-    assert pure is not None
-    assert approximate is not None
-    assert (pure.noise, approximate.noise) == ("discrete Laplace", "discrete Gaussian")
-    assert approximate.size < 0.8 * pure.size
-    # A delta of no use at all leaves Laplace noise.
-    assert calibrate_residual_noise(dp.Privacy(0.01, 1e-300), 1e-9, 100).noise == "discrete Laplace"
-
-
-def test_the_options_of_a_cover() -> None:
-    template = dp.load("logistic_regression", features=3)
-    bigger = dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(share=0.05))
-    assert bigger.cover is not None
-    assert bigger.cover.epsilon == pytest.approx(0.05)
-    loose = dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(tolerance=1e-4))
-    assert loose.tolerance == 1e-4
-    data = records("logistic_regression", 100)
-    release = dp.solve(template, data, dp.Privacy(1.0), GAMMA, cover=Cover(tolerance=1e-4))
-    assert release.certificate == loose
-    assert dp.is_private(template, dp.Privacy(1.0), 100, cover=Cover(share=0.5))
-    for share in (0.0, 1.0, -1, math.nan, "1"):
-        with pytest.raises(dp.TemplateError, match="share"):
-            Cover(share=share)  # type: ignore[arg-type]
-    for tolerance in (0.0, -1.0, math.inf, math.nan, "1"):
-        with pytest.raises(dp.TemplateError, match="tolerance"):
-            Cover(tolerance=tolerance)  # type: ignore[arg-type]
-    with pytest.raises(dp.TemplateError, match=r"double precision allows .* here"):
-        dp.verify(template, dp.Privacy(1.0), 100, GAMMA, cover=Cover(tolerance=1e-16))
-    with pytest.raises(dp.TemplateError, match=r"cover must be a Cover, not 0\.01"):
-        dp.verify(template, dp.Privacy(1.0), 100, cover=0.01)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_certificate_is_that_of_the_verifier(problem: str) -> None:
-    # Share, tolerance and grid are fixed before data are read: other data, and other draws, do not change them.
-    template, promise = dp.load(problem, features=3), dp.Privacy(0.5)
-    before = dp.verify(template, promise, 40, GAMMA)
-    for seed in range(3):
-        release = dp.solve(template, records(problem, 40, seed=seed), promise, GAMMA, seed=seed)
-        assert release.certificate == before
-    text = str(before)
-    assert before.cover is not None
-    assert f"{before.cover.distance:.6g}" in text
-    assert "2^-100" in text
-    assert "drawn exactly (discrete Laplace, by OpenDP)" in text
-
-
 @pytest.mark.parametrize("noise", ["gamma", "gaussian"])
 def test_output_perturbation_pays_for_its_solver_itself(noise: str) -> None:
     template, promise = dp.load("logistic_regression", features=3), dp.Privacy(1.0, 0.0 if noise == "gamma" else 1e-6)
@@ -417,17 +306,6 @@ def test_output_perturbation_pays_for_its_solver_itself(noise: str) -> None:
     assert on_grid(release["w"], certificate.cover.step)
     with pytest.raises(dp.TemplateError, match="double precision allows"):
         dp.verify(template, promise, 100, OutputPerturbation(noise=noise, tolerance=1e-17))
-
-
-def test_noise_on_gradients_is_not_said_to_be_covered() -> None:
-    w = cp.Variable(2, name="w")
-    bounded = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), 0, constraints=[cp.norm(w, 2) <= 5])
-    certificate = dp.verify(bounded, dp.Privacy(1.0, 1e-6), 100, dp.NoisyGradientDescent())
-    assert certificate.cover is not None
-    assert certificate.cover.distance == certificate.tolerance
-    text = str(certificate)
-    assert "taken to be ideal" in text
-    assert "moves an ideal draw" not in text
 
 
 # The tolerance lies above what rounding allows, so a fit that fails is a mistake in the program.
@@ -450,32 +328,6 @@ def test_the_cap_on_the_noise_holds_but_for_two_to_the_minus_hundred(kind: str, 
     assert noise_cap(Silent(), unknown) == 490.0  # type: ignore[arg-type]
     if kind == "gamma":  # objective perturbation bounds its noise itself
         assert noise_cap(GAMMA, bare) == pytest.approx(3.0 * cap)
-
-
-class Heavy:
-    """A mechanism that says itself how long its noise can be."""
-
-    def noise_bound(self, certificate: dp.Certificate, probability: float) -> float:
-        assert probability == TAIL
-        return 12345.0
-
-
-def test_a_mechanism_may_bound_its_own_noise() -> None:
-    bare = dp.verify(dp.load("logistic_regression", features=3), dp.Privacy(1.0), 100)
-    assert noise_cap(Heavy(), bare) == 12345.0  # type: ignore[arg-type]
-
-
-def test_how_far_a_loss_can_fall() -> None:
-    drops = {"logistic_regression": math.log(2), "huber_svm": 1.0, "large_margin_gaussian": 1.0}
-    for problem, drop in drops.items():
-        assert loss_drop(analyse(dp.load(problem, features=3))) == pytest.approx(drop)
-    w = cp.Variable(2, name="w")
-    far = dp.Template(
-        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w), cp.sum_squares(w), constraints=[w >= 3, w <= 9]
-    )
-    # At the point of K next to 0, (3, 3), the loss is at most log(1 + exp(||(3, 3)||)).
-    assert loss_drop(analyse(far)) <= math.log1p(math.exp(3 * math.sqrt(2))) + 1e-9
-    assert loss_drop(analyse(far)) >= math.log1p(math.exp(3 * math.sqrt(2))) - math.log(2)
 
 
 def observed_floor(problem: Problem, theta: Array) -> float:
@@ -522,87 +374,6 @@ def test_no_fit_fails_and_the_public_bounds_hold(problem: str, adjacency: str) -
                 assert observed_floor(made_problem, solution.theta) <= lowest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("size", [1000, 20_000])
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_no_fit_fails_on_many_records(problem: str, size: int, adjacency: str) -> None:
-    template = dp.load(problem, features=9, regularization=1e-3)
-    usual = records(problem, size, features=9)
-    for epsilon in (1e-3, 0.1, 1.0, 10.0):
-        for data in (usual, pull_together(usual)):
-            for seed in range(5):
-                promise = dp.Privacy(epsilon, adjacency=adjacency)
-                for mechanism in (GAMMA, None):
-                    release = dp.solve(template, data, promise, mechanism, size=size, seed=seed)
-                    assert release.certificate is not None
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_cover_adds_less_than_a_ten_thousandth_in_every_direction(problem: str) -> None:
-    """Noise b moves the answer by b over the Hessian; the law of the cover is the same in all directions."""
-    template, data = dp.load(problem, features=9, regularization=0.01), records(problem, 600, features=9)
-    for mechanism in (GAMMA, dp.ObjectivePerturbation("gaussian")):
-        privacy = dp.Privacy(1.0) if mechanism is GAMMA else dp.Privacy(1.0, 1e-6)
-        spy = Spy()
-        release = dp.solve(template, data, privacy, mechanism, backend=spy, seed=0)
-        certificate = release.certificate
-        assert certificate is not None
-        assert certificate.cover is not None
-        ((made, solution),) = spy.seen
-        largest = float(np.linalg.eigvalsh(made.hessian(solution.theta))[-1])
-        moved = certificate.expected_noise / largest / math.sqrt(certificate.noise_dimension)
-        added = certificate.cover.size / math.sqrt(certificate.cover.dimension)
-        assert math.sqrt(1 + (added / moved) ** 2) < 1 + 1e-4
-        assert certificate.tolerance > 1e-9  # and no solver works for digits that nobody sees
-
-
-@pytest.mark.parametrize("regularizer", ["squares", "absolute values", "flat", "curved"])
-def test_regularizers_of_every_kind_reach_their_tolerance_under_constraints(regularizer: str) -> None:
-    # The curvature of every regularizer is proved, so that a point is certified from one gradient.
-    w = cp.Variable(3, name="w")
-    more = {
-        "squares": 0.0 * w[0],
-        "absolute values": 0.01 * cp.norm1(w),
-        "flat": 0.1 * cp.sum(cp.huber(w, 0.5)),
-        "curved": 0.05 * cp.log_sum_exp(w),
-    }[regularizer]
-    bounds = [cp.abs(w) <= 50] if regularizer == "absolute values" else [cp.norm(w, 2) <= 50]
-    template = dp.Template(
-        dp.Record(x=dp.Ball(3), y=dp.Choice([-1, 1])),
-        lambda x, y: cp.logistic(-20 * y * (x @ w)),
-        5e-5 * cp.sum_squares(w) + more,
-        bounds,
-    )
-    size = 300
-    usual = records("logistic_regression", size)
-    for epsilon in (0.01, 1.0, 30.0):
-        for data in (usual, pull_together(usual)):
-            spy = Spy()
-            for seed in range(3):
-                release = dp.solve(template, data, dp.Privacy(epsilon), GAMMA, backend=spy, seed=seed)
-                assert release.certificate is not None
-                assert curvature_known(release.certificate)
-                assert all(np.isfinite(Composite(problem).curvature) for problem, _ in spy.seen)
-
-
-def test_matrix_noise_is_covered_by_a_thousandth_of_the_parameters() -> None:
-    x, labels = breast_cancer()
-    data = {"x": unit_ball(x, lower=1, upper=10), "y": (labels == "malignant").astype(int)}
-    norms = []
-    for seed in range(5):
-        release = dp.solve(dp.load("large_margin_gaussian", features=9), data, dp.Privacy(1.0), seed=seed)
-        certificate = release.certificate
-        assert certificate is not None
-        assert certificate.cover is not None
-        assert certificate.noise == "matrix"
-        norms.append(math.sqrt(sum(float(np.sum(value**2)) for value in release.values())))
-    assert certificate.cover.size < 1e-3 * float(np.median(norms))
-    # What rounding does to the draw is part of the distance.
-    rounding = dp.ObjectivePerturbation("matrix").noise_rounding(certificate, TAIL)
-    assert certificate.cover.distance >= certificate.tolerance + rounding / certificate.strong_convexity
-
-
 # Nothing escapes.
 
 
@@ -613,30 +384,6 @@ def test_a_solver_that_must_stop_early_releases_nothing(problem: str, backend: A
     with pytest.raises(dp.NotConverged, match=r"[Nn]othing is released"):
         dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(1.0), backend=backend, budget=budget)
     assert [entry.privacy.epsilon for entry in budget.entries] == [1.0]
-
-
-class Careless:
-    """A backend that hands on whatever it has."""
-
-    def __init__(self, distance: float) -> None:
-        self.distance = distance
-
-    def solve(self, problem: Problem, tolerance: float) -> Solution:
-        return Solution(np.zeros(problem.space.dim), self.distance)
-
-
-@pytest.mark.parametrize("problem", ["logistic_regression", "large_margin_gaussian"])
-@pytest.mark.parametrize("distance", [0.0, 1e-30, 1e-3, math.inf, math.nan])
-def test_an_answer_that_is_not_near_enough_is_not_released_whatever_its_backend_says(
-    problem: str, distance: float
-) -> None:
-    with pytest.raises(dp.NotConverged, match="nothing is released"):
-        dp.solve(
-            dp.load(problem, features=3),
-            records(problem, 50),
-            dp.Privacy(1.0),
-            backend=Careless(distance),
-        )
 
 
 class Interrupted:
@@ -702,12 +449,6 @@ def test_noise_that_is_too_small_is_found_out() -> None:
 def test_an_answer_that_is_no_vector_of_numbers_is_not_perturbed(theta: Array) -> None:
     with pytest.raises(dp.DPConvexError, match="expected 40 finite numbers; nothing is released"):
         perturb(theta, calibrate_residual_noise(dp.Privacy(0.01), 1e-9, 40))
-
-
-@pytest.mark.parametrize("distance", [0.0, 1e-300, math.inf, math.nan])
-def test_a_distance_without_a_grid_is_refused(distance: float) -> None:
-    with pytest.raises(dp.DPConvexError, match="no grid"):
-        calibrate_residual_noise(dp.Privacy(0.01), distance, 3)
 
 
 def test_opendp_confirms_every_noise_with_room_for_other_distances() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 import dpconvex as dp
 from dpconvex.auditing.laws import SampledProfile, profile_delta
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
-from dpconvex.noise.poisson_sampling import pair, sampled_delta, sampled_multiplier
+from dpconvex.noise.poisson_sampling import sampled_delta, sampled_multiplier
 
 
 def one_step(epsilon: float, multiplier: float, rate: float) -> float:
@@ -95,23 +95,3 @@ def by_contour(epsilon: float, multiplier: float, rate: float, steps: int) -> fl
 def test_rounding_is_a_small_part_of_small_deltas(multiplier: float, rate: float, steps: int, epsilon: float) -> None:
     exact = by_contour(epsilon, multiplier, rate, steps)
     assert exact <= sampled_delta(epsilon, multiplier, rate, steps) <= exact * 1.02
-
-
-@pytest.mark.parametrize(
-    ("rate", "steps", "epsilon"), [(1.0, 50_000, 131.0), (1 - 2.0**-50, 50_000, 131.0), (1.0, 9, 2.0)]
-)
-def test_steps_with_all_records_are_one_gaussian_mechanism(rate: float, steps: int, epsilon: float) -> None:
-    multiplier = gaussian_sigma(epsilon, 1e-10, 1.0) * math.sqrt(steps)
-    exact = float(gaussian_delta(epsilon, math.sqrt(steps) / multiplier))
-    assert exact <= sampled_delta(epsilon, multiplier, rate, steps) <= exact * (1.02 if rate < 1 else 1 + 1e-9)
-    assert sampled_multiplier(epsilon, 1e-10, 1.0, steps) == multiplier
-
-
-@pytest.mark.parametrize("rate", [1e-4, 0.3, 1 - 1e-12])
-def test_losses_on_a_grid_are_a_pair_of_laws_that_holds_all_of_the_mass(rate: float) -> None:
-    for losses, pad in pair(1.3, rate):
-        assert (losses.probabilities >= 0).all()
-        assert losses.lost < 1e-29
-        assert 1 <= losses.probabilities.sum() + losses.lost < 1 + 1e-9
-        assert (losses.probabilities * np.exp(-losses.values)).sum() == pytest.approx(1, abs=1e-9)
-        assert pad < 1e-12
