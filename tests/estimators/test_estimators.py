@@ -58,24 +58,6 @@ def test_component_labels_are_learnt_declared_or_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments", "message"),
-    [
-        ({"component_labels": "free"}, (), "component_labels must be"),
-        ({"component_labels": "given"}, (), "are passed for"),
-        ({}, (np.zeros(50, dtype=int),), "are passed for"),
-        ({"component_labels": "nearest"}, (), "declare public centers"),
-        ({"centers": [[[0.0, 0.0]]]}, (), "declare public centers"),
-        ({"share": 2.0}, (), "share"),
-        ({"components": 0}, (), "at least one component"),
-    ],
-)
-def test_labels_from_nowhere_are_refused(options: dict[str, Any], arguments: tuple[Any, ...], message: str) -> None:
-    x, y = separable(50)
-    with pytest.raises(dp.TemplateError, match=message):
-        estimators.LargeMarginGaussianMixture(classes=("no", "yes"), **options).fit(x, y, *arguments)
-
-
-@pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"classes": ("no", "maybe")}, dp.DomainError),

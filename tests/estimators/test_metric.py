@@ -6,7 +6,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pytest
 from sklearn.base import clone
 
 import dpconvex as dp
@@ -39,18 +38,3 @@ def test_it_finds_what_pairs_share() -> None:
     assert np.mean(fitted.release_.predict(between) == named) == 1
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
-
-
-@pytest.mark.parametrize(
-    ("options", "X", "y", "error", "message"),
-    [
-        ({}, np.zeros((3, 2)), [0, 1, 0], dp.TemplateError, r"pairs, with the shape \(n, 2, features\)"),
-        ({}, np.zeros((3, 2, 2)), [0, 1, 2], dp.DomainError, "2 is none of the declared"),
-        ({}, 9 * np.array([[[1.0, 0], [0, 0]]] * 3), [0, 1, 1], dp.DomainError, "norm"),
-        ({"classes": (1, 1)}, np.zeros((3, 2, 2)), [1, 1, 1], dp.TemplateError, "different and of alike"),
-        ({"fit_intercept": True}, np.zeros((3, 2, 2)), [0, 1, 1], dp.TemplateError, "threshold of its own"),
-    ],
-)
-def test_bad_pairs_are_refused(options: dict[str, Any], X: Any, y: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        dp.MetricLearner(**options).fit(X, y)

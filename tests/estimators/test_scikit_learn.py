@@ -184,20 +184,6 @@ def test_what_learns_before_a_private_step_is_warned_of() -> None:
     make_pipeline(Normalizer(), dp.LogisticRegression(clip=True)).fit(x, y)
 
 
-def test_a_pipeline_from_a_data_frame_is_the_template_bit_for_bit() -> None:
-    rng = np.random.default_rng(2)
-    table = pd.DataFrame({"age": rng.integers(0, 100, 300), "colour": rng.choice(["red", "green"], 300)})
-    sick = np.where(table["colour"] == "red", "yes", "no")
-    schema = dp.Schema({"age": (0, 100), "colour": dp.Categorical(["red", "green"])}, "sick", ["no", "yes"])
-    model = make_pipeline(dp.SchemaEncoder(schema), dp.LogisticRegression(epsilon=5.0, seed=3, classes=("no", "yes")))
-    assert model.fit(table, sick).score(table, sick) > 0.95
-    assert list(model[0].get_feature_names_out()) == schema.feature_names
-    X, y = schema.encode(table.assign(sick=sick))
-    template = dp.load("logistic_regression", features=3, labels=("no", "yes"))
-    alike = dp.solve(template, {"x": X, "y": y}, dp.Privacy(5.0), seed=3)
-    np.testing.assert_array_equal(model[-1].release_["w"], alike["w"])
-
-
 def test_a_template_of_ones_own() -> None:
     x, y = records()
     w = cp.Variable(2, name="w")

@@ -94,12 +94,3 @@ def test_statistics_are_exact_sums() -> None:
 
 
 # What is paid, and when
-
-
-def test_the_ledger_is_charged_before_the_data_are_read() -> None:
-    budget = dp.Budget(dp.Privacy(5.0, 1e-4))
-    with pytest.raises(dp.DomainError):
-        dp.cluster(RECORD, {"x": [[np.nan, 0.0, 0.0]], "y": ["a"]}, PROMISE, budget=budget, label="places")
-    assert [(e.label, e.privacy) for e in budget.entries] == [("places", PROMISE)]
-    with pytest.raises(dp.BudgetExceeded):
-        dp.cluster(RECORD, {"x": [[0.0, 0.0, 0.0]], "y": ["a"]}, PROMISE, budget=budget)

@@ -116,21 +116,3 @@ def test_a_clustering_has_the_bits_of_one_in_memory(privacy: dp.Privacy, group: 
         found = dp.cluster(LEARNER, form, privacy, 3, group=group, seed=1, budget=budget)
         np.testing.assert_array_equal(found.centers, expected.centers)
         assert len(budget.entries) == 1
-
-
-MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
-
-
-@pytest.mark.parametrize("options", [{}, {"privacy": ADDED, "size": 700}, {"clustering": "declared"}], ids=str)
-def test_a_mixture_is_the_same(options: dict[str, Any], tmp_path: Path) -> None:
-    options = {"privacy": Q, "seed": 1} | options
-    if "clustering" in options:
-        options["clustering"] = dp.Components(RNG.normal(size=(2, 2, 3)) / 4, classes=(-1, 1))
-    expected = dp.solve_mixture(MIXTURE, DATA, **options)
-    for form in in_forms(tmp_path)[:2]:
-        budget = dp.Budget(options["privacy"])
-        found = dp.solve_mixture(MIXTURE, form, **options, budget=budget)
-        np.testing.assert_array_equal(found.components.centers, expected.components.centers)
-        for name, value in expected.release.items():
-            np.testing.assert_allclose(found.release[name], value, rtol=0, atol=1e-6)
-        assert len(budget.entries) == 1

@@ -68,16 +68,6 @@ def test_every_number_of_workers_gives_the_bits_of_single_fits(processes: Proces
             assert all(release.spent is None for release in swept)
 
 
-def test_whitened_fits_and_shared_promises_too(processes: ProcessPoolExecutor) -> None:
-    options: dict[str, Any] = {"total": dp.Privacy(4.0, 1e-5), "draws": 2, "seed": 3, "whitening": True}
-    found = [
-        list(dp.sweep(learner(), DATA, mechanism=dp.ObjectivePerturbation(), workers=w, **options))
-        for w in (1, processes)
-    ]
-    assert bits(found[0]) == bits(found[1])
-    assert [r.certificate for r in found[0]] == [r.certificate for r in found[1]]
-
-
 def test_own_processes_draw_no_noise_and_never_share_any() -> None:
     budget = dp.Budget(dp.Privacy(4.0))
     found = list(dp.sweep(learner(), DATA, PROMISES[0], draws=4, workers=2, budget=budget))

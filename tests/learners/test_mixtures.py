@@ -106,18 +106,6 @@ def test_every_constant_of_the_whole_survives_an_attack() -> None:
 # Labels that cost nothing
 
 
-def test_declared_centres_leave_all_of_the_promise_to_the_fit() -> None:
-    centers = [[[-0.5, 0.0], [0.1, 0.0]], [[-0.1, 0.0], [0.5, 0.0]]]
-    declared = dp.Components(centers, classes=(0, 1))
-    mixture = dp.solve_mixture(learner(), SMALL, PROMISE, clustering=declared)
-    certificate = mixture.release.certificate
-    assert certificate == dp.verify(learner(), PROMISE, 300)
-    assert certificate == dp.verify_mixture(learner(), PROMISE, 300, clustering=declared)
-    seeded = dp.solve_mixture(learner(), SMALL, PROMISE, clustering=declared, seed=2)
-    assert seeded.spent is None
-    np.testing.assert_array_equal(mixture.components.assign(X, Y), declared.assign(X, Y))
-
-
 # What the proof of composition uses: given the centres, a record's component is its own affair.
 
 

@@ -10,9 +10,6 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.errors import TemplateError
-from dpconvex.learners import problem_files
-
-SHIPPED = ["huber_svm", "large_margin_gaussian", "logistic_regression"]
 
 LEARNER = '''\
 """Least squares with a bounded slope.
@@ -48,15 +45,6 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 # Shipped problems
 
 
-def test_listing_runs_nothing(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    file = write('"""Dangerous to run."""\nraise SystemExit("ran")\n')
-    write('raise SystemExit("ran")\n', "undocumented.py")
-    write("", "_private.py")
-    write("not python", "notes.txt")
-    monkeypatch.setattr(problem_files, "folder", lambda: file.parent)
-    assert dp.problems() == {"mine": "Dangerous to run.", "undocumented": ""}
-
-
 # The user's own files
 
 
@@ -68,25 +56,7 @@ def test_a_bare_name_never_means_a_file_of_the_working_directory(
         dp.load("mine")
 
 
-def test_two_files_of_one_name_do_not_clash(write: Callable[..., Path]) -> None:
-    text = "TAG = {!r}\n" + LEARNER.replace("name=name", "name=TAG")
-    one, two = write(text.format("one"), "a/mine.py"), write(text.format("two"), "b/mine.py")
-    factories = [problem_files.factory(problem_files.execute(f), f) for f in (one, two)]
-    assert [dp.load(f, features=2).variables[0].name for f in (one, two, one)] == ["one", "two", "one"]
-    assert len({f.__module__ for f in factories}) == 2
-    assert "mine" not in sys.modules
-
-
 # Mistakes
-
-
-def test_an_unknown_name_lists_what_exists() -> None:
-    with pytest.raises(
-        TemplateError, match=r"no problem 'logistic_regresion' \(did you mean 'logistic_regression'"
-    ) as info:
-        dp.load("logistic_regresion", features=2)
-    for name in SHIPPED:
-        assert name in str(info.value)
 
 
 def test_an_unknown_option_lists_the_options_with_defaults(write: Callable[..., Path]) -> None:

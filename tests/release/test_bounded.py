@@ -136,36 +136,3 @@ def test_a_release_is_saved_with_its_certificate(tmp_path: Path) -> None:
     shares = [noise.epsilon for noise in read.certificate.noises.values()]  # type: ignore[union-attr]
     assert 0.999 < sum(shares) <= 1
     assert "NOT PRIVATE" in repr(dp.solve_bounded(problem, {b: [4.0, 5.0], c: 7.0}, PROMISE, seed=0))
-
-
-def test_the_answer_is_a_function_of_the_noisy_bounds() -> None:
-    """What was solved before, with true values even, leaves no trace."""
-    answers = []
-    for before in (None, [9.0, 3.0]):
-        b, x = bound(), cp.Variable(2, nonneg=True, name="x")
-        problem = problem_of(x <= b.parameter, x)
-        if before is not None:
-            b.parameter.value = before
-            problem.solve()
-        answers.append(dp.solve_bounded(problem, {b: [30.0, 40.0]}, PROMISE, seed=3)["x"].tobytes())
-        assert (b.parameter.value <= [30.0, 40.0]).all()
-    assert answers[0] == answers[1]
-
-
-OUTSIDE: dict[str, Any] = {
-    "inverse": lambda x, b: x >= cp.inv_pos(b),
-    "power": lambda x, b: x >= cp.power(b, -2),
-    "quotient": lambda x, b: x >= cp.quad_over_lin(1, b),
-    "xexp": lambda x, b: x <= cp.xexp(b),
-    "shifted logarithm": lambda x, b: x <= cp.log(b + 5),
-}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_a_bound_that_may_leave_the_domain_of_an_atom_is_refused(name: str) -> None:
-    """Outside of its domain an atom of a number has a value that means nothing, and need not keep its slope."""
-    bound, x = dp.PrivateBound("b", sensitivity=1.0, minimum=-3.0), cp.Variable(name="x")
-    goal = cp.Maximize(x) if name in ("xexp", "shifted logarithm") else cp.Minimize(x)
-    problem = cp.Problem(goal, [OUTSIDE[name](x, bound.parameter), cp.abs(x) <= 1000])
-    with pytest.raises(dp.NotPrivate, match="nothing proves"):
-        dp.verify_bounded(problem, [bound], dp.Privacy(1.0, 1e-6))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,14 +64,6 @@ def test_fits_that_share_a_promise_are_what_the_size_chooses(adjacency: str) -> 
     ]  # the choice
     workers = [dp.tune(grid, data(), whole, split=False, size=size, seed=3, workers=w).release for w in (None, 1)]
     assert (workers[0]["w"] == workers[1]["w"]).all()
-
-
-@pytest.mark.parametrize("releases", [0, 1.5, True])
-def test_a_number_of_releases_is_a_number(releases: Any) -> None:
-    with pytest.raises(dp.TemplateError, match="releases must be"):
-        dp.calibrate(learner(), WHOLE, 400, releases)
-    with pytest.raises(dp.TemplateError, match="no template"):
-        dp.calibrate([], WHOLE, 400)
 
 
 MECHANISMS: list[tuple[Mechanism, type]] = [

@@ -14,7 +14,6 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -134,13 +133,6 @@ def test_what_is_not_private_says_so_loudly() -> None:
 def test_refuses_what_is_no_release(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TemplateError, match=complaint):
         full(**changes)
-
-
-def test_predicts_from_sparse_features() -> None:
-    x = sp.coo_matrix(np.eye(3)[:2])
-    np.testing.assert_array_equal(full().predict(x), full().predict(x.toarray()))
-    with pytest.raises(DomainError, match="finite"):
-        full().predict(sp.csr_array([[np.inf, 0.0, 0.0]]))
 
 
 def test_predict_says_what_is_wrong() -> None:
@@ -266,20 +258,6 @@ def test_nothing_is_in_a_release_that_was_not_accounted_for(path: Path) -> None:
         },
     }
     assert {k: v.tolist() for k, v in members.items()} == {"parameter_0.npy": W.tolist(), "parameter_1.npy": 0.5}
-
-
-def test_a_failed_save_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full().save(path)
-    before = path.read_bytes()
-
-    def broken(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="No space"):
-        full(parameters={"W": W + 1, "b": 0.0}).save(path)
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
 
 
 @settings(max_examples=300, deadline=None)

@@ -91,16 +91,6 @@ def test_the_release_follows_the_law_of_its_certificate() -> None:
 # What goes in.
 
 
-def test_clipping_brings_records_into_their_ball() -> None:
-    template, data = learner("logistic_regression"), records()
-    long, short = {**data, "x": data["x"] * 30}, {**data}
-    short["x"] = long["x"] / np.maximum(1.0, np.linalg.norm(long["x"], axis=1, keepdims=True))
-    with pytest.raises(dp.DomainError, match="clip=True"):
-        dp.solve(template, long, PROMISE)
-    clipped = dp.solve(template, long, PROMISE, clip=True, seed=1)
-    np.testing.assert_allclose(clipped["w"], dp.solve(template, short, PROMISE, seed=1)["w"], atol=1e-5)
-
-
 def declared(loss: Callable[..., Any], regularizer: Callable[[cp.Variable], Any] | None = None) -> dp.Template:
     w = cp.Variable(3, name="w")
     return dp.Template(

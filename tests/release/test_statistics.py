@@ -88,17 +88,6 @@ def test_computed_sums_are_as_near_to_the_exact_ones_as_is_covered() -> None:
         assert np.linalg.norm((found - exact).astype(float)) <= summation_error(moments, np.sqrt(2), 10**4)
 
 
-def test_many_more_records_than_the_nominal_number_are_covered() -> None:
-    promise = dp.Privacy(50.0, 1e-6, "add-remove")
-    data = table(9000)
-    planned = dp.verify(free(), promise, 10, dp.SufficientStatistics()).cover
-    used = dp.statistics(free(), data, promise, size=10).certificate.cover
-    assert planned is not None
-    assert used is not None
-    assert used.records > 9000 > planned.records
-    assert used.distance > planned.distance
-
-
 def test_saved_statistics_are_fitted_like_the_originals(tmp_path: Path) -> None:
     found = dp.statistics(free(), table(), PROMISE)
     found.save(tmp_path / "sums.npz")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import cvxpy as cp
-import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -132,26 +131,3 @@ def test_a_missing_rule_names_the_subexpression() -> None:
             regularizer=cp.sum_squares(P),
         )
     assert caught.value.expression == "tr_inv(P)"
-
-
-def test_arguments_of_a_wrong_type_are_named() -> None:
-    template = dp.load("logistic_regression", features=2)
-    with pytest.raises(dp.TemplateError, match="privacy must be a Privacy, not float"):
-        dp.verify(template, 1.0, size=10)  # type: ignore[arg-type]
-    with pytest.raises(dp.TemplateError, match="mechanism must be an"):
-        dp.verify(template, PROMISE, size=10, mechanism="gamma")  # type: ignore[arg-type]
-    with pytest.raises(dp.TemplateError, match="expected a Template, not str"):
-        dp.verify("logistic_regression", PROMISE, size=10)  # type: ignore[arg-type]
-    with pytest.raises(dp.TemplateError):  # a boolean view of proofs, not of mistakes
-        dp.is_private("logistic_regression", PROMISE, size=10)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("mechanism", [dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")], ids=repr)
-def test_losses_that_need_a_positive_argument_get_it_from_k(mechanism: Any) -> None:
-    u = cp.Variable(name="u")
-    template = dp.Template(
-        dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: x * u - cp.log(u), 0.05 * cp.square(u), [u >= 0.5, u <= 2]
-    )
-    assert dp.verify(template, dp.Privacy(1.0), 100, mechanism).noise_scale > 0
-    release = dp.solve(template, {"x": np.full(100, 0.5)}, dp.Privacy(1.0), mechanism)
-    assert 0.5 <= release["u"] <= 2

@@ -32,16 +32,6 @@ def linear() -> dp.Template:
     return dp.load("linear_regression", features=4, regularization=0.0)
 
 
-@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
-def test_without_noise_a_model_that_holds_is_found(adjacency: Any) -> None:
-    privacy, data = dp.Privacy(50.0, 0.4, adjacency), table(100_000, spread=0.0)
-    release = dp.solve(linear(), data, privacy, size=100_000, **FIRST)
-    assert release["w"] == pytest.approx(TRUTH, abs=0.2)
-    assert float(release["b"]) == pytest.approx(0.1, abs=1e-2)
-    assert release.predict(data["x"]) == pytest.approx(data["y"], abs=0.01)
-    assert release.spent == privacy
-
-
 def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
     data = table(100_000, spread=0.0)
     w, b = cp.Variable(4, name="w"), cp.Variable(name="b")
@@ -57,17 +47,6 @@ def test_regularizer_and_constraints_speak_of_the_original_parameters() -> None:
     goal = cp.sum_squares(cp.multiply(weights, data["x"] @ w + b - data["y"]))
     cp.Problem(cp.Minimize(goal), [w <= 0.5, cp.norm(w) <= 2]).solve(solver="CLARABEL")
     assert found.fit()["w"] == pytest.approx(w.value, abs=0.02)
-
-
-def test_the_default_whitens_where_second_moments_stand_out_of_their_noise() -> None:
-    chosen = dp.verify(linear(), PROMISE, 4000)
-    assert chosen.whitening is not None
-    assert chosen.perturbed == "statistics"
-    assert any("whitened records" in said for said in chosen.advice)
-    assert dp.verify(linear(), PROMISE, 10).whitening is None
-    assert dp.verify(linear(), dp.Privacy(1.0), 4000).whitening is None
-    assert dp.verify(linear(), PROMISE, 4000, dp.SufficientStatistics()).whitening is None
-    assert dp.verify(linear(), PROMISE, 4000, dp.SufficientStatistics(), whitening="auto").whitening is not None
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -101,17 +101,3 @@ def test_saved_and_read(adjacency: str, tmp_path: Path) -> None:
     assert (linear == fit.predict(x)).mean() > 0.99  # linear in the original features
     with pytest.raises(dp.TemplateError, match="shape"):
         again.predict(x[:, :2])
-
-
-def test_other_mechanisms_and_no_records() -> None:
-    x, y = flat(300)
-    ridge = dp.load("logistic_regression", features=3, regularization=0.01)
-    for mechanism in (None, dp.ObjectivePerturbation("gaussian"), dp.OutputPerturbation("gaussian")):
-        fit = dp.solve(ridge, {"x": x, "y": y}, ADD, mechanism, size=300, seed=0, whitening=dp.PrivateWhitening())
-        assert fit.certificate is not None
-        assert fit.certificate.whitening is not None
-        assert fit.predict(x).shape == (300,)
-    empty = dp.solve(
-        template(), {"x": np.zeros((0, 3)), "y": []}, ADD, DESCENT, size=300, seed=0, whitening=dp.PrivateWhitening()
-    )
-    assert np.isfinite(empty["w"]).all()
