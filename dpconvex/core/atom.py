@@ -23,6 +23,18 @@ def no_domain(expression: Expression) -> tuple[str | None, ...]:
     return (None,) * len(expression.args)
 
 
+def same(*shapes: Shape, **options: Any) -> Shape:
+    """Entry by entry: every argument has the shape of the result."""
+    if len(set(shapes)) != 1:
+        raise ValueError(f"shapes differ: {shapes}")
+    return shapes[0]
+
+
+def by_name(cp: Any, expression: Expression, args: list[Any]) -> Any:
+    assert expression.atom is not None
+    return getattr(cp, expression.atom.name)(*args)
+
+
 @dataclass(frozen=True)
 class Reach:
     """Where the argument of an atom is, over K: ranges of its entries, in column order, and of their Euclidean norm."""
@@ -69,13 +81,14 @@ class Atom:
         mentions none; never.
     shape : callable
         ``shape(*shapes, **options)`` of the arguments; raises ValueError if they do not fit.  Entrywise atoms want equal shapes:
-        repeating is an atom of its own.
-    reads : mapping of str to callable
+        repeating is an atom of its own.  That is the default.
+    reads : str or mapping of str to callable
         For each class of CVXPY, by its full name, that means this atom: ``reads[name](node, args)`` returns the expression, with
-        arguments that were read already.  A class stands for itself, never for its subclasses.
-    writes : callable
+        arguments that were read already.  A class stands for itself, never for its subclasses.  A name alone means this atom of
+        the arguments.
+    writes : callable or None
         ``writes(cp, expression, args)`` returns the CVXPY expression, with the module and with arguments that were written
-        already: this is its conic form.
+        already: this is its conic form.  By default CVXPY's function of this name.
     value : callable
         ``value(xp, expression, *args)`` for NumPy or JAX as `xp`.  Arrays have the records as one more axis at the end, of
         length 1 where all share a value, so axes are counted from the front.
@@ -108,13 +121,13 @@ class Atom:
     """
 
     name: str
-    shape: Callable[..., Shape]
     value: Callable[..., Any]
+    shape: Callable[..., Shape] = same
     statement: str = ""
     source: str = ""
     affine: str = "curved"
-    reads: Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
-    writes: Callable[[Any, Expression, list[Any]], Any] | None = None
+    reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
+    writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name
     pull: Callable[..., Sequence[Any]] | None = None
     domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0

@@ -27,7 +27,12 @@ from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)
 
-READERS = {name: read for atom in ATOMS.values() for name, read in atom.reads.items()}
+READERS: dict[str, Any] = {}
+for _atom in ATOMS.values():
+    if isinstance(_atom.reads, str):
+        READERS[_atom.reads] = lambda node, args, atom=_atom: atom(*args)
+    else:
+        READERS.update(_atom.reads)
 # A real array is its own real part and conjugate; what wrappers assert is decided anew.
 ITSELF = (
     "affine.real.real",

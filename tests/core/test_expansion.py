@@ -11,8 +11,7 @@ from cvxpy.atoms.affine.wraps import nonneg_wrap, symmetric_wrap
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.core.atom import ATOMS, Atom
-from dpconvex.core.atoms.shared import same
+from dpconvex.core.atom import ATOMS, Atom, same
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression

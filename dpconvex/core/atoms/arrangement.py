@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,25 +130,25 @@ def summed_back(slope: Any, shape: Shape) -> Any:
     return np.sum(slope, axis=repeated, keepdims=True) if repeated else slope
 
 
-INDEX = Atom(
+def rearrangement(**slots: Any) -> Atom:
+    """Return a linear atom whose entries are entries of its arguments, or 0."""
+    grows = partial(Atom, affine="linear", sign=sum_sign, slope=lambda expression, k, signs: 1)
+    return grows(expand=rearrange, rule=rearranged, **slots)
+
+
+INDEX = rearrangement(
     name="index",
-    affine="linear",
     shape=indexed,
     value=lambda xp, e, a: a[slices(e.option("key"))],
     pull=lambda e, value, slope, a: [placed(e, slope, slices(e.option("key")))],
     reads={"cvxpy.atoms.affine.index.index": lambda node, args: entry_at(args[0], node._orig_key)},
     writes=lambda cp, e, args: args[0][slices(e.option("key"))],
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=index_text,
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
-SELECT = Atom(
+SELECT = rearrangement(
     name="select",
-    affine="linear",
     shape=lambda inner, places, shape: shape,
     value=lambda xp, e, a: xp.reshape(
         xp.reshape(a, (e.args[0].size, -1), order="F")[np.asarray(e.option("places"), dtype=int)],
@@ -165,17 +166,12 @@ SELECT = Atom(
     writes=lambda cp, e, args: cp.reshape(
         cp.vec(args[0], order="F")[np.asarray(e.option("places"), dtype=int)], e.shape, order="F"
     ),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
-RESHAPE = Atom(
+RESHAPE = rearrangement(
     name="reshape",
-    affine="linear",
     shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else _refuse("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
     pull=lambda e, value, slope, a: [slope.reshape((*e.args[0].shape, -1), order="F")],
@@ -187,19 +183,14 @@ RESHAPE = Atom(
         )
     },
     writes=lambda cp, e, args: cp.reshape(args[0], e.shape, order="F"),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=lambda e, write: (
         (write(e.args[0], ATOM), ATOM) if e.is_scalar else (f"reshape({write(e.args[0], 0)}, {e.shape})", ATOM)
     ),
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
-TRANSPOSE = Atom(
+TRANSPOSE = rearrangement(
     name="transpose",
-    affine="linear",
     shape=lambda inner, axes: tuple(inner[k] for k in axes),
     value=lambda xp, e, a: xp.transpose(a, (*e.option("axes"), len(e.option("axes")))),
     pull=lambda e, value, slope, a: [slope.transpose((*np.argsort(e.option("axes")), e.ndim))],
@@ -209,11 +200,7 @@ TRANSPOSE = Atom(
         )
     },
     writes=lambda cp, e, args: cp.transpose(args[0], e.option("axes")),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=lambda e, write: (f"{write(e.args[0], ATOM)}.T", ATOM),
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
@@ -225,18 +212,13 @@ def on_diagonal(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.concatenate([a, xp.zeros((1, a.shape[-1]))])[places]
 
 
-DIAG_MATRIX = Atom(
+DIAG_MATRIX = rearrangement(
     name="diag",
-    affine="linear",
     shape=lambda inner, k: (inner[0] + abs(k),) * 2 if len(inner) == 1 else _refuse("the diagonal matrix of", inner),
     value=on_diagonal,
     pull=lambda e, value, slope, a: [np.moveaxis(np.diagonal(slope, e.option("k")), -1, 0)],
     reads={"cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k))},
     writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
@@ -247,9 +229,8 @@ def repeated_by_ones(cp: Any, expression: Expression, inner: Any) -> Any:
     return cp.multiply(inner, np.ones(expression.shape))
 
 
-BROADCAST = Atom(
+BROADCAST = rearrangement(
     name="broadcast",
-    affine="linear",
     shape=lambda inner, shape: (
         np.broadcast_shapes(inner, shape)
         if np.broadcast_shapes(inner, shape) == shape
@@ -264,11 +245,7 @@ BROADCAST = Atom(
         "cvxpy.atoms.affine.broadcast_to.broadcast_to": lambda node, args: repeated(args[0], node.shape),
     },
     writes=lambda cp, e, args: repeated_by_ones(cp, e, args[0]),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=lambda e, write: (write(e.args[0], ATOM), ATOM),
-    expand=rearrange,
-    rule=rearranged,
 )
 
 
@@ -294,9 +271,8 @@ def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:
     return (cp.hstack if expression.ndim == 1 or expression.option("axis") else cp.vstack)(args)
 
 
-CONCATENATE = Atom(
+CONCATENATE = rearrangement(
     name="concatenate",
-    affine="linear",
     shape=concatenated,
     value=joined,
     pull=lambda e, value, slope, *parts: np.split(
@@ -310,14 +286,10 @@ CONCATENATE = Atom(
         ),
     },
     writes=lambda cp, e, args: stacked(cp, e, args),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
     text=lambda e, write: (
         f"{'hstack' if e.ndim == 1 or e.option('axis') else 'vstack'}({', '.join(write(a, 0) for a in e.args)})",
         ATOM,
     ),
-    expand=rearrange,
-    rule=rearranged,
 )
 
 

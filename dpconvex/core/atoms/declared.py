@@ -55,6 +55,7 @@ DECLARED: Atom = Atom(
     name="declared",
     shape=lambda shape, declaration: shape,
     value=declared_value,
+    writes=None,  # it has no conic form
     pull=lambda e, value, slope, a: [slope * through(e.option("declaration"), a, 1)],
     reads={
         "dpconvex.core.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(args[0], declaration=node.declaration)

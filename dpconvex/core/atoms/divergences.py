@@ -11,7 +11,7 @@ from dpconvex.core.abstract_values import Piece, Scalar
 from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import together
 from dpconvex.core.atoms.rules import Entries, bounded, positive
-from dpconvex.core.atoms.shared import convex, nowhere_negative, same, varies
+from dpconvex.core.atoms.shared import convex, nowhere_negative, varies
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule
@@ -67,11 +67,9 @@ def log_ratio_slope(a: Any, b: Any) -> Any:
 
 REL_ENTR = Atom(
     name="rel_entr",
-    shape=same,
     value=lambda xp, expression, a, b: a_log_ratio(xp, a, b),
     pull=lambda e, value, slope, a, b: [slope * log_ratio_slope(a, b), -slope * a / b if varies(e, 1) else None],
     reads={"cvxpy.atoms.elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args)},
-    writes=lambda cp, expression, args: cp.rel_entr(*args),
     domain=lambda expression: ("not negative", "not negative"),
     curve=convex,
     slope=lambda expression, k, signs: -1 if k == 1 else 0,
@@ -83,11 +81,9 @@ REL_ENTR = Atom(
 
 KL_DIV = Atom(
     name="kl_div",
-    shape=same,
     value=lambda xp, expression, a, b: a_log_ratio(xp, a, b) - a + b,
     pull=lambda e, value, slope, a, b: [slope * (log_ratio_slope(a, b) - 1), slope * (1 - a / b)],
     reads={"cvxpy.atoms.elementwise.kl_div.kl_div": lambda node, args: kl_div(*args)},
-    writes=lambda cp, expression, args: cp.kl_div(*args),
     domain=lambda expression: ("not negative", "not negative"),
     sign=nowhere_negative,
     curve=convex,

@@ -25,7 +25,6 @@ from dpconvex.core.atoms.shared import (
     over,
     reduced,
     reduction_text,
-    same,
     unreduced,
 )
 from dpconvex.core.expression import Expression, constant
@@ -60,11 +59,9 @@ def exponent(entry: Scalar, what: str) -> Interval:
 
 EXP = Atom(
     name="exp",
-    shape=same,
     value=lambda xp, expression, a: xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * value],
-    reads={"cvxpy.atoms.elementwise.exp.exp": lambda node, args: exp(args[0])},
-    writes=lambda cp, expression, args: cp.exp(args[0]),
+    reads="cvxpy.atoms.elementwise.exp.exp",
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
@@ -73,12 +70,13 @@ EXP = Atom(
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
     source=CALCULUS,
 )
+exp = EXP
 
 
 def log_range(expression: Expression, expander: Any) -> Any:
     """Increasing: log at the ends, of an argument that keeps away from zero."""
     low, high = expander.bounds(expression.args[0])
-    if (low <= 0).any():
+    if not (low > 0).all():
         raise NotPrivate(
             f"the logarithm's argument can reach zero: over the declared domain it goes down to {float(low.min()):.4g}",
             expression,
@@ -94,16 +92,14 @@ def log_rule(expression: Expression, entry: Scalar) -> Scalar:
     return entry.through(image(np.log, entry.value), slope, 1 / low**2, sign=-1)
 
 
-LOG = Atom(
+LOG: Atom = Atom(
     name="log",
-    shape=same,
     value=lambda xp, expression, a: xp.log(a),
     pull=lambda expression, value, slope, a: [slope / a],
     reads={
-        "cvxpy.atoms.elementwise.log.log": lambda node, args: log(args[0]),
-        "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: log(1.0 + args[0]),
+        "cvxpy.atoms.elementwise.log.log": lambda node, args: LOG(args[0]),
+        "cvxpy.atoms.elementwise.log1p.log1p": lambda node, args: LOG(1.0 + args[0]),
     },
-    writes=lambda cp, expression, args: cp.log(args[0]),
     domain=lambda expression: ("not negative",),
     curve=concave,
     slope=grows,
@@ -117,6 +113,7 @@ LOG = Atom(
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
     source=CALCULUS,
 )
+log = LOG
 
 
 def entr_rule(expression: Expression, entry: Scalar) -> Scalar:
@@ -131,11 +128,9 @@ def entr_rule(expression: Expression, entry: Scalar) -> Scalar:
 
 ENTR = Atom(
     name="entr",
-    shape=same,
     value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
     pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
-    reads={"cvxpy.atoms.elementwise.entr.entr": lambda node, args: entr(args[0])},
-    writes=lambda cp, expression, args: cp.entr(args[0]),
+    reads="cvxpy.atoms.elementwise.entr.entr",
     domain=lambda expression: ("not negative",),
     curve=concave,
     rule=entrywise(entr_rule),
@@ -147,6 +142,7 @@ ENTR = Atom(
     statement="-m log m on l <= m <= u, l > 0: concave, slope -1 - log m, second derivative at most 1/l",
     source=CALCULUS,
 )
+entr = ENTR
 
 
 def xexp_range(expression: Expression, expander: Any) -> Any:
@@ -167,7 +163,7 @@ def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
 
 def check_not_negative(low: float, place: Expression | None) -> None:
     """Refuse arguments of xexp outside its domain."""
-    if low < 0:
+    if not low >= 0:
         raise NotPrivate(
             f"xexp is defined for arguments that are not negative, and its argument goes down to {low:.4g}",
             place,
@@ -177,11 +173,9 @@ def check_not_negative(low: float, place: Expression | None) -> None:
 
 XEXP = Atom(
     name="xexp",
-    shape=same,
     value=lambda xp, expression, a: a * xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * (a + 1) * np.exp(a)],
-    reads={"cvxpy.atoms.elementwise.xexp.xexp": lambda node, args: xexp(args[0])},
-    writes=lambda cp, expression, args: cp.xexp(args[0]),
+    reads="cvxpy.atoms.elementwise.xexp.xexp",
     domain=lambda expression: ("not negative",),
     sign=nowhere_negative,
     curve=convex,
@@ -196,6 +190,7 @@ XEXP = Atom(
     statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
     source=CALCULUS,
 )
+xexp = XEXP
 
 
 def least_of(reach: Reach) -> Any:
@@ -267,11 +262,9 @@ def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
 
 LOGISTIC = Atom(
     name="logistic",
-    shape=same,
     value=log_one_plus_exp,
     pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
-    reads={"cvxpy.atoms.elementwise.logistic.logistic": lambda node, args: logistic(args[0])},
-    writes=lambda cp, expression, args: cp.logistic(args[0]),
+    reads="cvxpy.atoms.elementwise.logistic.logistic",
     sign=nowhere_negative,
     curve=convex,
     slope=grows,
@@ -280,31 +273,7 @@ LOGISTIC = Atom(
     statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
     source=f"Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; {CALCULUS}",
 )
-
-
-def exp(a: Any) -> Expression:
-    """Exponential."""
-    return EXP(a)
-
-
-def log(a: Any) -> Expression:
-    """Natural logarithm."""
-    return LOG(a)
-
-
-def entr(a: Any) -> Expression:
-    """-a log(a)."""
-    return ENTR(a)
-
-
-def xexp(a: Any) -> Expression:
-    """A exp(a)."""
-    return XEXP(a)
-
-
-def logistic(a: Any) -> Expression:
-    """log(1 + exp(a))."""
-    return LOGISTIC(a)
+logistic = LOGISTIC
 
 
 def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:

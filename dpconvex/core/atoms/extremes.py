@@ -36,7 +36,6 @@ from dpconvex.core.atoms.shared import (
     over,
     reduced,
     reduction_text,
-    same,
     unreduced,
 )
 from dpconvex.core.expression import Expression, Shape, constant
@@ -93,7 +92,6 @@ def shared_among(expression: Expression, value: Any, slope: Any, *terms: Any) ->
 
 MAXIMUM = Atom(
     name="maximum",
-    shape=same,
     value=largest_value,
     pull=shared_among,
     reads={"cvxpy.atoms.elementwise.maximum.maximum": lambda node, args: maximum(*args)},
@@ -116,7 +114,6 @@ MAXIMUM = Atom(
 
 MINIMUM = Atom(
     name="minimum",
-    shape=same,
     value=smallest_value,
     pull=shared_among,
     reads={"cvxpy.atoms.elementwise.minimum.minimum": lambda node, args: minimum(*args)},

@@ -211,8 +211,7 @@ LAMBDA_MAX = Atom(
     shape=of_square,
     value=each(lambda xp, a: xp.linalg.eigvalsh(symmetric(xp, a))[..., -1]),
     pull=largest_eigenvector,
-    reads={"cvxpy.atoms.lambda_max.lambda_max": lambda node, args: lambda_max(args[0])},
-    writes=lambda cp, expression, args: cp.lambda_max(args[0]),
+    reads="cvxpy.atoms.lambda_max.lambda_max",
     domain=lambda expression: ("symmetric",),
     curve=convex,
     statement=LARGEST,
@@ -221,6 +220,7 @@ LAMBDA_MAX = Atom(
     rule=spectral_rule(largest_eigenvalue_range, lambda shape: 1.0, TIE),
     smooth=never_smooth,
 )
+lambda_max = LAMBDA_MAX
 
 
 SIGMA_MAX = Atom(
@@ -228,8 +228,7 @@ SIGMA_MAX = Atom(
     shape=of_matrix,
     value=each(lambda xp, a: xp.linalg.svd(a, compute_uv=False)[..., 0]),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
-    reads={"cvxpy.atoms.sigma_max.sigma_max": lambda node, args: sigma_max(args[0])},
-    writes=lambda cp, expression, args: cp.sigma_max(args[0]),
+    reads="cvxpy.atoms.sigma_max.sigma_max",
     sign=nowhere_negative,
     curve=convex,
     statement=LARGEST,
@@ -238,6 +237,7 @@ SIGMA_MAX = Atom(
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
     smooth=never_smooth,
 )
+sigma_max = SIGMA_MAX
 
 
 NORM_NUC = Atom(
@@ -245,7 +245,7 @@ NORM_NUC = Atom(
     shape=of_matrix,
     value=each(lambda xp, a: xp.sum(xp.linalg.svd(a, compute_uv=False), axis=-1)),
     pull=lambda e, value, slope, a: [slope * singular_pairs(a)],
-    reads={"cvxpy.atoms.norm_nuc.normNuc": lambda node, args: norm_nuc(args[0])},
+    reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
     sign=nowhere_negative,
     curve=convex,
@@ -259,6 +259,7 @@ NORM_NUC = Atom(
     ),
     smooth=never_smooth,
 )
+norm_nuc = NORM_NUC
 
 
 LOG_DET = Atom(
@@ -266,8 +267,7 @@ LOG_DET = Atom(
     shape=of_square,
     value=each(logarithm_of_determinant),
     pull=lambda e, value, slope, a: [slope * inverse(a)],
-    reads={"cvxpy.atoms.log_det.log_det": lambda node, args: log_det(args[0])},
-    writes=lambda cp, expression, args: cp.log_det(args[0]),
+    reads="cvxpy.atoms.log_det.log_det",
     domain=lambda expression: ("semidefinite",),
     curve=concave,
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
@@ -281,23 +281,4 @@ LOG_DET = Atom(
         log_det_bend,
     ),
 )
-
-
-def lambda_max(a: Any) -> Expression:
-    """Largest eigenvalue of a symmetric matrix."""
-    return LAMBDA_MAX(a)
-
-
-def sigma_max(a: Any) -> Expression:
-    """Largest singular value."""
-    return SIGMA_MAX(a)
-
-
-def norm_nuc(a: Any) -> Expression:
-    """Sum of the singular values."""
-    return NORM_NUC(a)
-
-
-def log_det(a: Any) -> Expression:
-    """Logarithm of the determinant of a positive definite matrix."""
-    return LOG_DET(a)
+log_det = LOG_DET

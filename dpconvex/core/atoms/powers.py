@@ -30,7 +30,6 @@ from dpconvex.core.atoms.shared import (
     even_slope,
     nowhere_negative,
     number,
-    same,
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -105,11 +104,9 @@ def abs_range(expression: Expression, expander: Any) -> Any:
 
 ABS = Atom(
     name="abs",
-    shape=same,
     value=magnitude,
     pull=lambda expression, value, slope, a: [slope * np.sign(a)],
-    reads={"cvxpy.atoms.elementwise.abs.abs": lambda node, args: absolute(args[0])},
-    writes=lambda cp, expression, args: cp.abs(args[0]),
+    reads="cvxpy.atoms.elementwise.abs.abs",
     sign=nowhere_negative,
     curve=convex,
     slope=even_slope,

@@ -13,7 +13,7 @@ from dpconvex.core.atom import Atom
 from dpconvex.core.atoms.arrangement import BROADCAST, reshape, together
 from dpconvex.core.atoms.powers import power
 from dpconvex.core.atoms.rules import Entries, total
-from dpconvex.core.atoms.shared import _refuse, infix, product_sign, same, varies
+from dpconvex.core.atoms.shared import _refuse, infix, product_sign, varies
 from dpconvex.core.atoms.sums import added
 from dpconvex.core.contraction import contracted
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
@@ -38,11 +38,9 @@ def combined(expression: Expression, arguments: list[Entries], pairs: Iterable[I
 MULTIPLY = Atom(
     name="multiply",
     affine="bilinear",
-    shape=same,
     value=lambda xp, expression, a, b: a * b,
     pull=lambda e, value, slope, a, b: [slope * b if varies(e, 0) else None, slope * a if varies(e, 1) else None],
     reads={"cvxpy.atoms.affine.binary_operators.multiply": lambda node, args: multiply(*args)},
-    writes=lambda cp, expression, args: cp.multiply(*args),
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("*"),
@@ -80,7 +78,6 @@ def divided(expression: Expression, arguments: list[Entries]) -> Entries:
 DIVIDE = Atom(
     name="divide",
     affine="quotient",
-    shape=same,
     value=lambda xp, expression, a, b: a / b,
     pull=lambda e, value, slope, a, b: [slope / b, -slope * value / b if varies(e, 1) else None],
     reads={"cvxpy.atoms.affine.binary_operators.DivExpression": lambda node, args: divide(*args)},
@@ -182,7 +179,6 @@ KRON = Atom(
     value=kron_value,
     pull=kron_pull,
     reads={"cvxpy.atoms.affine.kron.kron": lambda node, args: kron(as_matrix(args[0]), as_matrix(args[1]))},
-    writes=lambda cp, expression, args: cp.kron(*args),
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     expand=kron_product,

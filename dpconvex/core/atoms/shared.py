@@ -14,13 +14,6 @@ from dpconvex.core.text import ATOM, PRODUCT, SIGN
 Write = Callable[[Expression, int], str]
 
 
-def same(*shapes: Shape, **options: Any) -> Shape:
-    """Entry by entry: every argument has the shape of the result."""
-    if len(set(shapes)) != 1:
-        raise ValueError(f"shapes differ: {shapes}")
-    return shapes[0]
-
-
 def reduced(shape: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
     """Shape after a reduction over some axes."""
     return tuple(1 if k in axis else n for k, n in enumerate(shape) if keepdims or k not in axis)

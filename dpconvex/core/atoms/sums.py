@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dpconvex.core.atom import Atom
+from dpconvex.core.atom import Atom, same
 from dpconvex.core.atoms.arrangement import reshape, together, transpose, unrepeated
 from dpconvex.core.atoms.groups import along_axis
 from dpconvex.core.atoms.rules import total as added_up
@@ -18,7 +18,6 @@ from dpconvex.core.atoms.shared import (
     axis_for,
     reduced,
     reduction_text,
-    same,
     sum_matrix,
     sum_sign,
     unreduced,
@@ -75,7 +74,6 @@ ADD = Atom(
 NEGATE = Atom(
     name="negate",
     affine="linear",
-    shape=same,
     value=lambda xp, expression, a: -a,
     pull=lambda expression, value, slope, a: [-slope],
     reads={"cvxpy.atoms.affine.unary_operators.NegExpression": lambda node, args: negate(args[0])},
@@ -110,13 +108,13 @@ TRACE = Atom(
     shape=lambda shape: () if len(shape) == 2 and shape[0] == shape[1] else _refuse("the trace of", shape),
     value=lambda xp, expression, a: xp.einsum("ii...->...", a),
     pull=lambda e, value, slope, a: [slope * np.eye(e.args[0].shape[0])[..., None]],
-    reads={"cvxpy.atoms.affine.trace.Trace": lambda node, args: trace(args[0])},
-    writes=lambda cp, expression, args: cp.trace(args[0]),
+    reads="cvxpy.atoms.affine.trace.Trace",
     sign=lambda expression, signs: signs[0],
     slope=lambda expression, k, signs: 1,
     expand=lambda expander, e: expander.expand(e.args[0]).linear(np.eye(e.args[0].shape[0]).reshape(1, -1), ()),
     rule=lambda e, arguments: [added_up(arguments[0][:: e.args[0].shape[0] + 1])],
 )
+trace = TRACE
 
 
 def cumsum_axis(node: Any) -> int:
@@ -177,11 +175,6 @@ def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -
     a = constant(a)
     axis = tuple(range(a.ndim)) if axis is None else axis
     return SUMMED(a, axis=axis, keepdims=keepdims) if a.ndim else a
-
-
-def trace(a: Any) -> Expression:
-    """Sum of the diagonal."""
-    return TRACE(a)
 
 
 def cumsum(a: Any, axis: int) -> Expression:
