@@ -114,3 +114,11 @@ def test_an_audit_finds_both_stages(adjacency: str) -> None:
     )
     assert divided.holds
     assert divided["whitening"].ratio > 0.99
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
+def test_in_a_ledger_of_gaussian_shifts_it_costs_what_it_is(adjacency: dp.Adjacency) -> None:
+    found = dp.verify(logistic(), dp.Privacy(1.0, 1e-6, adjacency), 2000, whitening=True)
+    assert found.whitening is not None
+    assert found.event is not None
+    assert found.whitening.composed <= found.event.level()[0] <= 1.001 * found.whitening.composed
