@@ -74,7 +74,7 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
     """Minimise models over what conditions are next to a point, until the proved distance stops shrinking."""
     size = 1 + float(np.linalg.norm(x))
-    best, waiting, near = Certified(x, np.inf), 0, region.on_hull(x)
+    best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: dict[int, Array] = {}
     kept: list[Block] = []
@@ -102,7 +102,9 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
         distance = certified_distance(function, region, point, gradient, blocks, multipliers)
-        waiting = 0 if distance < 0.7 * best.distance else waiting + 1
+        # Next to the end of a logarithm steps only multiply the last digits, and come back from afar.
+        waiting = 0 if distance < 0.7 * max(best.distance, last) else waiting + 1
+        last = distance
         if distance < best.distance:
             best = Certified(x, distance)
         if best.distance <= tolerance or waiting > PATIENCE:

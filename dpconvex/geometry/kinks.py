@@ -1,8 +1,8 @@
 """The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
 
-A regularizer is a smooth part plus terms with kinks or logarithms at the ends of their domains: absolute values of coordinates
-(`absolute_values`), and functions of a vector, of its groups, or of the spectrum of a matrix (`proximal_functions`), on blocks of
-coordinates that have nothing in common (`proximal_terms`).
+A regularizer is a smooth part plus terms with kinks or logarithms at the ends of their domains.  Absolute values of coordinates
+(`absolute_values`), norms of groups and nuclear norms on coordinates that have nothing in common (`proximal_terms`) have a
+proximal map; everything else becomes a part of K, below heights (`epigraph`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall,
 from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import groups, linear_parts
-from dpconvex.geometry.proximal_functions import (
-    EUCLIDEAN,
-)
-from dpconvex.geometry.proximal_terms import Term, is_radial, term_of, together
+from dpconvex.geometry.proximal_terms import Groups, Term, term_of
 from dpconvex.geometry.semidefinite import Spectrum
 
 Array = NDArray[np.float64]
@@ -56,16 +53,6 @@ class Kinks:
     terms: tuple[Term, ...] = ()
     cones: tuple[Piece, ...] = ()
     epigraph: Epigraph | None = None
-
-    @property
-    def curved(self) -> bool:
-        """Whether the strong convexity of the objective may come from here."""
-        return any(term.function.curved for term in self.terms)
-
-    @property
-    def touched(self) -> Indices:
-        """Coordinates that terms depend on."""
-        return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(term.support for term in self.terms)]))
 
     def value(self, theta: Array) -> float:
         """Evaluate at coordinates, shape (dim,)."""
@@ -139,7 +126,7 @@ def split_proximal(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expr
         cones.extend(around)
     if not terms:
         return (rest, Kinks(absolute)) if absolute is not None else (regularizer, None)
-    return weighted_sum(left), Kinks(absolute, tuple(together(terms)), tuple(cones))
+    return weighted_sum(left), Kinks(absolute, tuple(terms), tuple(cones))
 
 
 def fits_with(absolute: AbsoluteValues, feasible: FeasibleSet) -> bool:
@@ -176,38 +163,28 @@ def pieces_for(term: Term, feasible: FeasibleSet, absolute: AbsoluteValues | Non
     support = term.support
     inside = set(support.tolist())
     near = [piece for piece in feasible.pieces if inside & set(piece.coordinates.tolist())]
-    radial = term.function is EUCLIDEAN and not term.offset.any() and is_radial(term)
-    if (
-        absolute is not None
-        and (absolute.weights[support] > 0).any()
-        and (not radial or absolute.centers[support].any())
-    ):
+    shrunk = absolute is not None and bool((absolute.weights[support] > 0).any())
+    if isinstance(term, Groups):
+        centred = absolute is None or not (shrunk and absolute.centers[support].any())
+        return cones_at_zero(term, near) if centred else None
+    if shrunk or not near:
+        return None if shrunk else []
+    # Bounds on eigenvalues can be clipped to afterwards.
+    (piece, *others) = near
+    clips = isinstance(piece, Spectrum) and not others and set(piece.coordinates.tolist()) == inside
+    if not clips or not term.is_symmetric or term.shift.any():
         return None
-    if radial:
-        return cones_at_zero(term, near)
-    if not near:
-        return None if term.function.curved else []
-    if not term.function.separable:
-        return None
-    if term.symmetric:
-        (piece, *others) = near
-        alone = not others and set(piece.coordinates.tolist()) == inside
-        return [] if alone and isinstance(piece, Spectrum) and clips_with(term, piece) else None
-    single = not term.spectrum and bool((np.diff(term.matrix.indptr) == 1).all())
-    if not single or not all(isinstance(piece, Interval) for piece in near):
-        return None
-    ends = [term.matrix.multiply(bound[None]).tocsr() for bound in (feasible.lower, feasible.upper)]
-    least = np.minimum(*(end.sum(axis=1) for end in ends)) + term.offset
-    return None if term.function.curved and (least > 0).all() else []
+    assert isinstance(piece, Spectrum)
+    return [] if (piece.shift == piece.shift[0, 0] * np.eye(len(piece.shift))).all() else None
 
 
-def cones_at_zero(term: Term, near: Sequence[Piece]) -> list[Piece] | None:
+def cones_at_zero(term: Groups, near: Sequence[Piece]) -> list[Piece] | None:
     """Return cones to project on before vectors are shortened; None if K is no product of cones at 0 and balls around it.
 
     Where a ball holds, the feasible set projects on it after that.
     """
     found: list[Piece] = []
-    rows = [set(np.unique(term.matrix[row].indices).tolist()) for row in term.table]
+    rows = term.rows()
     for piece in near:
         here = set(piece.coordinates.tolist())
         if isinstance(piece, Interval):
@@ -226,15 +203,3 @@ def cones_at_zero(term: Term, near: Sequence[Piece]) -> list[Piece] | None:
             return None
         found.extend(parts)
     return found
-
-
-def clips_with(term: Term, piece: Spectrum) -> bool:
-    """Whether bounds on eigenvalues can be clipped to afterwards, and do not make the term smooth."""
-    shift = float(piece.shift[0, 0])
-    if (piece.shift != shift * np.eye(len(piece.shift))).any():
-        return False
-    if not term.function.curved:
-        return True
-    factor = float(term.matrix[[0]].sum())  # the first entry is the first coordinate's
-    ends = [factor * (shift + bound) for bound in (piece.lower, piece.upper)]
-    return not min(ends) > 0

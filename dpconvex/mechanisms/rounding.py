@@ -81,7 +81,7 @@ def largest_floor(
     if analysis.form.feasible.by_multipliers:
         return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    if not curvature_known(certificate) or (kinks is not None and kinks.curved):
+    if not curvature_known(certificate):
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
@@ -181,31 +181,21 @@ def margin(counting: float) -> float:
 
 
 def nearest_to_zero(form: LossForm) -> Array:
-    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough.
-
-    Where logarithms are left to a proximal map, the proximal point of 0, at which they have slopes.
-    """
+    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough."""
     zero, kinks = np.zeros(form.space.dim), kinks_of(form)
     if kinks is not None and kinks.epigraph is not None:
         return kinks.epigraph.inside
-    if kinks is not None and kinks.curved:
-        zero = kinks.proximal(zero, 1.0)
     return form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
 
 
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
-    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either;
-    infinite where none is needed, because a proximal map handles the logarithm.
+    Where the regularizer has none at that point (a logarithm at 0), the norm is 0, and no bound on its curvature is found either.
     """
     start, gradient = start_and_slope(analysis)
-    if gradient is None:
-        kinks = kinks_of(analysis.form)
-        return start, np.inf if kinks is not None and kinks.curved else 0.0
-    norm = float(np.linalg.norm(size * gradient + added * start))
-    kinks = kinks_of(analysis.form)
-    return start, norm if np.isfinite(norm) or (kinks is not None and kinks.curved) else 0.0
+    norm = np.inf if gradient is None else float(np.linalg.norm(size * gradient + added * start))
+    return start, norm if np.isfinite(norm) else 0.0
 
 
 @once

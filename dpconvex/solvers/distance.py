@@ -127,9 +127,7 @@ def at_point(
 
 
 def condition_at(composite: Composite, theta: Array) -> float:
-    """Root of L_f/mu; infinite where L_f is not known, or where f may be less convex than F, whose kinks bend too."""
-    if composite.kinks is not None and composite.kinks.curved:
-        return np.inf
+    """Root of L_f/mu; infinite where L_f is not known."""
     return float(np.sqrt(composite.curvature_at(theta) / composite.problem.strong_convexity))
 
 

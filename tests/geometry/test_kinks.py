@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import cvxpy as cp
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 
 import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.geometry import proximal_functions as functions
 from dpconvex.geometry.kinks import Kinks, split_kinks
 
 Array = NDArray[np.float64]
@@ -73,6 +71,28 @@ CASES: dict[str, Case] = {
 }
 
 
+# Those whose proximal map, together with the projection on K, has a closed form; the others get heights.
+MAPPED = [
+    "Euclidean norm",
+    "groups",
+    "rows",
+    "mixed norm",
+    "weighted columns",
+    "nuclear norm",
+    "nuclear norm, shifted",
+    "sparse groups",
+    "sparse groups, not negative",
+    "norm in a ball",
+    "norm in a cone and a ball",
+    "nuclear norm, PSD",
+    "nuclear norm, symmetric",
+    "Frobenius norm",
+    "Frobenius norm, PSD",
+    "absolute values in a ball",
+    "absolute values in a part of a ball",
+]
+
+
 def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
     make, regularizer, constraints = CASES[case]
     v = make()
@@ -84,12 +104,13 @@ def parts(case: str) -> tuple[cp.Variable, Any, list[Any], LossForm, Kinks]:
     form = LossForm(template)
     rest, kinks = split_kinks(form.feasible, template.regularizer)
     assert kinks is not None
+    assert (kinks.epigraph is None) == (case in MAPPED)
     assert str(rest) == "0.05 * sum_squares(v)"
     return v, written, declared, form, kinks
 
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", MAPPED)
 def test_proximal_maps_agree_with_cvxpy(case: str) -> None:
     v, written, declared, form, kinks = parts(case)
     rng = np.random.default_rng(0)
@@ -111,38 +132,6 @@ def test_proximal_maps_agree_with_cvxpy(case: str) -> None:
         moved = form.feasible.project(kinks.proximal(other, step))
         change = moved - found
         assert change @ change <= change @ (other - theta) + 1e-12
-
-
-def exact(value: float) -> Fraction:
-    return Fraction(value)
-
-
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_the_rounding_of_cuts_is_bounded(scale: float) -> None:
-    """Against exact arithmetic: the level that cuts t off, found by bisection between the entries."""
-    rng = np.random.default_rng(3)
-    for _ in range(20):
-        row, t = scale * rng.normal(size=7), scale * float(rng.exponential())
-        ordered = sorted(map(exact, row), reverse=True)
-        levels = [(sum(ordered[:k], Fraction(0)) - exact(t)) / k for k in range(1, 8)]
-        level = max(levels)
-        found = functions.LARGEST.proximal(row[None], np.full((1, 7), t))[0]
-        expected = [min(exact(x), level) for x in row]
-        error = float(sum(abs(exact(a) - b) for a, b in zip(found, expected, strict=True)))
-        assert error <= 8 * 15 * np.finfo(float).eps * (np.linalg.norm(row) + t)
-
-
-def test_logarithms_are_solved_to_the_last_digits() -> None:
-    rows = np.array([[-1e8, -1.0, 0.0, 1e-9, 1.0, 1e8]])
-    for t in (1e-6, 1.0, 1e3):
-        steps = np.full(rows.shape, t)
-        root = functions.LOGARITHM.proximal(rows, steps)
-        assert (root > 0).all()
-        assert np.abs(root - t / root - rows).max() <= 1e-15 * (1e8 + t / root.min())
-        point = functions.ENTROPY.proximal(rows[:, 1:], steps[:, 1:])
-        inside = point > 1e-300
-        residual = np.where(inside, point + t * (np.log(np.where(inside, point, 1)) + 1) - rows[:, 1:], 0.0)
-        assert np.abs(residual).max() <= 1e-14 * (1e8 + t)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +170,7 @@ def test_what_has_no_joint_proximal_map_is_left_or_gets_heights(make: Any, regul
 @pytest.mark.parametrize("case", CASES)
 def test_every_regularizer_is_released(case: str) -> None:
     """Verified, and within its bound of the minimiser: the baseline, which is nearer, tells."""
+    parts(case)
     make, regularizer, constraints = CASES[case]
     v = make()
     record = dp.Record(x=dp.Ball(v.size), y=dp.Choice([-1, 1]))
@@ -196,8 +186,9 @@ def test_every_regularizer_is_released(case: str) -> None:
     data = {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
     release = dp.solve(template, data, dp.Privacy(2.0, 1e-6), seed=1)
     assert release["v"].shape == v.shape
-    fit = dp.minimize(template, data, tolerance=1e-8)
-    assert fit.distance <= 1e-8
+    tolerance = 1e-8 if case in MAPPED else 1e-6
+    fit = dp.minimize(template, data, tolerance=tolerance)
+    assert fit.distance <= tolerance
     w = make()
     mean = sum(cp.logistic(-y * (row @ cp.vec(w, order="F"))) for row, y in zip(x, data["y"], strict=True)) / 60
     objective = mean + 0.05 * regularizer(w) + 0.05 * cp.sum_squares(w)
