@@ -121,7 +121,9 @@ def solve_bounded(
         shape = np.shape(values[bound])
         if shape != bound.shape:
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
-        if np.asarray(values[bound]).dtype.kind not in "biufO":
+        given = values[bound]  # type alone is looked at, and of what is no array nor a list, nothing
+        typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
+        if getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO":
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {values[bound]!r}.")
     certificate = certified(program, privacy, solver)
     source = NoiseSource(seed)

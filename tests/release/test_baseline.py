@@ -86,7 +86,7 @@ def test_a_gap_is_an_honest_bound() -> None:
     ("regularizer", "constraints", "reason"),
     [
         (lambda w: 0.0, free, "decreases without end"),
-        (squares, lambda w: [cp.sum(w) >= 1, w <= -1], "nothing satisfies"),
+        (squares, lambda w: [cp.sum(w) >= 1, w <= -1], "no point satisfies"),
     ],
 )
 def test_without_a_least_value_it_says_so(regularizer: Any, constraints: Any, reason: str) -> None:

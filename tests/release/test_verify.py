@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[dp.Template, str, str, str]] = {
     "concave": (declared(lambda x, y, w: -logistic(x, y, w)), "not convex", "logistic", "convex"),
     "not convex": (declared(lambda x, y, w: cp.sqrt(cp.pos(x @ w))), "not convex", "power", "convex"),
     "no variable": (declared(lambda x, y, w: cp.sum_squares(x)), "mentions no variable", "x", "variables"),
-    "constant": (declared(lambda x, y, w: 1.0), "mentions no variable", "1", "variables"),
+    "constant": (declared(lambda x, y, w: 1.0), "same for all records", "1", "arguments"),
     "no regularizer": (declared(logistic, lambda w: 0.0), "not strongly convex", "0", "sum_squares"),
     "norm": (declared(logistic, lambda w: 0.1 * cp.norm1(w)), "not strongly convex", "norm(w, 1)", "sum_squares"),
     "concave regularizer": (declared(logistic, lambda w: -cp.sum_squares(w)), "not convex", "w", "convex regularizer"),
