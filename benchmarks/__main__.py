@@ -1,11 +1,16 @@
-"""Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``."""
+"""Run the benchmarks: ``python -m benchmarks [case ...] [--repetitions 7] [--output benchmarks/results]``.
+
+Also ``python -m benchmarks ablation`` and ``python -m benchmarks mutants``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +120,9 @@ def ratios(rows: list[Row], output: Path) -> None:
 
 def main() -> None:
     """Run, print and draw."""
+    if sys.argv[1:2] in (["ablation"], ["mutants"]):
+        import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", choices=[*CASES, "growth", []], help="which; all by default")
     parser.add_argument("--repetitions", type=int, default=7, help="turns of each comparison")
