@@ -1,6 +1,6 @@
 """Mutants of the code that proofs rest on: how many do the tests catch?
 
-``python -m benchmarks mutants [--count 20] [--seed 0] [--seconds 120]`` changes one operator, constant, comparison or term at a time in
+``python -m benchmarks mutants [--count 20]`` changes one operator, constant, comparison or term at a time in
 a copy of `core/atoms`, `calculus` and `mechanisms`, runs the tests of that wing until one fails, and prints the survivors.
 """
 
