@@ -202,15 +202,6 @@ def test_no_circles_within_a_wing(wing: str) -> None:
     assert circle(imports_within(wing)) == []
 
 
-def test_circles_are_found() -> None:
-    assert circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
-    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == {"a", "b", "c"}
-
-
-def test_there_are_learners() -> None:
-    assert LEARNERS
-
-
 @pytest.mark.parametrize("file", LEARNERS, ids=lambda f: f.stem)
 def test_learners_use_public_names_only(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -316,19 +307,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Recrod'; public names: Atom, Audit"):
         getattr(dpconvex, "Recrod")  # noqa: B009
     assert not hasattr(dpconvex, "__wrapped__")
-
-
-@pytest.mark.parametrize("name", ["verify", "solve"])
-@pytest.mark.parametrize(
-    "first", ["", "import dpconvex.release.{name}; ", "from dpconvex.release.{name} import {name} as f; "]
-)
-def test_a_function_keeps_its_name_although_a_file_has_it_too(name: str, first: str) -> None:
-    code = (
-        first.format(name=name)
-        + f"import sys, dpconvex; assert callable(dpconvex.{name}), dpconvex.{name}; "
-        + f"assert dpconvex.{name} is sys.modules['dpconvex.release.{name}'].{name}"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_the_type_checker_sees_the_same_names() -> None:

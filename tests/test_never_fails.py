@@ -19,8 +19,8 @@ QUICK = (dp.ObjectivePerturbation(), dp.ObjectivePerturbation("matrix"), dp.Outp
 def test_no_fit_fails() -> None:
     rng, tally = np.random.default_rng(0), Tally()
     for label, template in learners(rng):
-        attempt(tally, label, template, rng, 40, sizes=(0, 1, 2, 3, 8, 30), mechanisms=QUICK)
-        if tally.released >= 300 or tally.failed:
+        attempt(tally, label, template, rng, 12, sizes=(0, 1, 2, 3, 8, 30), mechanisms=QUICK)
+        if tally.released >= 100 or tally.failed:
             break
     assert not tally.failed, tally.failed[0]
     assert tally.refused < tally.released
@@ -40,11 +40,11 @@ def test_ten_thousand_fits_and_no_failure() -> None:
     assert seen == set(LEARNERS) or MANY < 10_000
 
 
-@pytest.mark.parametrize("size", [2, 5, 178, 227])
+@pytest.mark.parametrize("size", [2, 227])
 @pytest.mark.parametrize("labels", ["alternating", "equal"])
 def test_records_that_all_meet_the_same_kink_of_the_curvature(labels: str, size: int) -> None:
     template = dp.load("huber_svm", features=1, regularization=1e-6, width=1e-3)
     signs = 1 - 2 * (np.arange(size) % 2)
     data = {"x": signs[:, None].astype(float), "y": signs if labels == "alternating" else np.ones(size, dtype=int)}
-    for seed in range(5):
+    for seed in range(2):
         assert dp.solve(template, data, dp.Privacy(100.0), seed=seed).certificate is not None

@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NEEDS = {"adult": "adult.csv.gz"}  # data that are not shipped
+QUICK, SLOW = "from_a_data_frame", pytest.mark.slow
 # Jupyter's own packages warn about each other; what the notebooks warn about is checked in their output.
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -48,7 +49,9 @@ def test_a_notebook_is_committed_as_it_ran(path: Path) -> None:
     assert complaints(notebook) == []
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=[] if path.stem == QUICK else SLOW, id=path.stem) for path in NOTEBOOKS]
+)
 def test_a_notebook_runs(path: Path, shared_data: Callable[[str], Path]) -> None:
     folder = {"DPCONVEX_DATA": str(shared_data(NEEDS[path.stem]).parent)} if path.stem in NEEDS else {}
     notebook = read(path)

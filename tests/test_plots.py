@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,47 +33,10 @@ def test_means_and_deviations_are_drawn() -> None:
     assert axes.get_ylim()[0] == 0
 
 
-def test_labels_say_what_is_shown() -> None:
-    figure = error_against_epsilon(EPSILONS, ERRORS, reference=[0.02], chance=0.35, title="Title", subtitle="Promise")
-    (legend,) = figure.legends
-    texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["private: mean ± 1 sd of 2 draws", "without privacy: 2.0 %", "most frequent class: 35.0 %"]
-    axes = figure.axes[0]
-    assert "ε" in axes.get_xlabel()
-    assert axes.get_ylabel() == "test error"
-    assert axes.get_title(loc="left") == "Title"
-    assert "Promise" in [text.get_text() for text in axes.texts]
-    figure.canvas.draw()
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.1", "1", "10"]
-
-
-def test_one_draw_is_called_one_draw() -> None:
-    (legend,) = error_against_epsilon([1.0], [[0.1]]).legends
-    assert [text.get_text() for text in legend.get_texts()] == ["private: 1 draw"]
-
-
 def test_it_can_be_saved(tmp_path: Path) -> None:
     figure = error_against_epsilon(EPSILONS, ERRORS, title="Title", subtitle="Promise")
     figure.savefig(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("epsilons", "errors"),
-    [
-        ([], []),
-        ([0.0, 1.0], [[0.1], [0.1]]),
-        ([-1.0], [[0.1]]),
-        ([float("inf")], [[0.1]]),
-        ([1.0], [0.1]),
-        ([1.0], [[0.1], [0.2]]),
-        ([1.0], [[]]),
-        ([1.0], [[float("nan")]]),
-    ],
-)
-def test_shapes_must_go_together(epsilons: Any, errors: Any) -> None:
-    with pytest.raises(TemplateError, match="error_against_epsilon"):
-        error_against_epsilon(epsilons, errors)
 
 
 def test_no_window_is_opened() -> None:
@@ -126,15 +88,6 @@ def test_ellipses_are_where_a_gaussian_has_fallen() -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
     flat = gaussians([mean], [np.diag([1.0, 0.0, 0.0])])
     assert not flat.lines
-
-
-def test_ellipses_side_by_side_may_share_their_axes() -> None:
-    figure = gaussians([[0.0, 0.0]], [np.eye(2)]).figure
-    figure.clear()
-    for axes in figure.subplots(1, 2, sharex=True, sharey=True):
-        gaussians([[0.0, 0.0]], [np.eye(2)], axes=axes)
-    figure.draw_without_rendering()
-    assert gaussians([[0.0, 0.0]], [np.eye(2)]).get_adjustable() == "datalim"
 
 
 def test_an_audit_is_drawn_on_axes() -> None:

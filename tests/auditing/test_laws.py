@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpconvex.auditing.laws import (
@@ -22,7 +21,6 @@ from dpconvex.auditing.laws import (
 from dpconvex.auditing.sampling import sampled_delta
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
-Array = NDArray[np.float64]
 SIGMA, MODULUS = 0.7, 2.0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import dpconvex as dp
 from benchmarks import __main__ as program, cases, timing
 from benchmarks.data import clouds, problem_of
 from benchmarks.timing import Row, compare
@@ -37,3 +38,33 @@ def test_medians_of_turns() -> None:
     found = compare({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
     assert set(found) == {"a", "b"}
     assert calls == ["a", "b"] * 4
+
+
+def test_bounds_are_switched_off_and_on_again() -> None:
+    from benchmarks.ablation import measured, present, row, switched
+
+    switches = present()
+    assert len(switches) >= 8  # the others are in the code no longer
+    name = "joint logistic" if "joint logistic" in switches else next(iter(switches))
+
+    def build() -> dp.Template:
+        return dp.load("logistic_regression", features=2)
+
+    before = {"logistic": measured(build)}
+    with switched(switches[name]):
+        after = {"logistic": measured(build)}
+    assert after["logistic"]["default: noise"] >= before["logistic"]["default: noise"]
+    assert measured(build)["default: noise"] == before["logistic"]["default: noise"]
+    assert list(row(name, before, after))
+
+
+def test_a_mutant_differs_in_one_place() -> None:
+    import random
+    from pathlib import Path
+
+    from benchmarks.mutants import mutant
+
+    source, what = mutant(Path(dp.__file__).parent / "calculus" / "curvature.py", random.Random(0)) or ("", "")
+    assert source
+    assert "->" in what
+    compile(source, "mutant", "exec")

@@ -44,25 +44,6 @@ def test_an_undeclared_level_is_an_error(tmp_path: Path) -> None:
         loaders.adult(write_adult(tmp_path, {"race": "Martian"}), check=False)
 
 
-def test_another_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DomainError, match="SHA-256"):
-        loaders.adult(write_adult(tmp_path, {}))
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
-    with pytest.raises(DomainError, match="no such file"):
-        loaders.letter()
-    with pytest.raises(DomainError, match="no such file"):
-        loaders.landsat(tmp_path / "nothing")
-
-
-def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_adult(tmp_path, {})
-    monkeypatch.setenv("DPCONVEX_DATA", str(tmp_path))
-    assert len(loaders.adult(check=False).y) == 2
-
-
 def test_kdd_columns() -> None:
     assert len(KDD_COLUMNS) == 41
     assert [len(levels) for levels in KDD_LEVELS.values()] == [3, 67, 11]
@@ -75,26 +56,4 @@ def test_adult_counts(shared_data: Callable[[str], Path]) -> None:
     assert table.numeric.shape == (45_222, 6)
     assert int((table.y == 1).sum()) == 11_208
     assert (table.numeric >= table.lower).all()
-    assert (table.numeric <= table.upper).all()
-
-
-@pytest.mark.shared
-def test_letter_and_landsat_counts(shared_data: Callable[[str], Path]) -> None:
-    letter, landsat = (
-        loaders.letter(shared_data("letter_recognition.npz")),
-        loaders.landsat(shared_data("satellite.npz")),
-    )
-    assert (letter.numeric.shape, len(np.unique(letter.y))) == ((20_000, 16), 26)
-    assert (landsat.numeric.shape, len(np.unique(landsat.y))) == ((6_435, 36), 6)
-    for table in (letter, landsat):
-        assert (table.numeric <= table.upper).all()
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-def test_kdd_counts(shared_data: Callable[[str], Path]) -> None:
-    table = loaders.kdd(shared_data("kdd_10pct.csv.gz"))
-    assert table.numeric.shape == (494_021, 38)
-    assert table.width == 119
-    assert int((table.y == "normal").sum()) == 97_278
     assert (table.numeric <= table.upper).all()

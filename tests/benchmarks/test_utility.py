@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("sklearn")
 
 from benchmarks.utility import competitors, tables
-from benchmarks.utility.__main__ import EPSILONS, halved, main, ratios
-from benchmarks.utility.choices import Setting, factors, made, measured, regret
-from benchmarks.utility.margins import excess
+from benchmarks.utility.__main__ import EPSILONS, halved, main
+from benchmarks.utility.choices import made
 
 SHIPPED = ["wisconsin", "diagnostic", "iris", "wine", "digits", "parity", "diabetes", "heavy tails"]
 
@@ -51,13 +50,6 @@ def loss(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
     return float(np.sum(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]))
 
 
-def test_sampling_every_record_costs_as_much_as_full_batches() -> None:
-    pytest.importorskip("dp_accounting")
-    full = competitors.gaussian_sigma(1.0, 1e-5, np.sqrt(20))
-    assert full * 0.98 <= competitors.sampled_sigma(1.0, 1e-5, 0.999999, 20) <= full * 1.05
-    assert competitors.sampled_sigma(1.0, 1e-5, 0.1, 20) < full / 3
-
-
 def test_untuned_competitors_learn() -> None:
     split, rng = made(4000, 5, 3, 0), np.random.default_rng(0)
     exact = split.error(competitors.exact(split)(split.x_test))
@@ -66,32 +58,6 @@ def test_untuned_competitors_learn() -> None:
     assert line is not None
     exact = line.error(competitors.exact(line)(line.x_test))
     assert exact < line.error(competitors.adassp(line, 8.0, 1e-5, rng)(line.x_test)) < exact + 0.1
-
-
-def test_the_best_factors_choose_what_was_best() -> None:
-    settings = [Setting("", ("objective", "output"), (2.0, 1.0), (0.1, 0.2)) for _ in range(3)]
-    assert regret(settings, {}) == (pytest.approx(2.0), pytest.approx(2.0))
-    best = factors(settings)
-    assert best["output"] > 2
-    assert regret(settings, best)[1] == 1.0
-    crowded = Setting("", ("objective",), (1.0,), (0.2,), plenty=10.0, whitened=0.1)
-    assert [crowded.chosen({}, enough) for enough in (0.0, 5.0, 20.0)] == [1.0, 2.0, 1.0]
-
-
-def test_the_default_is_compared_with_all_that_was_fitted() -> None:
-    setting = Setting("", ("objective",), (1.0,), (0.2,), clipped=0.15, statistics=0.1, default=0.12)
-    assert setting.regret == pytest.approx(1.2)
-    rows = {"ours, untuned": [0.2, 0.1], "a, tuned": [0.1, 0.2], "b, tuned": [0.3, 0.05], "c, untuned": [0.01, 0.01]}
-    assert ratios(rows) == pytest.approx([2.0, 2.0])
-
-
-def test_one_setting_of_each_measurement() -> None:
-    found = measured(made(200, 3, 2, 0), "hinge_svm", 3.0, 1)
-    assert set(found.kinds) == {"output", "gradients"}
-    assert all(0.3 < error <= 1 for error in found.errors)
-    split = tables.find("wisconsin")
-    assert split is not None
-    assert 1 <= excess("logistic_regression", split, 3.0, 1) < 1.6
 
 
 def test_the_duel_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

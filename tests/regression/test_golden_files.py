@@ -9,7 +9,7 @@ from typing import Any
 import golden_files
 import pytest
 from golden_cases import CASES
-from golden_files import CALIBRATED, CHOSEN, DERIVED, FOLDER, compare, load, merge, names, save
+from golden_files import CALIBRATED, CHOSEN, compare, load, names
 
 GALLERY = [name for name in names() if name.startswith(golden_files.CERTIFICATES)]
 SETS = [name for name in names() if name not in GALLERY and name != "draws"]
@@ -22,11 +22,6 @@ def floats(golden: Any) -> Iterator[tuple[dict[str, Any], str]]:
             yield from floats(value)
         elif isinstance(value, float):
             yield golden, name
-
-
-def test_every_file_is_asked_for() -> None:
-    found = {str(file.relative_to(FOLDER).with_suffix("")) for file in FOLDER.rglob("*.json")}
-    assert found == set(names())
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -55,14 +50,6 @@ def test_a_constant_that_moves_by_a_millionth_is_found(name: str) -> None:
         assert [change.new for change in moved] == [value * (1 + 1e-6)], f"{constant} = {value}"
         checked += 1
     assert checked > 50
-
-
-@pytest.mark.parametrize("name", [*GALLERY, *SETS])
-def test_rounding_is_not_found(name: str) -> None:
-    golden = load(name)
-    for group, constant in floats(golden):
-        group[constant] *= 1 + DERIVED / 10
-    assert not list(compare(load(name), golden))
 
 
 def test_what_may_move_and_what_may_not() -> None:
@@ -98,19 +85,3 @@ def test_what_may_move_and_what_may_not() -> None:
     assert moved("norm", None) == 1
     assert moved("norm", float("nan")) == 1
     assert moved("unheard of", 1.0) == 1
-
-
-def test_refreshing_replaces_only_what_moved(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden_files, "FOLDER", tmp_path)
-    assert load("new") == {}
-    old = {"a": {"derivation_steps": 3, "x": 1.0, "y": 2.0, "z": {"w": [1.0, 2.0], "long name, of two parts": "t, u"}}}
-    save("new", old)
-    assert load("new") == old
-    new = {"a": {"derivation_steps": 3, "x": 1.0 + 1e-13, "y": 2.1, "z": {"w": [1.0, 3.0]}}, "b": {"c": 1}}
-    assert [str(change) for change in compare(old, new)] == [
-        "a: y: 2 -> 2.1 (by 0.1; 2e-09 is allowed)",
-        "a: z: w 1: 2 -> 3 (by 1; 2e-09 is allowed)",
-        "a: z: long name, of two parts: 't, u' -> None",
-        "b: new",
-    ]
-    assert merge(old, new) == {"a": {"derivation_steps": 3, "x": 1.0, "y": 2.1, "z": {"w": [1.0, 3.0]}}, "b": {"c": 1}}
