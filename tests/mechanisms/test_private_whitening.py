@@ -121,4 +121,6 @@ def test_in_a_ledger_of_gaussian_shifts_it_costs_what_it_is(adjacency: dp.Adjace
     found = dp.verify(logistic(), dp.Privacy(1.0, 1e-6, adjacency), 2000, whitening=True)
     assert found.whitening is not None
     assert found.event is not None
-    assert found.whitening.composed <= found.event.level()[0] <= 1.001 * found.whitening.composed
+    assert (
+        found.whitening.composed <= found.event.level()[0] <= 1.005 * found.whitening.composed
+    )  # the residual noise, too
