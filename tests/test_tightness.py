@@ -13,6 +13,15 @@ from dpconvex.learners import problem_files
 # At least so much of a certified constant is observed.  A sensitivity that is certified as 2 G need not be attained: with
 # least squares, for one, records that pull the same parameters apart cannot both have the largest residual.
 GRADIENT, HESSIAN, SENSITIVITY = 0.95, 0.9, 0.5
+# One of each kind: a line, a hinge, a softmax, a matrix, a mixture, a chain; all others are slow.
+SMALL = {
+    "logistic_regression",
+    "huber_svm",
+    "ridge_regression",
+    "robust_location",
+    "softmax_regression-3",
+    "large_margin_gaussian-3",
+}
 STATISTICS = {
     "least_squares_classifier",
     "linear_regression",
@@ -33,6 +42,7 @@ def variants(features: int) -> list[Any]:
                 label = "-".join(str(part) for part in (name, classes, components) if part is not None)
                 large = classes == 3 and (components is not None or name.startswith(("pathak", "linear_chain")))
                 large |= components == 3 and name.startswith("pathak")
+                large |= label not in SMALL
                 found.append(pytest.param(name, chosen, id=label, marks=[pytest.mark.slow] if large else []))
     return found
 

@@ -109,8 +109,6 @@ def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curv
     ranks = [min(rank_bound(piece), dimension) for piece in pieces]
     apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
     eigenvalue = min(sum(apart), sum(traces))
-    if all(hull(piece) is not None for piece in pieces):
-        eigenvalue = min(eigenvalue, joint_eigenvalue(pieces, gram))
     spectrum = dominating_spectrum(pieces, gram)
     if spectrum is not None:
         eigenvalue = min(eigenvalue, spectrum[0])
@@ -208,26 +206,6 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     common = min(piece.outer, piece.spread)
     rest = max(piece.spread - common, 0.0) * float(distances.max()) / 4 + max(piece.outer - common, 0.0) * largest
     return min(trace, swollen(common * largest + rest, [piece], gram))
-
-
-def joint_eigenvalue(pieces: Sequence[Piece], gram: Gram) -> float:
-    """Bound the largest eigenvalue of a sum of pieces, each at most ``max(outer, spread) E[a a']``.
-
-    That bound is convex in the weights, hence largest at vertices, where it is the norm of a weighted Gram matrix; an
-    entrywise bound on the Gram matrices of all choices of vertices bounds them all.
-    """
-    points = [rows for rows in map(hull, pieces) if rows is not None]
-    error = max(gram.inner(rows)[1] for rows in points)
-    weight = np.sqrt([max(piece.outer, piece.spread) for piece in pieces])
-    everything = np.concatenate(points)
-    starts = np.cumsum([0, *(len(rows) for rows in points[:-1])])
-    matrix = np.zeros((len(pieces), len(pieces)))
-    for i, left in enumerate(points):
-        image = left @ gram.upper
-        matrix[i] = np.maximum.reduceat(np.abs(everything @ image.T).max(axis=1), starts)
-        matrix[i, i] = float(np.sum(image * left, axis=1).max())
-    matrix = np.outer(weight, weight) * (np.tril(matrix) + np.tril(matrix, -1).T + error)
-    return swollen(float(np.linalg.eigvalsh(matrix)[-1]) * (1 + ROUNDING * len(pieces)), pieces, gram)
 
 
 def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...] | None:

@@ -71,7 +71,7 @@ def analysis_of(loss, label: Choice) -> Analysis:  # type: ignore[no-untyped-def
     return analyse(loss, x=Box([-1.0, -1.0], [0.75, 0.75]), y=label)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_gradients_and_their_differences(seed: int) -> None:
     """Loss of label y: ``|leaf_y| - other_y``; at some parameters the absolute value has either sign."""
@@ -105,7 +105,7 @@ def test_gradients_and_their_differences(seed: int) -> None:
             assert square(combine(left, right, Fraction(-1))) <= Fraction(apart) ** 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(SEEDS)
 def test_curvature(seed: int) -> None:
     """The Hessian of a log-sum-exp of two leaves is at most a quarter of the outer square of their difference, and reaches it."""
@@ -128,7 +128,7 @@ def test_curvature(seed: int) -> None:
         assert float(truth) == 0 or bounds.curvature.rank >= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_ranges(seed: int) -> None:
     """Of a leaf on a box of parameters, offset included."""

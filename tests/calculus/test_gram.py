@@ -37,7 +37,7 @@ def with_generators(analysis: Analysis, count: int) -> tuple[Gram, Jets, np.ndar
     return analysis.gram, jets, generator_rows(analysis, jets)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6))
 @example(4)
 @example(9)

@@ -36,7 +36,7 @@ def with_weights(batch: Batch, weights: Any) -> Batch:
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_weighted_records_are_longer_or_farther_apart_than_the_bounds(name: str, seed: int) -> None:
     form, loss, moments = parts(name, residuals=True)
