@@ -54,23 +54,11 @@ def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:
 
 
 SWITCHES = {
-    "opposed curvature": off(
-        "of softmax and logistic losses",
-        always(math.inf),
-        C + "opposed_slopes:Spread.excess",
-        C + "opposed_slopes:Segment.excess",
-    ),
-    "mixed curvature": off(
-        "rank one and covariance", always(None), C + "curvature:mixed_piece", C + "joint_supremum:mixed_piece"
-    ),
     "norm angles": off("joint bound of a norm", always(None), C + "joint_supremum:norm_form"),
-    "caps": off("Gaussian profile of a norm", always(1.0), P + "cap_delta"),
-    "moving slopes": off("curvature where slopes move", always(math.inf), P + "swing", P + "logistic_swing"),
     "one margin": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:margin_of"),
     "logistic record": off("Gaussian profile of slope and curvature", always(1.0), P + "logistic_delta"),
     "logistic, replaced": off("beside each vertex", always((1.0, "")), P + "ray_delta"),
     "chi law": off("Gaussian noise by its length", always(1.0), P + "chi_delta"),
-    "shared curvature": off("a quadratic that all losses have", always(None), C + "analysis:shared_curvature"),
     "label symmetry": off("interchangeable labels", always(None), C + "loss_form:exchange_of"),
     "joint logistic": off("slope and curvature", always(math.inf), C + "joint_supremum:LogisticJoint.loss"),
     "joint softmax": off("gradient and covariance", always(math.inf), C + "joint_supremum:SoftmaxJoint.loss"),

@@ -10,6 +10,7 @@ are looked for in the folder named by DPCONVEX_DATA; what is not measured stays 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,13 +69,31 @@ def refresh(name: str, write: bool, quick: bool) -> int:
     return len(moved)
 
 
+def against(folder: Path) -> int:
+    """Print which certificates have another noise than in an older checkout, as ratios; returns how many."""
+    moved = 0
+    for file in sorted((folder / "tests" / "regression" / "golden" / "gallery").glob("*.json")):
+        old, new = json.loads(file.read_text(encoding="utf-8")), golden_files.load(f"gallery/{file.stem}")
+        for case in sorted(old.keys() & new.keys()):
+            before, after = (side[case].get("noise_scale") for side in (old, new))
+            if before and after and abs(after / before - 1) > 1e-6:
+                moved += 1
+                print(f"{file.stem}, {case}: noise x {after / before:.4f}")
+    return moved
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status is 1 if something moved and was not written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="name", help="golden file without .json; by default all")
     parser.add_argument("--write", action="store_true", help="write what moved")
     parser.add_argument("--quick", action="store_true", help="leave out what takes long")
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="an older checkout: only compare its certificates' noise"
+    )
     options = parser.parse_args(arguments)
+    if options.against is not None:
+        return int(bool(against(options.against)))
     unknown = set(options.names) - set(golden_files.names())
     if unknown:
         parser.error(f"no golden file is called {', '.join(sorted(unknown))}")
