@@ -1,8 +1,8 @@
 """Sums over records whose rounding is bounded for every input, not only on average.
 
 A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
-*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in blocks of at most 2^17, in any
-order, and blocks in pairs: each record goes through 2^17 + 2 log2(n) additions at most.
+*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 512, in any
+order, and pieces in pairs: each record goes through 512 + 2 log2(n) additions at most.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Array = NDArray[np.float64]
 
 # Unit roundoff of double precision.
 ROUNDOFF = 2.0**-53
-# So many records at most are added in any order, and so many by compiled functions.
-BLOCK, PIECE = 2**17, 128
+# So many records at most are in a block, and so many of them are added in any order.
+BLOCK, PIECE = 2**17, 512
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.
@@ -251,7 +251,7 @@ class Lengths:
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
     ) -> float:
         """Bound the error of a computed gradient of the objective (docs/release.md, section 5)."""
-        summed = min(records, BLOCK) + 2 * math.log2(1 + records) + AROUND
+        summed = min(records, PIECE) + 2 * math.log2(1 + records) + AROUND
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         each = RECORD + 2 * self.scalars + self.projected + self.terms

@@ -65,10 +65,8 @@ class BatchedLoss:
     [-0.5, 0.5]
     """
 
-    def __init__(
-        self, template: Template, space: Space, batch: Batch, engine: str | None = None, steady: bool = False
-    ) -> None:
-        self._template, self.space, self._steady = template, space, steady
+    def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
+        self._template, self.space = template, space
         self.size = batch.size
         self.batch = batch
         self._lowered = lower_template(template, space)
@@ -84,18 +82,13 @@ class BatchedLoss:
             engine = "device" if batch.size * space.dim >= PAYS and installed() else "whole"
         self.engine = engine
         if form is not None:
-            self._engine = BlockEngine(form, batch, steady)
+            self._engine = BlockEngine(form, batch)
         else:
             self._engine = DeviceEngine(self._lowered, space, batch) if engine == "device" else self._whole
 
     @cached_property
     def _whole(self) -> WholeLosses:
         return WholeLosses(self._lowered, self.space, self.batch)
-
-    def begin(self, passes: int = 0) -> None:
-        """Begin a fit, or go on after so many passes: which functions run depends on these, not on other fits."""
-        if isinstance(self._engine, BlockEngine):
-            self._engine.work = passes * self._engine.work_of_a_pass
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
@@ -169,7 +162,7 @@ class BatchedLoss:
         ):
             return None
         # What devices sum up, a processor goes through for this once more.
-        return BlockEngine(form, self.batch, self._steady) if isinstance(engine, DeviceEngine) else engine
+        return BlockEngine(form, self.batch) if isinstance(engine, DeviceEngine) else engine
 
     def record_values(self, theta: Array) -> Array:
         return self._engine.record_values(np.asarray(theta, dtype=float))
@@ -212,16 +205,13 @@ class BatchedLoss:
         return np.asarray(self._lowered.lift.T @ whole)
 
 
-def batched_loss(template: Template, space: Space, batch: Batch, steady: bool = False) -> BatchedLoss:
-    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once.
-
-    A steady one returns the same bits for equal parameters, whatever it was asked for before.
-    """
-    key = (id(lower_template(template, space)), steady, current(), *(block.variable for block in space.blocks.values()))
+def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
+    """Return the loss of a batch, the same object for equal arguments: many fits of one batch prepare it once."""
+    key = (id(lower_template(template, space)), current(), *(block.variable for block in space.blocks.values()))
     known: dict[Any, BatchedLoss] = vars(batch).setdefault("_losses", {})  # forgotten with the batch
     if key not in known:
         # Of a copy: a batch that nobody needs any more goes at once, not when circles are looked for.
-        known[key] = BatchedLoss(template, space, copy(batch), steady=steady)
+        known[key] = BatchedLoss(template, space, copy(batch))
     return known[key]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.summation import BLOCK, Pairwise
-from dpconvex.evaluation.compiled import installed
-from dpconvex.evaluation.design import LinearDesign, design_of
+from dpconvex.evaluation.design import TABLE, LinearDesign, design_of
 from dpconvex.evaluation.gram import Gram, groups_of, passes_of
 from dpconvex.evaluation.shared_forms import LeafForm
 from dpconvex.evaluation.shared_losses import Affine, Kind, Share, kinds_of
@@ -33,15 +32,12 @@ BLOCK_BYTES, BLOCK_WORK = 2**23, 2**25
 FEWEST, MOST = 4096, BLOCK // 2
 # With so many numbers, or more, to read, several threads are worth while.
 LARGE = 2**17
-# Compiled functions of several leaves save about 10 ns for each entry of a leaf of a record, each time it is gone through; to
-# import JAX and to compile takes about a second.
-PAYS = 1e8
-# So many passes are expected of a sum whose bits must not depend on how many there were.
-MANY = 100
 # How losses of several forms bend is asked of about so many forms of records.
 SAMPLE = 2**14
 # So many monomials of records are made at a time for their second moments: two megabytes.
-TABLE = 2**18
+AT_ONCE = 2**18
+# Monomials of degree two are kept if they are so many at most: 128 MB.
+KEPT = 2**24
 
 
 def padded_size(count: int) -> int:
@@ -57,14 +53,13 @@ def padded_size(count: int) -> int:
 class BlockEngine:
     """Sums over blocks of records that are read where they lie."""
 
-    def __init__(self, form: LeafForm, batch: Batch, steady: bool = False) -> None:
+    def __init__(self, form: LeafForm, batch: Batch) -> None:
         keep_memory()
         self.form = form
         self.batch = batch
-        self.design = design_of(form.monomials, form.fields, form.forms)
+        self.design = design_of(form.monomials, form.fields)
         self.step = self._step()
         self.large = self._size() >= LARGE
-        self.work, self.steady = 0.0, steady
         self._turned = form.map.T
         self._moments: dict[int, Array] = {}  # the second moments of the monomials of so many groups, once asked for
         # Blocks of sparse columns are kept: they share the column's numbers.
@@ -74,7 +69,7 @@ class BlockEngine:
             if sp.issparse(column)
         }
         self.kinds = kinds_of(form, self._labels())
-        self.work_of_a_pass = float(batch.size * max(kind.outer.entries for kind in self.kinds))
+        self._tables: dict[int, Array] = {}  # of blocks whose monomials of degree two are kept
         self.plan = [self._shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
     def _labels(self) -> Indices:
@@ -131,7 +126,20 @@ class BlockEngine:
         for number, shares in enumerate(self.plan):
             functions = {name: next(column) for name, column in columns.items()}
             group = self.batch.group[number * self.step : (number + 1) * self.step]
+            if self.keeps:
+                functions[TABLE] = partial(self._kept, number, functions | {}, len(group))
             yield partial(read, functions), group, shares
+
+    @cached_property
+    def keeps(self) -> bool:
+        """Whether the monomials of all records are kept: not of columns whose owners may change them."""
+        plain = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in self.batch.fields.values())
+        return plain and not isinstance(self.design, LinearDesign) and self.batch.size * self.design.count <= KEPT
+
+    def _kept(self, number: int, functions: dict[str, Callable[[], Any]], size: int) -> Array:
+        if number not in self._tables:
+            self._tables[number] = self.design.table({name: read() for name, read in functions.items()}, size)
+        return self._tables[number]
 
     def _sums(self, function: Callable[[int, Block, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
         """Sum a function of blocks over them, in their order whoever is done first: the bits do not depend on threads."""
@@ -154,25 +162,17 @@ class BlockEngine:
     def _coefficients(self, theta: Array) -> Array:
         return np.asarray(self.form.map @ theta).reshape(self.form.forms, -1)
 
-    def _pass(self) -> bool:
-        """Begin to go through the records; return whether compiled functions are to do it, having paid by now."""
-        work = self.work_of_a_pass
-        self.work = work * MANY if self.steady else self.work + work
-        return self.work > PAYS and installed()
-
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient, shape (dim,)."""
-        coefficients, fast = self._coefficients(theta), self._pass()
+        coefficients = self._coefficients(theta)
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            total, gradient = self._slopes(coefficients, fast, block, group, shares)
+            total, gradient = self._slopes(coefficients, block, group, shares)
             return total, self.design.backward(block, gradient)
 
         return self._sums(one)
 
-    def _slopes(
-        self, coefficients: Array, fast: bool, block: Block, group: Indices, shares: list[Share]
-    ) -> tuple[float, Array]:
+    def _slopes(self, coefficients: Array, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
         """Sum of the losses of a block, and their gradients by the forms, shape (forms, records)."""
         forms = self.design.forward(block, coefficients, len(group))
         total, gradient = 0.0, np.zeros_like(forms)
@@ -181,7 +181,7 @@ class BlockEngine:
                 values, part = self._scalar(share, forms, block, group)
             else:
                 leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
-                values, part = share.kind.outer.gradient(leaves, fields, fast * share.size)
+                values, part = share.kind.outer.gradient(leaves, fields)
             total += float(values.sum())
             if share.scalar and share.affine is not None:
                 gradient = part[None]
@@ -199,42 +199,47 @@ class BlockEngine:
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
-        coefficients, along, fast = self._coefficients(theta), self._coefficients(direction), self._pass()
+        coefficients, along = self._coefficients(theta), self._coefficients(direction)
 
         def one(number: int, block: Block, group: Indices, shares: list[Share]) -> tuple[float, Array]:
             both = self.design.forward(block, np.concatenate([coefficients, along]), len(group))
             forms, moves = both[: len(coefficients)], both[len(coefficients) :]
-            return 0.0, self.design.backward(block, self._bent(block, group, shares, (forms, moves), fast))
+            return 0.0, self.design.backward(block, self._bent(block, group, shares, (forms, moves)))
 
         return self._sums(one)[1]
 
-    def _bent(self, block: Block, group: Indices, shares: list[Share], both: tuple[Array, Array], fast: bool) -> Array:
+    def _bent(self, block: Block, group: Indices, shares: list[Share], both: tuple[Array, Array]) -> Array:
         """Hessians by the forms times moves of these, shape (forms, records)."""
         forms, moves = both
         product = np.zeros_like(forms)
         for share in shares:
             leaves = self._leaves(share, forms, block, group)
             change = self._leaves(share, moves, block, group, offset=False)
-            part = share.kind.outer.hessian_product(leaves, change, self._fields(share, block), fast * share.size)
+            part = share.kind.outer.hessian_product(leaves, change, self._fields(share, block))
             product = self._collect(share, part, product, group)
         return product
 
     def hessian(self, theta: Array) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim): forms bend in as many directions as there are forms."""
-        coefficients, fast = self._coefficients(theta), self._pass()
+        coefficients = self._coefficients(theta)
         forms, monomials = coefficients.shape
-        total = np.zeros((forms, monomials, forms, monomials))
-        for read, group, shares in self._blocks():
-            block = read()
-            values = self.design.forward(block, coefficients, len(group))
-            rows = self.design.forward(block, np.eye(monomials), len(group))
+
+        def one(number: int, block: Block, group: Indices, shares: list[Share]) -> Array:
+            total = np.zeros((forms, monomials, forms, monomials))
+            values, table = self.design.forward(block, coefficients, len(group)), block.get(TABLE)
+            rows = self.design.table(block, len(group)) if table is None else table
             for number in range(forms):
                 moves = np.zeros_like(values)
                 moves[number] = 1.0
-                for other, weights in enumerate(self._bent(block, group, shares, (values, moves), fast)):
-                    if weights.any():
-                        total[other, :, number] += self.design.backward(block, rows * weights)
-        whole = total.reshape(forms * monomials, -1)
+                bent = self._bent(block, group, shares, (values, moves))
+                for other in range(number, forms):
+                    if bent[other].any():
+                        total[other, :, number] = rows.T @ (bent[other][:, None] * rows)
+                        total[number, :, other] = total[other, :, number].T
+            return total
+
+        total = sum(self._each(one))
+        whole = np.asarray(total).reshape(forms * monomials, -1)
         return np.asarray(self.form.map.T @ np.asarray(self.form.map.T @ whole).T)
 
     def gram(self, theta: Array, by_label: bool = False) -> Gram:
@@ -269,10 +274,10 @@ class BlockEngine:
             roots = None
             if coefficients is not None:
                 values = self.design.forward(block, coefficients, len(group))
-                bent = self._bent(block, group, shares, (values, np.ones_like(values)), False)
+                bent = self._bent(block, group, shares, (values, np.ones_like(values)))
                 roots = np.sqrt(np.maximum(bent, 0.0)).T
             total = np.zeros((groups, self.design.count, self.design.count))
-            step = max(TABLE // self.design.count, 1)
+            step = max(AT_ONCE // self.design.count, 1)
             for some in (slice(start, start + step) for start in range(0, len(group), step)):
                 table = self.design.table({name: column[some] for name, column in block.items()}, len(group[some]))
                 if roots is not None:
@@ -296,7 +301,7 @@ class BlockEngine:
             some, labels = {name: column[rows] for name, column in block.items()}, group[rows]
             values, share = self.design.forward(some, coefficients, len(rows)), self._shares(labels)
             units = np.eye(forms)[:, :, None] * np.ones(len(rows))
-            bent = np.stack([self._bent(some, labels, share, (values, u), False) for u in units])
+            bent = np.stack([self._bent(some, labels, share, (values, u)) for u in units])
             for which, chosen in members(labels, groups):
                 part = bent if chosen is None else bent[:, :, chosen]
                 total[which], counts[which] = part.sum(axis=2), part.shape[2]
@@ -308,7 +313,7 @@ class BlockEngine:
 
     def record_values(self, theta: Array) -> Array:
         """Loss of each record, shape (n,)."""
-        coefficients, values, start, fast = self._coefficients(theta), np.empty(self.batch.size), 0, self._pass()
+        coefficients, values, start = self._coefficients(theta), np.empty(self.batch.size), 0
         for read, group, shares in self._blocks():
             block = read()
             forms = self.design.forward(block, coefficients, len(group))
@@ -317,7 +322,7 @@ class BlockEngine:
                     found = self._scalar(share, forms, block, group)[0]
                 else:
                     leaves, fields = self._leaves(share, forms, block, group), self._fields(share, block)
-                    found = share.kind.outer.values(leaves, fields, fast * share.size)
+                    found = share.kind.outer.values(leaves, fields)
                 rows = np.arange(len(group)) if share.rows is None else share.rows
                 values[start + rows] = found
             start += len(group)

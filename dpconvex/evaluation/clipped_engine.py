@@ -60,7 +60,7 @@ class ClippedEngine(BlockEngine):
                 block, group, lengths = {name: c[rows] for name, c in block.items()}, group[rows], lengths[:, rows]
                 shares = self._shares(group)
             with np.errstate(all="ignore"):
-                _, gradient = self._slopes(coefficients, False, block, group, shares)
+                _, gradient = self._slopes(coefficients, block, group, shares)
                 gradient = clipped(gradient, self.norms.squares(gradient, lengths), clip)
             gradient[:, count:] = 0.0
             return 0.0, self.design.backward(block, gradient)

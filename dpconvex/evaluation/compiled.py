@@ -130,39 +130,3 @@ def compiled(program: Program) -> Compiled:
         return each(entries, fields, constants, len(weights))
 
     return Compiled(*(jax.jit(part, compiler_options=COMPILER) for part in (summed, curvature, values)))
-
-
-@dataclass(frozen=True, eq=False)
-class Outer:
-    """Compiled functions of a program whose given subexpressions differ from record to record.
-
-    Each takes ``(entries, [direction,] fields, constants)`` with entries of shape (k, records), and fields that have the
-    records as their first axis; gradients are with respect to the entries.
-    """
-
-    record_values: Callable[..., Any]
-    gradient: Callable[..., Any]
-    hessian_product: Callable[..., Any]
-
-
-@lru_cache(maxsize=128)
-def compiled_outer(program: Program) -> Outer:
-    import jax
-    import jax.numpy as xp
-
-    def values(entries: Any, fields: Any, constants: Any) -> Any:
-        found = table(program, entries, fields, constants)
-        return xp.broadcast_to(xp.reshape(found, -1), entries.shape[1:])
-
-    def total(entries: Any, fields: Any, constants: Any) -> tuple[Any, Any]:
-        found = values(entries, fields, constants)
-        return xp.sum(found), found
-
-    def gradient(entries: Any, fields: Any, constants: Any) -> tuple[Any, Any]:
-        slope, found = jax.grad(total, has_aux=True)(entries, fields, constants)
-        return found, slope
-
-    def curvature(entries: Any, direction: Any, fields: Any, constants: Any) -> Any:
-        return jax.jvp(lambda e: gradient(e, fields, constants)[1], (entries,), (direction,))[1]
-
-    return Outer(*(jax.jit(part, compiler_options=COMPILER) for part in (values, gradient, curvature)))

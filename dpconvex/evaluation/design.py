@@ -5,20 +5,25 @@ Forms and gradients have the records as their *last* axis.  Monomials of degree 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import apart, products_apart
-from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
+from dpconvex.core.summation import PIECE, Pairwise, apart, inner_products, pairwise, products_apart
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
+
+# So many monomials of degree two are made at a time, but of no fewer records than the second number; of the inner products with
+# them so many terms are added in any order.
+TOGETHER, FEWEST, TERMS = 2**20, 256, 32
+# Where a block keeps its monomials.
+TABLE = " monomials"
 
 
 class Design(Protocol):
@@ -39,12 +44,9 @@ class Design(Protocol):
         ...
 
 
-def design_of(monomials: Indices, fields: Mapping[str, slice], forms: int) -> Design:
-    """Return the design for so many forms of monomials, shape (count, degree), the constant one last."""
-    if monomials.shape[1] <= 1:
-        return LinearDesign(monomials, fields)
-    factored = FactoredDesign(monomials, fields)
-    return factored if factored.is_faster(forms) else QuadraticDesign(monomials, fields)
+def design_of(monomials: Indices, fields: Mapping[str, slice]) -> Design:
+    """Return the design of monomials, shape (count, degree), the constant one last."""
+    return LinearDesign(monomials, fields) if monomials.shape[1] <= 1 else QuadraticDesign(monomials, fields)
 
 
 class LinearDesign:
@@ -79,7 +81,7 @@ class LinearDesign:
         result = np.zeros((len(gradient), self.count))
         for name, (place, column, _) in self.places.items():
             rows = flattened(block[name])
-            result[:, place] = ((rows.T @ gradient.T).T if sp.issparse(rows) else gradient @ rows)[:, column]
+            result[:, place] = transposed(gradient, rows)[:, column]
         result[:, -1] = gradient.sum(axis=1)
         return result
 
@@ -94,8 +96,84 @@ class LinearDesign:
         return result
 
 
+class QuadraticDesign:
+    """Monomials of degree two and less, made from few records at a time, or kept with a block by those who have room for them."""
+
+    def __init__(self, monomials: Indices, fields: Mapping[str, slice]) -> None:
+        self.count = len(monomials)
+        used = np.unique(monomials[monomials >= 0])
+        number = np.full(int(monomials.max(initial=-1)) + 2, len(used))  # -1 stands for 1, which comes last
+        number[used] = np.arange(len(used))
+        self.first, self.second = number[monomials].T
+        inside = {name: used[(used >= span.start) & (used < span.stop)] - span.start for name, span in fields.items()}
+        self.fields = {name: columns for name, columns in inside.items() if len(columns)}
+
+    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
+        result = np.empty((len(coefficients), size))
+        for some, rows in self._tables(block, size):
+            total = Pairwise(0.0)
+            for start in range(0, self.count, TERMS):
+                terms = slice(start, start + TERMS)
+                total.add(inner_products(coefficients[:, terms], rows[terms]))
+            result[:, some] = total.value
+        return result
+
+    def backward(self, block: Block, gradient: Array) -> Array:
+        total = Pairwise(np.zeros((len(gradient), self.count)))
+        for some, rows in self._tables(block, gradient.shape[1]):
+            total.add(transposed(gradient[:, some], rows.T))
+        return np.asarray(total.value)
+
+    def table(self, block: Block, size: int) -> Array:
+        return self._rows(block, slice(0, size)).T
+
+    def _tables(self, block: Block, size: int) -> Iterator[tuple[slice, Array]]:
+        """Yield the monomials of few records at a time, records last."""
+        if TABLE in block:
+            yield slice(0, size), block[TABLE].T
+            return
+        step = max(TOGETHER // self.count, FEWEST)
+        for start in range(0, size, step):
+            some = slice(start, min(start + step, size))
+            yield some, self._rows(block, some)
+
+    def _rows(self, block: Block, some: slice) -> Array:
+        scalars = [np.ones((1, some.stop - some.start))]
+        for name, columns in reversed(self.fields.items()):
+            rows = flattened(block[name][some])
+            scalars.insert(0, (rows.toarray() if sp.issparse(rows) else rows)[:, columns].T)
+        table = np.concatenate(scalars)
+        return np.asarray(table[self.first] * table[self.second])
+
+
 def product(rows: Any, weights: Array) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records)."""
     if sp.issparse(rows):  # for one form a product with a vector, which is faster than one with a column
         return np.ascontiguousarray((rows @ weights[0])[None] if len(weights) == 1 else (rows @ weights.T).T)
     return products_apart(weights, rows) if apart() else np.asarray(weights @ rows.T)
+
+
+def transposed(gradient: Array, rows: Any) -> Array:
+    """Return ``gradient @ rows``, summed over the records in pieces of so many that their rounding is counted, and these in pairs."""
+    (forms, size), count = gradient.shape, gradient.shape[1] // PIECE
+    if sp.issparse(rows):
+        parts = Pairwise(np.zeros((forms, rows.shape[1])))
+        for start in range(0, size, PIECE):
+            low, high = rows.indptr[start], rows.indptr[min(start + PIECE, size)]
+            ends = rows.indptr[start : start + PIECE + 1] - low
+            some = sp.csr_array(
+                (rows.data[low:high], rows.indices[low:high], ends), shape=(len(ends) - 1, rows.shape[1])
+            )
+            few = gradient[:, start : start + PIECE]
+            parts.add((some.T @ few[0])[None] if forms == 1 else (some.T @ few.T).T)
+        return np.asarray(parts.value)
+    rest = gradient[:, count * PIECE :] @ rows[count * PIECE :]
+    if not count:
+        return np.asarray(rest)
+    pieces = gradient[:, : count * PIECE].reshape(forms, count, PIECE).transpose(1, 0, 2)
+    whole = rows[: count * PIECE]
+    if rows.flags.c_contiguous:
+        others = whole.reshape(count, PIECE, -1)
+    else:  # a view of columns that lie side by side
+        others = whole.T.reshape(-1, count, PIECE).transpose(1, 2, 0)
+    return np.asarray(pairwise(pieces @ others) + rest)

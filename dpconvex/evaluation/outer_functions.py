@@ -1,4 +1,4 @@
-"""Functions of the leaves of a loss, over many records at once: in NumPy, or compiled where that pays."""
+"""Functions of the leaves of a loss, over many records at once."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression
-from dpconvex.evaluation.compiled import compiled_outer
 from dpconvex.evaluation.derivatives import gradient, hessian_product, is_scalar, value_and_slope, values
 from dpconvex.evaluation.programs import Program, records_last
 
@@ -26,8 +24,7 @@ CACHED = 2**15
 class OuterFunction:
     """A program with its numbers.
 
-    Leaves are tables with a row for each entry and the records last; fields have the records first.  Where a size is given,
-    compiled functions for so many records are used.
+    Leaves are tables with a row for each entry and the records last; fields have the records first.
     """
 
     program: Program
@@ -46,27 +43,20 @@ class OuterFunction:
         """Values, and slopes by the one number for each record that all leaves depend on, if `is_scalar`."""
         return value_and_slope(self.program, given, fields, self.numbers)
 
-    def gradient(self, leaves: Array, fields: Sequence[Array], size: int = 0) -> tuple[Array, Array]:
+    def gradient(self, leaves: Array, fields: Sequence[Array]) -> tuple[Array, Array]:
         """Values, shape (records,), and slopes by the leaves."""
-        if size:
-            value, slope = self._compiled("gradient", [leaves], fields, size)
-            return value, slope
         found = [gradient(self.program, self._slots(leaves, fields, k), len(k)) for k in self._pieces(leaves)]
         return joined([value for value, _ in found]), joined([slope for _, slope in found])
 
-    def hessian_product(self, leaves: Array, along: Array, fields: Sequence[Array], size: int = 0) -> Array:
-        if size:
-            return self._compiled("hessian_product", [leaves, along], fields, size)[0]
+    def hessian_product(self, leaves: Array, along: Array, fields: Sequence[Array]) -> Array:
         found = []
         for k in self._pieces(leaves):
             slots, moves = self._slots(leaves, fields, k), self.program.cut(along[:, k.start : k.stop])
             found.append(hessian_product(self.program, slots, moves, len(k)))
         return joined(found)
 
-    def values(self, leaves: Array, fields: Sequence[Array], size: int = 0) -> Array:
+    def values(self, leaves: Array, fields: Sequence[Array]) -> Array:
         """Values, shape (records,)."""
-        if size:
-            return self._compiled("record_values", [leaves], fields, size)[0]
         return joined([values(self.program, self._slots(leaves, fields, k), len(k)) for k in self._pieces(leaves)])
 
     def _pieces(self, leaves: Array) -> list[range]:
@@ -79,16 +69,6 @@ class OuterFunction:
         return self.program.leaves(
             self.program.cut(leaves[:, some]), [records_last(field[some]) for field in fields], self.numbers
         )
-
-    def _compiled(self, name: str, tables: Sequence[Array], fields: Sequence[Array], size: int) -> tuple[Array, ...]:
-        """Call a compiled function; records are repeated to one of few sizes: values that occur keep every function finite."""
-        count = tables[0].shape[1]
-        columns = [np.concatenate([t, np.repeat(t[:, :1], size - count, axis=1)], axis=1) for t in tables]
-        rows = tuple(np.concatenate([field, np.repeat(field[:1], size - count, axis=0)]) for field in fields)
-        with double_precision():
-            found = getattr(compiled_outer(self.program), name)(*columns, rows, self.numbers)
-            parts = found if isinstance(found, tuple) else (found,)
-            return tuple(np.asarray(part)[..., :count] for part in parts)
 
 
 def joined(parts: list[Array]) -> Array:

@@ -42,7 +42,7 @@ class Program:
     def sum(self, batch: Batch, name: str, arguments: Sequence[Any]) -> Any:
         """Return a sum over the records of a partition; of a value and a gradient, the value last."""
         with one_blas_thread():
-            found = getattr(self.loss(self.template, self.space, batch, steady=True), name)(*arguments)
+            found = getattr(self.loss(self.template, self.space, batch), name)(*arguments)
         if isinstance(found, Gram):
             return found.sums()
         return np.append(found[1], found[0]) if isinstance(found, tuple) else found

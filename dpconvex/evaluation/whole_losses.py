@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 # So many numbers of a kind are made at a time: they stay in a cache.
-CACHED = 2**16
+CACHED, FEWEST = 2**16, 128
 # Relative error of a squared norm, at most.
 ROUNDED = 1e-9
 
@@ -48,7 +48,7 @@ class WholeLosses:
             rows = everyone if chosen is None else everyone[chosen[everyone]]
             if not len(rows):
                 continue
-            step = PIECE * max(CACHED // (PIECE * max(len(lowered.place), 1)), 1)
+            step = min(max(CACHED // max(len(lowered.place), 1), FEWEST), PIECE)
             for start in range(0, len(rows), step if lowered.fields else len(rows)):
                 some = rows[start : start + step] if lowered.fields else rows
                 read = filled(some) if whole else some

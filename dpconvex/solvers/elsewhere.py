@@ -66,7 +66,6 @@ class Elsewhere:
 
     def __init__(self, ask: Callable[..., Any], backend: Any, parcels: Parcels) -> None:
         self.ask, self.backend, self.parcels = ask, backend, parcels
-        self.passes = 0
 
     def solve(self, problem: Problem, tolerance: float) -> Solution:
         """Return a solution that was certified elsewhere, or raise `NotConverged`."""
@@ -81,8 +80,7 @@ class Elsewhere:
         return self._gradient(problem, theta, clip, bits)
 
     def _gradient(self, problem: Problem, theta: Array, *clipping: Any) -> Array:
-        self.passes += 1
-        return np.asarray(self._there(problem, "gradient", self.passes - 1, theta, *clipping))
+        return np.asarray(self._there(problem, "gradient", theta, *clipping))
 
     def _there(self, problem: Problem, what: str, *arguments: Any) -> Any:
         """Have something done with a problem elsewhere, where what is not known is sent."""

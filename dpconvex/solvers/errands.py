@@ -40,14 +40,11 @@ def done(name: str, payload: bytes | None, job: bytes) -> tuple[Any] | None:
 
 
 def solved(problem: Problem, backend: Any, tolerance: float) -> tuple[Array, float, int]:
-    problem.loss.begin()
     solution = solve(problem, backend, tolerance)
     return solution.theta, solution.distance_bound, solution.evaluations
 
 
-def sloped(problem: Problem, passes: int, theta: Array, clip: float | None = None, bits: Any = None) -> Array:
-    """Return a gradient, after so many others of the same fit."""
-    problem.loss.begin(passes)
+def sloped(problem: Problem, theta: Array, clip: float | None = None, bits: Any = None) -> Array:
     if clip is None:
         return problem.loss_gradient(theta)
     chosen = None if bits is None else np.unpackbits(bits[0], count=bits[1]).astype(bool)

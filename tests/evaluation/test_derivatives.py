@@ -22,7 +22,9 @@ from dpconvex.core.atoms import (
 )
 from dpconvex.core.atoms.declared import DECLARED
 from dpconvex.core.atoms.divergences import kl_div, rel_entr
+from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression, Field, Variable
+from dpconvex.evaluation.compiled import compiled
 from dpconvex.evaluation.outer_functions import OuterFunction
 from dpconvex.evaluation.programs import slotted
 
@@ -132,11 +134,15 @@ def test_slopes_and_hessians(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_compiled_functions_agree(name: str) -> None:
     pytest.importorskip("jax")
-    outer, entries, along, fields = prepared(name, 5)
-    size = 8
-    for found, expected in zip(outer.gradient(entries, fields, size), outer.gradient(entries, fields), strict=True):
-        assert found == pytest.approx(expected, rel=1e-11, abs=1e-11)
-    assert outer.values(entries, fields, size) == pytest.approx(outer.values(entries, fields), rel=1e-11)
-    found = outer.hessian_product(entries, along, fields, size)
-    if name != "norm_nuc":  # of several singular values JAX differentiates the decomposition itself
-        assert found == pytest.approx(outer.hessian_product(entries, along, fields), rel=1e-9, abs=1e-9)
+    outer, entries, along, fields = prepared(name, 2)
+    functions, (values, slopes) = compiled(outer.program), outer.gradient(entries, fields)
+    bent = outer.hessian_product(entries, along, fields)
+    for k in range(2):
+        record = tuple(field[k : k + 1] for field in fields), np.ones(1), outer.numbers
+        with double_precision():
+            value, slope = functions.value_and_gradient(entries[:, k], *record)
+            product = functions.hessian_product(entries[:, k], along[:, k], *record)
+            assert float(value) == pytest.approx(values[k], rel=1e-11)
+            assert np.asarray(slope) == pytest.approx(slopes[:, k], rel=1e-11, abs=1e-11)
+            if name != "norm_nuc":  # of several singular values JAX differentiates the decomposition itself
+                assert np.asarray(product) == pytest.approx(bent[:, k], rel=1e-9, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Losses of one number for each record, in NumPy, against JAX."""
+"""Losses of one number for each record: values and slopes together, against values and then slopes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import dpconvex as dp
 from dpconvex.calculus.loss_form import affine_leaves
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
@@ -86,13 +85,12 @@ def both(loss: Any, margins: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.
     given = given_leaves(leaves, margins)
     ours = np.stack(outer.along_one(given, fields))
     entries = np.stack([value for value, _ in given])
-    values, slopes = outer.gradient(entries, fields, len(margins))
+    values, slopes = outer.gradient(entries, fields)
     return ours, np.stack([values, sum(factor * slope for (_, factor), slope in zip(given, slopes, strict=True))])
 
 
 @pytest.mark.parametrize("name", SCALARS)
-def test_values_and_slopes_agree_with_jax(name: str) -> None:
-    pytest.importorskip("jax")
+def test_values_and_slopes_agree(name: str) -> None:
     margins = np.concatenate([np.random.default_rng(0).normal(size=40) * 3, [0.0, 1.0, -1.0, 0.3, 0.7, -0.7]])
     ours, theirs = both(SCALARS[name](MARGIN), margins, np.linspace(0.1, 2.0, len(margins)))
     # At a kink of `clip` the two take different slopes, which `huber` does not let through.
@@ -116,7 +114,6 @@ def test_far_out() -> None:
     st.integers(0, 2**32 - 1),
 )
 def test_random_sums(terms: list[tuple[str, float]], seed: int) -> None:
-    pytest.importorskip("jax")
     rng = np.random.default_rng(seed)
     loss = sum(weight * SCALARS[name](MARGIN) for name, weight in terms)
     ours, theirs = both(loss, rng.normal(size=16) * 4, rng.random(16))
@@ -134,16 +131,3 @@ def test_random_sums(terms: list[tuple[str, float]], seed: int) -> None:
 )
 def test_other_losses_are_no_functions_of_numbers(loss: Any) -> None:
     assert not outer_of(loss)[0].is_scalar
-
-
-def test_a_logistic_fit_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(tape: Any) -> Any:
-        raise AssertionError("compiled")
-
-    monkeypatch.setattr("dpconvex.evaluation.outer_functions.compiled_outer", refuse)
-    x = np.random.default_rng(0).normal(size=(50, 3)) / 9
-    y = np.where(x[:, 0] > 0, 1, -1)
-    for name, target in {"logistic_regression": y, "huber_svm": y, "quantile_regression": x[:, 1]}.items():
-        template = dp.load(name, features=3, regularization=0.1)
-        release = dp.minimize(template, {"x": x, "y": target}, tolerance=1e-3)
-        assert np.isfinite(release["w"]).all(), name

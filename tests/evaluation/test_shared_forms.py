@@ -14,8 +14,7 @@ from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.design import Design, LinearDesign, design_of
-from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
+from dpconvex.evaluation.design import Design, LinearDesign, QuadraticDesign, design_of
 from dpconvex.evaluation.shared_forms import leaf_form, row_basis
 from dpconvex.evaluation.shared_losses import kinds_of
 from dpconvex.geometry.quadratics import quadratic
@@ -94,9 +93,7 @@ PAIRS = [(a, b) for a in range(-1, 8) for b in range(max(a, 0), 8)] + [(-1, -1)]
         (LinearDesign, [(0,), (2,), (3,), (5,), (-1,)]),
         (QuadraticDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
         (QuadraticDesign, PAIRS),
-        (FactoredDesign, [(-1, 1), (-1, 3), (0, 0), (0, 1), (0, 4), (2, 5), (7, 7), (-1, -1)]),
-        (FactoredDesign, [(1, 1), (7, 7), (-1, -1)]),
-        (FactoredDesign, PAIRS),
+        (QuadraticDesign, [(1, 1), (7, 7), (-1, -1)]),
     ],
 )
 def test_designs_multiply_monomials(kind: type[Design], monomials: list[tuple[int, ...]]) -> None:
@@ -116,16 +113,8 @@ def test_designs_multiply_monomials(kind: type[Design], monomials: list[tuple[in
     assert not design.forward(block, nothing, size).any()
 
 
-def test_the_design_with_less_work_is_chosen() -> None:
-    squares = np.array([*((i, i) for i in range(8)), (-1, -1)])
-    assert isinstance(design_of(np.array([[0], [-1]]), SCALARS, 1), LinearDesign)
-    assert isinstance(design_of(np.array(PAIRS), SCALARS, 1), FactoredDesign)
-    assert isinstance(design_of(np.array(PAIRS), SCALARS, 20), QuadraticDesign)
-    assert isinstance(design_of(squares, SCALARS, 1), QuadraticDesign)
-
-
 def test_a_constant_design() -> None:
-    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)}, 1)
+    design = design_of(np.full((1, 0), -1), {"x": slice(0, 2)})
     assert design.forward({}, np.array([[2.0]]), 3).tolist() == [[2.0, 2.0, 2.0]]
     assert design.backward({}, np.array([[1.0, 2.0]])).tolist() == [[3.0]]
 

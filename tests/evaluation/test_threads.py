@@ -21,8 +21,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
-from dpconvex.evaluation.design import LinearDesign
-from dpconvex.evaluation.second_degree import FactoredDesign, QuadraticDesign
+from dpconvex.evaluation.design import LinearDesign, QuadraticDesign
 from dpconvex.evaluation.threads import controller, in_order, one_blas_thread
 from dpconvex.language.columns import Chunks
 from dpconvex.language.record import Record
@@ -201,7 +200,7 @@ def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("loss", "design"), [(linear, LinearDesign), (quadratic, QuadraticDesign), (one_form, FactoredDesign)]
+    ("loss", "design"), [(linear, LinearDesign), (quadratic, QuadraticDesign), (one_form, QuadraticDesign)]
 )
 def test_bits_do_not_depend_on_the_number_of_threads(
     loss: Any, design: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
