@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dpconvex.core.summation import PIECE, pairwise
+from dpconvex.core.summation import pairwise
 
+# So many records are added in any order.
+PIECE = 128
 # Gradients of pieces that are held at a time have so many numbers.
 HELD = 2**21
 

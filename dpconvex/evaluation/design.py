@@ -132,7 +132,7 @@ class QuadraticDesign:
         if TABLE in block:
             yield slice(0, size), block[TABLE].T
             return
-        step = max(TOGETHER // self.count, FEWEST)
+        step = max(TOGETHER // self.count // FEWEST, 1) * FEWEST
         for start in range(0, size, step):
             some = slice(start, min(start + step, size))
             yield some, self._rows(block, some)
@@ -154,7 +154,7 @@ def product(rows: Any, weights: Array) -> Array:
 
 
 def transposed(gradient: Array, rows: Any) -> Array:
-    """Return ``gradient @ rows``, summed over the records in pieces of so many that their rounding is counted, and these in pairs."""
+    """Return ``gradient @ rows``, summed over the records in pieces, and these in pairs (`dpconvex.core.summation`)."""
     (forms, size), count = gradient.shape, gradient.shape[1] // PIECE
     if sp.issparse(rows):
         parts = Pairwise(np.zeros((forms, rows.shape[1])))
@@ -172,8 +172,6 @@ def transposed(gradient: Array, rows: Any) -> Array:
         return np.asarray(rest)
     pieces = gradient[:, : count * PIECE].reshape(forms, count, PIECE).transpose(1, 0, 2)
     whole = rows[: count * PIECE]
-    if rows.flags.c_contiguous:
-        others = whole.reshape(count, PIECE, -1)
-    else:  # a view of columns that lie side by side
-        others = whole.T.reshape(-1, count, PIECE).transpose(1, 2, 0)
+    sides = whole.T.reshape(-1, count, PIECE).transpose(1, 2, 0)  # of columns that lie side by side, without a copy
+    others = whole.reshape(count, PIECE, -1) if rows.flags.c_contiguous else sides
     return np.asarray(pairwise(pieces @ others) + rest)

@@ -48,7 +48,7 @@ class WholeLosses:
             rows = everyone if chosen is None else everyone[chosen[everyone]]
             if not len(rows):
                 continue
-            step = min(max(CACHED // max(len(lowered.place), 1), FEWEST), PIECE)
+            step = min(max(CACHED // max(len(lowered.place), 1) // FEWEST, 1) * FEWEST, PIECE)
             for start in range(0, len(rows), step if lowered.fields else len(rows)):
                 some = rows[start : start + step] if lowered.fields else rows
                 read = filled(some) if whole else some

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.calculus.record_sums import longest_sum
 from dpconvex.core.contraction import contracted
-from dpconvex.core.summation import BLOCK, LANES, ROUNDOFF, Lengths, Pairwise, Tree, each_apart, pairwise
+from dpconvex.core.summation import LANES, PIECE, ROUNDOFF, Lengths, Pairwise, Tree, each_apart, pairwise
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import LinearDesign, product
 from dpconvex.evaluation.shared_forms import leaf_form
@@ -181,7 +181,7 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name: str, options: di
     largest = np.linalg.norm(np.abs(scaled), 2) / np.linalg.svd(scaled, compute_uv=False).min()
     data = {"records": 1e6, "gradient_bound": 1.0, "hessian_bound": 0.0, "radius": 0.0, "public": 0.0}
     own, single = (lengths.gradient_error(**data) for lengths in (analysis.form.lengths, Lengths(1, 1, 1)))
-    assert own - single >= (largest - 1 - 1e-9) * (BLOCK + 2 * math.log2(1e6)) * 1e6 * ROUNDOFF
+    assert own - single >= (largest - 1 - 1e-9) * (PIECE + 2 * math.log2(1e6)) * 1e6 * ROUNDOFF
 
 
 def test_every_part_of_a_gradient_counts() -> None:
