@@ -1,8 +1,8 @@
 """Sums over records whose rounding is bounded for every input, not only on average.
 
 A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
-*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 512, in any
-order, and pieces in pairs: each record goes through 512 + 2 log2(n) additions at most.
+*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 128, in any
+order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 # Unit roundoff of double precision.
 ROUNDOFF = 2.0**-53
 # So many records at most are in a block, and so many of them are added in any order.
-BLOCK, PIECE = 2**17, 512
+BLOCK, PIECE = 2**17, 128
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.

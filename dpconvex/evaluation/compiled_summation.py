@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dpconvex.core.summation import pairwise
+from dpconvex.core.summation import PIECE, pairwise
 
-# So many records are added in any order.
-PIECE = 128
 # Gradients of pieces that are held at a time have so many numbers.
 HELD = 2**21
 

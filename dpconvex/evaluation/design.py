@@ -22,6 +22,8 @@ Block = Mapping[str, Any]
 # So many monomials of degree two are made at a time, but of no fewer records than the second number; of the inner products with
 # them so many terms are added in any order.
 TOGETHER, FEWEST, TERMS = 2**20, 256, 32
+# So many sums of pieces of sparse records are made at a time.
+WIDE = 2**22
 # Where a block keeps its monomials.
 TABLE = " monomials"
 
@@ -157,16 +159,18 @@ def transposed(gradient: Array, rows: Any) -> Array:
     """Return ``gradient @ rows``, summed over the records in pieces, and these in pairs (`dpconvex.core.summation`)."""
     (forms, size), count = gradient.shape, gradient.shape[1] // PIECE
     if sp.issparse(rows):
-        parts = Pairwise(np.zeros((forms, rows.shape[1])))
-        for start in range(0, size, PIECE):
-            low, high = rows.indptr[start], rows.indptr[min(start + PIECE, size)]
-            ends = rows.indptr[start : start + PIECE + 1] - low
-            some = sp.csr_array(
-                (rows.data[low:high], rows.indices[low:high], ends), shape=(len(ends) - 1, rows.shape[1])
-            )
-            few = gradient[:, start : start + PIECE]
-            parts.add((some.T @ few[0])[None] if forms == 1 else (some.T @ few.T).T)
-        return np.asarray(parts.value)
+        scalars, total = rows.shape[1], Pairwise(np.zeros((forms, rows.shape[1])))
+        step = max(WIDE // max(scalars, 1), 1) * PIECE
+        for start in range(0, size, step):  # the columns of each piece beside those of the last
+            ends = rows.indptr[start : start + step + 1]
+            records, inside = len(ends) - 1, slice(ends[0], ends[-1])
+            column = rows.indices[inside] + np.repeat(np.arange(records) // PIECE * scalars, np.diff(ends))
+            shape = (records, -(-records // PIECE) * scalars)
+            some = sp.csr_array((rows.data[inside], column, ends - ends[0]), shape=shape)
+            few = gradient[:, start : start + records]
+            parts = some.T @ few[0] if forms == 1 else some.T @ few.T
+            total.add(pairwise(np.asarray(parts).reshape(-1, scalars, forms)).T)
+        return np.asarray(total.value)
     rest = gradient[:, count * PIECE :] @ rows[count * PIECE :]
     if not count:
         return np.asarray(rest)

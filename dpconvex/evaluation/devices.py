@@ -13,9 +13,9 @@ import numpy as np
 
 from dpconvex.core.arguments import is_whole
 from dpconvex.core.double_precision import double_precision
+from dpconvex.core.summation import PIECE
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.compiled import installed
-from dpconvex.evaluation.compiled_summation import PIECE
 
 # Bytes of a block of records, unless others are asked for.
 BLOCK = 2**26

@@ -13,6 +13,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.summation import PIECE, Pairwise, each_apart, filled
 from dpconvex.evaluation.clipping import clipped
 from dpconvex.evaluation.derivatives import gradient, hessian_product, values
+from dpconvex.evaluation.design import transposed
 from dpconvex.evaluation.lowered_template import LoweredTemplate
 from dpconvex.evaluation.programs import Lowered
 from dpconvex.language.batch import Batch
@@ -21,7 +22,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 # So many numbers of a kind are made at a time: they stay in a cache.
-CACHED, FEWEST = 2**16, 128
+CACHED = 2**16
 # Relative error of a squared norm, at most.
 ROUNDED = 1e-9
 
@@ -48,7 +49,7 @@ class WholeLosses:
             rows = everyone if chosen is None else everyone[chosen[everyone]]
             if not len(rows):
                 continue
-            step = min(max(CACHED // max(len(lowered.place), 1) // FEWEST, 1) * FEWEST, PIECE)
+            step = max(CACHED // max(len(lowered.place), 1) // PIECE, 1) * PIECE
             for start in range(0, len(rows), step if lowered.fields else len(rows)):
                 some = rows[start : start + step] if lowered.fields else rows
                 read = filled(some) if whole else some
@@ -77,7 +78,7 @@ class WholeLosses:
                     slopes = np.asarray(self.lift[lowered.place].T @ gradient(lowered.program, leaves, count)[1])
                     slopes = clipped(slopes, np.einsum("ij,ij->j", slopes, slopes) * (1 + ROUNDED), clip)
                 times, slopes = (1, slopes[:, : len(rows)]) if lowered.fields else (len(rows), slopes)
-                total.add(times * slopes.sum(axis=1))
+                total.add(times * transposed(slopes, np.ones((slopes.shape[1], 1)))[:, 0])
         return np.asarray(total.value)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
@@ -105,5 +106,5 @@ class WholeLosses:
     def _placed(self, lowered: Lowered, slopes: Array, times: int) -> Array:
         """Sum over records, in pieces, and put the sums where the entries are."""
         whole = np.zeros(self.lift.shape[0])
-        whole[lowered.place] = times * slopes.sum(axis=1)
+        whole[lowered.place] = times * transposed(slopes, np.ones((slopes.shape[1], 1)))[:, 0]
         return whole
