@@ -16,6 +16,7 @@ from dpconvex.core.expression import Expression
 from dpconvex.errors import DPConvexError, NotConverged, TemplateError
 from dpconvex.geometry.constraints import read_constraint
 from dpconvex.geometry.convex_sets import Piece, Unrecognised
+from dpconvex.geometry.region import Region
 
 Array = NDArray[np.float64]
 
@@ -87,6 +88,7 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
     """Compare the set that a constraint was read as with the constraint at points in and around it."""
     pieces = read_constraint(constraint, form.space)
     if any(isinstance(piece, Unrecognised) for piece in pieces):
+        check_conditions(form, constraint, rng)
         return
     for number in range(POINTS):
         theta = 4.0 ** (number % 6 - 3) * rng.normal(size=form.space.dim)
@@ -95,6 +97,26 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
             inside[piece.coordinates] = piece.project(inside[piece.coordinates])
         for point in (theta, inside, (theta + inside) / 2):
             check_membership(form, constraint, pieces, point)
+
+
+def check_conditions(form: LossForm, constraint: Constraint, rng: np.random.Generator) -> None:
+    """Compare a constraint with the conditions in cones that it was read as, where the variables' attributes hold."""
+    space = form.space
+    alone, attributes = Region(space, [constraint]), Region(space, [])
+    for number in range(5 * POINTS):
+        theta = 4.0 ** (number / 10 - 3) * rng.normal(size=space.dim)
+        values = space.unpack(theta)
+        leaves: dict[Expression, Array] = {block.variable: values[name] for name, block in space.blocks.items()}
+        found = evaluations(constraint.args, leaves)
+        excess = excess_of(constraint, [found[argument][0] for argument in constraint.args])
+        if excess is None or not np.isfinite(excess) or (attributes.excess(theta) > 0).any():
+            continue
+        room = MARGIN * max(found[argument][1] for argument in constraint.args)
+        missed = float(alone.excess(theta).max(initial=-np.inf))
+        if (missed < 0 and excess > room) or (missed > 0 and excess < -room):
+            raise TemplateError(
+                f"the constraint {constraint} was read as another set. Please report it; write it in another way."
+            )
 
 
 def check_membership(form: LossForm, constraint: Constraint, pieces: list[Piece], theta: Array) -> None:

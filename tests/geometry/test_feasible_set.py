@@ -15,6 +15,7 @@ from dpconvex.errors import TemplateError
 from dpconvex.geometry.axis_hull import AxisHull
 from dpconvex.geometry.certified_distance import SquaredDistance
 from dpconvex.geometry.certified_minimum import minimum, reaches
+from dpconvex.geometry.conditions import Affine, Conditions
 from dpconvex.geometry.convex_sets import AffineSubspace, ConesInBall, Interval, NormBall, Slab
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.linear_maps import affine_map
@@ -363,3 +364,19 @@ def test_svec_is_an_isometry() -> None:
     matrix = matrix + np.swapaxes(matrix, 1, 2)
     assert np.allclose(smat(svec(matrix)), matrix)
     assert np.allclose(np.linalg.norm(svec(matrix), axis=1), np.linalg.norm(matrix, axis=(1, 2)))
+
+
+def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def template() -> dp.Template:
+        record = dp.Record(x=dp.Ball(6))
+        return dp.Template(record, lambda x: cp.logistic(x @ W), cp.sum_squares(W), [cp.norm(TALL @ W) <= 0.8])
+
+    dp.verify(template(), dp.Privacy(1.0), size=50)
+    read_rightly = Conditions._norm
+
+    def wider(self: Conditions, kind: str, level: Affine, inner: Affine) -> None:
+        read_rightly(self, kind, (level[0], 1.5 * level[1]), inner)
+
+    monkeypatch.setattr(Conditions, "_norm", wider)
+    with pytest.raises(TemplateError, match="read as another set"):
+        dp.verify(template(), dp.Privacy(1.0), size=50)
