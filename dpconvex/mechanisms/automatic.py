@@ -93,6 +93,11 @@ class Automatic:
         """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
         return self._chosen(certificate).run(analysis, certificate, engine, rng)
 
+    def looser(self, certificate: Certificate, tolerance: float) -> OutputPerturbation | None:
+        """Return the chosen mechanism for a solver that leaves so much."""
+        chosen = self._chosen(certificate)
+        return chosen.looser(certificate, tolerance) if isinstance(chosen, OutputPerturbation) else None
+
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         return self._chosen(certificate).noise_bound(certificate, probability)
 

@@ -14,7 +14,7 @@ S, and no assumption.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -173,6 +173,10 @@ class OutputPerturbation:
             # The part outside the sensitive subspace is public, and 0: see `noise_basis`.
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
         return theta + noise
+
+    def looser(self, certificate: Certificate, tolerance: float) -> OutputPerturbation | None:
+        """Return the mechanism for a solver that leaves so much; None if what it may leave was chosen."""
+        return replace(self, tolerance=tolerance) if self.tolerance is None else None
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""

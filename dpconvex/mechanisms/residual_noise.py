@@ -129,10 +129,15 @@ class Cover:
         records = covered_count(privacy, size, counting)
         if not bare.minimises:  # the mechanism pays for rounding itself, and knew no share
             records = min(records, covered_count(rest, size))
+        spare = margin(counting) if counting else 0.0
+        looser = getattr(mechanism, "looser", None)
+        if bare.pays_for_distance and callable(looser):  # noise for a distance that can be certified
+            least = least_tolerance(analysis, bare, 0.0, records, spare) * (1 + 1e-6)
+            other = looser(bare, least) if bare.tolerance < least < math.inf else None
+            bare = bare if other is None else replace(other.certify(analysis, rest, size), advice=bare.advice)
         cap = noise_cap(mechanism, bare)
         check_smoothness(analysis, bare, cap, records)
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
-        spare = margin(counting) if counting else 0.0
         tolerance = self._tolerance(analysis, bare, cap, own, records, spare)
         tail = tail_cost(privacy)
         bare = replace(bare, tolerance=tolerance)

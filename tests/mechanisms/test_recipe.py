@@ -152,3 +152,13 @@ def test_whitening_has_a_grid_for_thousands_of_features(epsilon: float) -> None:
     found = dp.verify(template, dp.Privacy(epsilon, 1e-6), 10_000)
     assert found.whitening is not None
     assert found.whitening.features == 3969
+
+
+@pytest.mark.parametrize("size", [10_000, 10_000_000])
+@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
+def test_noise_on_the_output_pays_for_a_distance_that_can_be_certified(size: int, noise: str) -> None:
+    template, promise = dp.load("hinge_svm", features=4), dp.Privacy(10.0, 1e-5)
+    found = dp.verify(template, promise, size, dp.OutputPerturbation(noise))
+    assert found.settings["distance_of_answers"] > 2 * found.tolerance
+    with pytest.raises(dp.TemplateError, match="cannot be certified"):
+        dp.verify(template, promise, size, dp.OutputPerturbation(noise, tolerance=1e-14))
