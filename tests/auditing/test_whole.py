@@ -81,7 +81,7 @@ def test_a_set_without_a_projection_is_refused() -> None:
     record = dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1]))
     constraints = [w >= -3, cp.log_sum_exp(w) <= 2]
     template = dp.Template(record, lambda x, y: cp.logistic(-y * (x @ w)), cp.sum_squares(w), constraints)
-    with pytest.raises(dp.TemplateError, match="which points lie in the feasible set: .*log_sum_exp"):
+    with pytest.raises(dp.TemplateError, match=r"which points lie in the feasible set: .*log_sum_exp"):
         dp.audit(template, dp.Privacy(2.0), GAMMA, size=20, effort=0.1, seed=1)
 
 
