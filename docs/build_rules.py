@@ -167,7 +167,8 @@ def page() -> str:
 
 def spelled(atom: Atom) -> str:
     """Return the functions of CVXPY that make an atom."""
-    names = [*(name.rsplit(".", 1)[-1] for name in atom.reads), *ALSO.get(atom.name, ())]
+    read = [atom.reads] if isinstance(atom.reads, str) else atom.reads
+    names = [*(name.rsplit(".", 1)[-1] for name in read), *ALSO.get(atom.name, ())]
     found = [f"`cp.{name}`" for name in dict.fromkeys(names) if name[0].islower() and hasattr(cp, name)]
     return ", ".join(found) if found else "`dp.Atom`"
 

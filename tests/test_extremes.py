@@ -122,7 +122,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Chunks": (lambda source: len(dp.Chunks(source)), {"source": [X]}),
     "Budget": (dp.Budget, {"privacy": PROMISE}),
     "ObjectivePerturbation": (
-        dp.ObjectivePerturbation, {"noise": "gamma", "added": None, "reference_norm": None, "tolerance": 1e-6}
+        dp.ObjectivePerturbation, {"noise": "gamma", "added": None, "reference_norm": None}
     ),
     "OutputPerturbation": (
         dp.OutputPerturbation,

@@ -215,6 +215,10 @@ def staged(
 
 def check_records_matter(template: Template) -> None:
     """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    if not isinstance(template, Template):
+        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     if len(set(template.losses)) == 1 and not template.losses[0].fields:
         raise NotPrivate(
             "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for "
