@@ -69,7 +69,16 @@ def test_a_fit_on_nothing_is_the_minimiser_of_noise_and_regularizer() -> None:
             seen.append(problem)
             return solve(problem, None, tolerance)
 
-    release = dp.solve(learner(), NOTHING, PROTECTED, dp.ObjectivePerturbation(), Spy(), size=30, seed=1, cover=dp.Cover(tolerance=1e-6))
+    release = dp.solve(
+        learner(),
+        NOTHING,
+        PROTECTED,
+        dp.ObjectivePerturbation(),
+        Spy(),
+        size=30,
+        seed=1,
+        cover=dp.Cover(tolerance=1e-6),
+    )
     (problem,) = seen
     weight = problem.size * 1e-6 + problem.added
     assert release["w"] == pytest.approx(-problem.linear / weight, abs=1e-3)
