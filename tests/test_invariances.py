@@ -77,6 +77,7 @@ LOGISTIC: Ways = {
     "products": lambda w, x, y: cp.logistic(-y * cp.sum(cp.multiply(x, w))),
     "entries": lambda w, x, y: cp.logistic(sum(-y * x[i] * w[i] for i in range(D))),
     "matrix": lambda w, x, y: cp.sum(cp.logistic(-y * (cp.reshape(x, (1, D), order="F") @ w))),
+    "and nothing": lambda w, x, y: cp.logistic(-y * (x @ w)) + 0 * cp.square(w[0]),
     "and a number": lambda w, x, y: cp.logistic(-y * (x @ w)) + 5,
     "and the record": lambda w, x, y: cp.logistic(-y * (x @ w)) + cp.sum_squares(x),
     "there and back": lambda w, x, y: cp.logistic(1 - y * (x @ w) - 1),
@@ -93,6 +94,8 @@ HUBER: Ways = {
     "turned": lambda w, x, y: cp.huber(y - x @ w, 0.5),
     "halves": lambda w, x, y: 0.5 * cp.huber(x @ w - y, 0.5) + 0.5 * cp.huber(y - w @ x, 0.5),
     "scaled": lambda w, x, y: cp.huber(4 * (x @ w - y), 2) / 16,
+    "absolute": lambda w, x, y: cp.huber(cp.abs(x @ w - y), 0.5),
+    "of a norm": lambda w, x, y: cp.huber(cp.norm1(cp.hstack([x @ w - y])), 0.5),
 }
 SOFTMAX: Ways = {
     "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
@@ -148,6 +151,27 @@ def test_another_way_to_write_a_loss_changes_no_constant(family: str) -> None:
             check(known, found)
         except AssertionError as error:
             raise AssertionError(f"{family}, {way}: {error}") from error
+
+
+ODD: tuple[tuple[Ways, Callable[[cp.Variable, Any, Any], Any]], ...] = (
+    (LOGISTIC, lambda w, x, y: 0.5 * cp.logistic(-y * (x @ w)) + cp.logistic(-y * (w @ x)) / 2),
+    (LOGISTIC, lambda w, x, y: cp.sum(cp.logistic(-y * cp.hstack([x @ w, w @ x]))) / 2),
+    (LOGISTIC, lambda w, x, y: np.array([0.25, 0.75]) @ cp.logistic(-y * cp.hstack([x @ w, w @ x]))),
+    (LOGISTIC, lambda w, x, y: -1 * (-cp.logistic(-y * (x @ w)))),
+    (HINGE, lambda w, x, y: 0.5 * dp.huber_hinge(1 - y * (x @ w), 0.5) + dp.huber_hinge(1 - y * (w @ x), 0.5) / 2),
+    (HINGE, lambda w, x, y: cp.sum(cp.multiply(0.25, dp.huber_hinge(cp.hstack([1 - y * (x @ w)] * 4), 0.5)))),
+)
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_an_odd_way_to_write_a_loss_costs_two_percent_at_most(number: int) -> None:
+    ways, odd = ODD[number]
+    w = cp.Variable(D, name="w")
+    known, found = (
+        constants(learner(lambda x, y, f=f: f(w, x, y), [w], x=dp.Ball(D), y=SIGNS)) for f in (ways["atom"], odd)
+    )
+    for name, value in known.items():
+        assert value * (1 - 1e-6) <= found[name] <= 1.02 * value, name
 
 
 def squares(loss: Callable[[cp.Variable, Any], Any], shift: Any = 0.0) -> dp.Template:

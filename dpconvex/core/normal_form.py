@@ -5,7 +5,8 @@ from the inside out, by identities that are exact in real arithmetic:
 
     c f + d f = (c + d) f                                          for one and the same f
     c lse(m) + a = c lse(m + a/c),  c max(m) + a = c max(m + a/c)  for affine a and c > 0, where no other term is curved
-    -min(a, b) = max(-a, -b),  ||m||^2 = sum(m^2) = sum_squares(m)
+    -min(a, b) = max(-a, -b),  ||m||^2 = sum(m^2) = sum_squares(m),  f(|m|) = f(m) for the Huber function and squares
+    0 f = 0
     lse(a, b) = a + logistic(b - a)                                where nothing of theta is left of a; lse(0, m) is logistic(m)
 
 What is proved is then proved about the loss that is minimised.  A loss that none of these changes stays the very object that its
@@ -23,7 +24,7 @@ from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, RESHAPE, ent
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, log_sum_exp, logistic
 from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MINIMUM, maximum
 from dpconvex.core.atoms.norms import NORM
-from dpconvex.core.atoms.powers import POWER
+from dpconvex.core.atoms.powers import ABS, HUBER, POWER
 from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
 from dpconvex.core.atoms.squares import quad_over_lin
 from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
@@ -76,10 +77,15 @@ def normal_form(loss: Expression, expander: Expander) -> Expression:
 
 def respelled(node: Expression) -> Expression:
     """Write minus a minimum as a maximum; the square of a Euclidean norm, and sums of squares, as such a sum."""
-    inner = node.args[0] if node.args else node
+    if node.atom is None or not node.args:
+        return node
+    inner = node.args[0]
     if node.atom is NEGATE and inner.atom is MINIMUM:
         return maximum(*(-argument for argument in inner.args))
-    if node.atom is POWER and node.option("p") == 2 and inner.atom is NORM and inner.option("p") == 2:
+    square = node.atom is POWER and node.option("p") == 2
+    if (square or node.atom is HUBER) and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
+        return node.atom(reshape(inner.args[0], node.shape), **dict(node.options))  # even functions
+    if square and inner.atom is NORM and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
     if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
@@ -97,7 +103,7 @@ def terms(root: Expression) -> Terms:
     for number, other in ((0, 1), (1, 0)) if root.atom in (MULTIPLY, DIVIDE) else ():
         if root.args[number].is_constant and (root.atom is MULTIPLY or number == 1):
             value = Fraction(root.args[number].number.item())
-            if value == 0:
+            if value == 0 and root.atom is DIVIDE:
                 break
             scale = value if root.atom is MULTIPLY else 1 / value
             return [(factor * scale, term) for factor, term in terms(root.args[other])]
@@ -126,6 +132,7 @@ def gathered(root: Expression, expander: Expander) -> Expression:
             affine.append((factor, term))
         else:
             curved[term] = curved.get(term, Fraction(0)) + factor
+    curved = {term: factor for term, factor in curved.items() if factor}
     if len(curved) == 1:
         ((term, factor),) = curved.items()
         moving = [part for part in affine if part[1].variables]
@@ -134,7 +141,7 @@ def gathered(root: Expression, expander: Expander) -> Expression:
             return reshape(together([*found, *(part for part in affine if part not in moving)]), root.shape)
     if len(curved) + len(affine) == len(parts):
         return root
-    return reshape(together([(factor, term) for term, factor in curved.items() if factor] + affine), root.shape)
+    return reshape(together([(factor, term) for term, factor in curved.items()] + affine), root.shape)
 
 
 def absorbed(factor: Fraction, term: Expression, moving: Terms, expander: Expander) -> Terms | None:
