@@ -124,7 +124,7 @@ def kinds_of(form: LossForm) -> list[Kind]:
     if form in _KINDS:
         return _KINDS[form]
     found: dict[Any, list[tuple[int, Lowered, Lowered | None]]] = {}
-    for k, (loss, leaves) in enumerate(zip(form.losses, form.leaves, strict=True)):
+    for k, loss, leaves in zip(form.labels, form.losses, form.leaves, strict=True):
         lowered, probe = Lowered.build(loss, form.space), None
         sizes = tuple(leaf.size for leaf in leaves)
         if sizes:

@@ -97,7 +97,7 @@ class Analysis:
     Attributes
     ----------
     losses : tuple of LossBounds
-        One for each combination of discrete fields.
+        One for each combination of discrete fields that is examined (`LossForm.labels`).
     obstacle : DPConvexError or None
         Why the program cannot be run, whatever the data, as far as is known.
     unbounded : DPConvexError or None
@@ -139,7 +139,7 @@ class Analysis:
         claims = {"gradient bound": bound}
         if scalar.kink is None:
             claims |= {"largest Hessian eigenvalue": curvature.eigenvalue, "Hessian trace": curvature.trace}
-        written = self.form.template.written[k]
+        written = self.form.template.written[self.form.labels[k]]
         source = "" if written is loss else "in normal form; docs/theory.md, section 2"
         whole = Step(f"loss for {values}" if values else "loss", written, claims, source, (step,))
         joint = joint_form(scalar, self.gram, dimension)

@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
+from dpconvex.calculus.label_symmetry import Exchange, exchange_of
 from dpconvex.calculus.record_sums import longest_sum
-from dpconvex.calculus.sensitive_subspace import Part, Projection, joined, sensitive_parts
+from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
 from dpconvex.core.atoms.arrangement import BROADCAST
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, obstacle
@@ -46,9 +47,15 @@ class LossForm:
         Both.
     bases : Bases
         The record's scalars and their bounds.
+    labels : tuple of int
+        The combinations of discrete fields whose losses are examined: all, or those that stand for all (`label_symmetry`).
+    exchange : Exchange or None
+        Why they do.
     leaves : tuple of list
         For each of these, the affine leaves of its loss.
     """
+
+    exchange: Exchange | None = None
 
     def __init__(self, template: Template, convex: bool = True) -> None:
         self.template = template
@@ -62,17 +69,30 @@ class LossForm:
         self.constraints: tuple[Constraint, ...] = (*template.constraints, *domains)
         if domains:
             self.feasible = feasible_set(self.space, self.constraints)
-        self.losses: tuple[Expression, ...] = template.losses
-        self.combinations: tuple[dict[str, Hashable], ...] = tuple(template.record.combinations)
-        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
-        for leaf in (leaf for group in self.leaves for leaf in group):
-            self.expander.expand_leaf(leaf)
+        exchange = exchange_of(template.losses) if self.feasible.is_space else None
+        if exchange is not None:
+            self._examine(exchange.representatives)
+            if is_invariant(self._parts, exchange.generators(self.space)):
+                self.exchange = exchange
+        if self.exchange is None:
+            self._examine(tuple(range(len(template.losses))))
         if all((self.polynomial(leaf).coordinate < 0).all() for group in self.leaves for leaf in group):
             raise NotPrivate(
                 "the loss does not change with any variable: what multiplies them is zero",
                 template.losses[0],
                 "write the loss in the CVXPY variables that the learner estimates",
             )
+
+    def _examine(self, labels: tuple[int, ...]) -> None:
+        """Let the losses of some labels stand for all."""
+        self.__dict__.pop("_parts", None)
+        self.labels = labels
+        self.losses: tuple[Expression, ...] = tuple(self.template.losses[k] for k in labels)
+        self.combinations: tuple[dict[str, Hashable], ...] = tuple(self.template.record.combinations[k] for k in labels)
+        self.leaves: tuple[list[Expression], ...] = tuple(affine_leaves(loss) for loss in self.losses)
+        for group in self.leaves:
+            for leaf in group:
+                self.expander.expand_leaf(leaf)
 
     def polynomial(self, leaf: Expression) -> Polynomial:
         return self.expander.expand(leaf)

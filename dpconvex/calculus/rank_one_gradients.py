@@ -99,13 +99,15 @@ def rank_one_structures(analysis: Analysis) -> tuple[RankOne, ...]:
     if any(loss.gradients.slacks.max() > CANCELLED * loss.gradient_bound for loss in analysis.losses):
         return ()
     leaves = [form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group]
-    found = structures(leaves, form.space) if leaves else ()
+    # Of interchangeable labels, others have the same features and other weights, if classes are what is exchanged.
+    count = None if form.exchange is None else form.exchange.count
+    found = structures(leaves, form.space, count) if leaves else ()
     return tuple(structure for structure in found if structure.covers(form.basis))
 
 
-def structures(leaves: Sequence[Polynomial], space: Space) -> Iterator[RankOne]:
-    """Try every layout of the parameters as a table."""
-    for name, classes, positions in layouts(space):
+def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None = None) -> Iterator[RankOne]:
+    """Try every layout of the parameters as a table, or the one whose classes are exchanged."""
+    for name, classes, positions in layouts(space, exchanged):
         found = factor(leaves, classes, positions)
         if found is None:
             continue
@@ -140,9 +142,14 @@ def left_out(left: Array, right: Array, table: sp.csr_array) -> sp.csr_array | N
     return sp.csr_array(table @ sp.kron(sp.csr_array(rest[:, None] / length), sp.eye_array(len(right))))
 
 
-def layouts(space: Space) -> Iterator[tuple[str, Index, Index]]:
+def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
     """Yield layouts: a name, and for each coordinate its class and its position."""
     blocks = list(space.blocks.values())
+    if exchanged is not None:
+        found = aligned(space, exchanged, True)
+        if found is not None:
+            yield f"{exchanged} classes", *found
+        return
     if len({(block.dim, block.symmetric) for block in blocks}) == 1:
         kind = "symmetric matrix" if blocks[0].symmetric else "variable"
         classes = np.repeat(np.arange(len(blocks)), blocks[0].dim)

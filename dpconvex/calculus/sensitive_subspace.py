@@ -43,6 +43,11 @@ class Part:
     basis: Any
     sums_to_zero: bool
 
+    @property
+    def kind(self) -> str | None:
+        """What it is, if that does not depend on the order of the coordinates."""
+        return "sums to zero" if self.sums_to_zero else "whole" if np.equal(*self.basis.shape) else None
+
 
 def sensitive_parts(leaves: Sequence[Polynomial], dim: int) -> list[Part]:
     """Return the parts of a subspace that contains every row of every leaf, for every record."""
@@ -129,6 +134,14 @@ def differences(count: int) -> sp.csc_array:
             column += 1
     places = np.concatenate(rows), np.concatenate(columns)
     return sp.csc_array((np.concatenate(data), places), shape=(count, count - 1))
+
+
+def is_invariant(parts: Sequence[Part], orders: Sequence[Index]) -> bool:
+    """Whether permutations of the coordinates are seen to take each part to a part of the same kind."""
+    known = {(part.kind, frozenset(part.coordinates.tolist())) for part in parts}
+    return all(part.kind is not None for part in parts) and all(
+        (part.kind, frozenset(order[part.coordinates].tolist())) in known for part in parts for order in orders
+    )
 
 
 class Projection:
