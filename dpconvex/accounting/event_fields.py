@@ -49,7 +49,7 @@ def kind_of(values: Any) -> Kind:
     # What was written before `behind` was known, or while more was, costs no less without it.
     if any((set(hull) | {"behind"}) - {"cap"} != set(names) for hull in listed(values["hulls"])):
         raise TemplateError(f"a hull has the fields {', '.join(names)}, and no others")
-    known = [{**hull, "margin": None} if len(hull["margin"] or ()) == 4 else hull for hull in values["hulls"]]
+    known = [hull if "behind" in hull else {**hull, "margin": None} for hull in values["hulls"]]
     hulls = [[frozen(hull.get(name)) for name in names] for hull in known]
     return Kind(values["dimension"], tuple(Hull(*hull) for hull in hulls))
 

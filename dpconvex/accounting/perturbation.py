@@ -10,7 +10,14 @@ import numpy as np
 from dpconvex.accounting.events import Event, check, is_amount
 from dpconvex.accounting.profiles import Profile, table
 from dpconvex.errors import TemplateError
-from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, logistic_delta, margin_delta
+from dpconvex.noise.gaussian_profiles import (
+    chi_delta,
+    gaussian_delta,
+    logistic_delta,
+    logistic_swing,
+    margin_delta,
+    swing,
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,8 @@ class Hull:
     ray : tuple of float, or None
         For a logistic record in front: shift, curvature over modulus, and the steepest slope, treated jointly.
     margin : tuple of float, or None
-        For a record of one margin that appears, with slopes of one sign: the steepest, by how much they fall at most, and the
-        curvature that is charged where they do.
+        For a record of one margin in front: the steepest slopes upward and downward, the flattest slope, and the curvature that
+        is charged where its slope moves.
     behind : tuple of float, or None
         For a record that is replaced: norms of the vertices of the other one's gradients, each as often as it occurs.
     """
@@ -39,7 +46,7 @@ class Hull:
     lengths: tuple[float, ...] | None
     counts: tuple[float, ...] | None
     ray: tuple[float, float, float] | None = None
-    margin: tuple[float, float, float] | None = None
+    margin: tuple[float, float, float, float] | None = None
     behind: tuple[float, ...] | None = None
 
 
@@ -74,9 +81,9 @@ class Perturbation(Event):
         paired = all(len(h.lengths or ()) == len(h.counts or ()) for h in hulls)
         rays = {len(h.ray) for h in hulls if h.ray is not None}
         margins = {len(h.margin) for h in hulls if h.margin is not None}
-        if not (paired and rays | margins <= {3}):
+        if not (paired and rays <= {3} and margins <= {4}):
             raise TemplateError(
-                "an event of objective perturbation: each length has a count, and a ray and a margin have three numbers"
+                "an event of objective perturbation: each length has a count, a ray has three numbers, and a margin has four"
             )
 
     def delta(self, epsilon: float) -> float:
@@ -117,7 +124,7 @@ def hull_delta(hull: Hull, dimension: int, epsilon: float) -> tuple[float, str]:
         if total < best:
             best, how = total, "slope and curvature jointly, beside each vertex of the other record"
     if hull.margin is not None:
-        total = margin_delta(epsilon, *hull.margin)
+        total = one_margin_delta(hull.margin, epsilon) if hull.behind is None else replaced_delta(hull, epsilon)
         if total < best:
             best, how = total, "one margin, curved where its slope moves"
     return min(best * (1 + 1e-12), 1.0), how
@@ -128,5 +135,35 @@ def ray_delta(hull: Hull, ray: tuple[float, float, float], epsilon: float) -> fl
     if hull.behind is None and (hull.lengths is None or len(hull.lengths) > 0):
         return 1.0
     ends, times = np.unique((0.0, *(hull.behind or ())), return_counts=True)
-    vertices = zip(ends.tolist(), times.tolist(), strict=True)
-    return sum(count * logistic_delta(epsilon, *ray, behind=end) for end, count in vertices)
+    vertices = list(zip(ends.tolist(), times.tolist(), strict=True))
+    joint = sum(count * logistic_delta(epsilon, *ray, behind=end) for end, count in vertices)
+    lengths = np.concatenate([ends, ends + ray[0] * ray[2]])
+    moving = float((gaussian_delta(epsilon, lengths) * np.tile(times, 2)).sum())
+    if moving < joint:
+        moving += sum(count * logistic_swing(epsilon, *ray, behind=end) for end, count in vertices)
+    return min(joint, moving)
+
+
+def one_margin_delta(margin: tuple[float, float, float, float], epsilon: float) -> float:
+    """Bound the delta of a record of one margin that appears, or disappears; 1 where there is no bound."""
+    up, down, flattest, curvature = margin
+    if min(up, down) == 0:
+        return margin_delta(epsilon, max(up, down), max(up, down) - flattest, curvature)
+    if max(up, down) ** 2 / 2 + curvature > epsilon:
+        return 1.0  # slopes of both signs count together then
+    appears = max(margin_delta(epsilon, end, end, curvature) for end in {up, down})
+    return max(appears, float(gaussian_delta(epsilon, np.array([up, down])).sum()))
+
+
+def replaced_delta(hull: Hull, epsilon: float) -> float:
+    """Bound the delta of a record of one margin that takes another's place; 1 where there is no bound."""
+    if hull.margin is None or hull.behind is None or hull.lengths is None or hull.counts is None:
+        return 1.0
+    up, down, flattest, curvature = hull.margin
+    total = float((np.array(hull.counts) * gaussian_delta(epsilon, np.array(hull.lengths))).sum())
+    ends, times = np.unique(hull.behind, return_counts=True)
+    for steepest in (up, down):
+        room = steepest - flattest if min(up, down) == 0 else steepest
+        for end, count in zip(ends.tolist(), times.tolist(), strict=True):
+            total += count * swing(epsilon, steepest, room, curvature, end)
+    return total

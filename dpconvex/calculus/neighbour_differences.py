@@ -56,10 +56,9 @@ class Difference:
     ray : Ray or None
         If the first record's loss is logistic: its gradients.
     margin : tuple of two floats, or None
-        If one record appears that sees theta through one row: its steepest and its flattest slope, both of one sign, times the
-        length of the row.
+        If the first record sees theta through one row: its least and its largest slope, times the length of the row.
     behind : ndarray or None
-        Beside a ray: lengths of the vertices of the second record's gradients, if there is one and they are not too many.
+        Beside a ray or a margin: lengths of the vertices of the second record's gradients, if there is one; not too many.
     firsts : tuple of int
         The losses that the first record may have.
     """
@@ -129,24 +128,27 @@ def pair(
     length, vertices = known[kind]
     longest = min(first.gradients.bound + second.gradients.bound, length)
     behind = lengths_of(second)
-    ray = None if behind is None else ray_of(first)
-    return Difference(dimension, longest * SLACK, vertices, ray, None, None if ray is None else behind, (one,))
+    ray, margin = (None, None) if behind is None else (ray_of(first), margin_of(analysis, one))
+    behind = behind if ray or margin else None
+    return Difference(dimension, longest * SLACK, vertices, ray, margin, behind, (one,))
 
 
 def margin_of(analysis: Analysis, number: int) -> tuple[float, float] | None:
-    """Return the slopes of a loss of one margin whose gradients never turn around, with the digits that all spellings share."""
+    """Return the slopes of a loss of one margin, in one sign for all labels, with the digits that all spellings share."""
     loss, low, high = analysis.losses[number], 0.0, 0.0
-    if loss.dimension != 1 or any(term.ball for term in loss.scalar.terms):
+    if loss.dimension != 1:
         return None
     rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
     row = rows[rows.any(axis=1)][:1]
     column = int(np.argmax(np.abs(row)))
     for term in loss.scalar.terms:
         factors = term.rows[:, column] / row[0, column]
-        low, high = low + float(factors.min()), high + float(factors.max())
-    low, high = (-high, -low) if high <= 0 else (low, high)
+        size = float(np.linalg.norm(factors))
+        ends = (-size, size) if term.ball else (float(factors.min()), float(factors.max()))
+        low, high = low + ends[0], high + ends[1]
+    low, high = (-high, -low) if high < -low else (low, high)
     radius = float(np.sqrt(analysis.gram.squared_norms(row)[0]) + analysis.gram.slack(np.abs(row))[0])
-    return (float(f"{radius * high:.12g}"), float(f"{radius * low:.12g}")) if low >= 0 else None
+    return float(f"{radius * low:.12g}"), float(f"{radius * high:.12g}")
 
 
 def ray_of(loss: LossBounds) -> Ray | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,15 +269,17 @@ def in_units(item: Difference, curvature: float, mu: float, sigma: float) -> tup
     length, lengths, counts = item.length / sigma, None, None
     if item.vertices is not None:
         lengths, counts = tuple((item.vertices[0] / sigma).tolist()), tuple(item.vertices[1].tolist())
-    margin = None
+    behind = None if item.behind is None else tuple((item.behind / sigma).tolist())
+    hull = Hull(length, curvature, lengths, counts)
     if item.margin is not None:
-        steepest, flattest = item.margin[0] / sigma * SLACK, item.margin[1] / sigma
-        margin = (steepest, steepest - flattest, curvature)
-    hull = Hull(length, curvature, lengths, counts, None, margin)
+        low, high = item.margin
+        flattest = max(low, -high, 0.0) / sigma
+        ends = max(high, 0.0) / sigma * SLACK, max(-low, 0.0) / sigma * SLACK
+        hull = replace(hull, margin=(*ends, flattest, curvature), behind=behind)
     if item.ray is None:
         return (hull,)
     scale, radius = item.ray.scale, item.ray.radius
     ray = (scale * radius / sigma, scale * radius**2 / mu, item.ray.high)
-    if item.behind is None:
+    if behind is None:
         return hull, Hull(length, curvature, (), (), ray)
-    return hull, Hull(length, curvature, None, None, ray, None, tuple((item.behind / sigma).tolist()))
+    return hull, Hull(length, curvature, None, None, ray, None, behind)

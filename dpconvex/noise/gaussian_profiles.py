@@ -38,6 +38,8 @@ GRID_SLACK = 1e-7
 LARGEST_GRID = 4000
 # Where one record's curvature acts: cells of the noise along its row, how far they reach, and slices of its slopes.
 MARGIN_CELLS, MARGIN_REACH, MARGIN_SLICES = 1500, 6.0, 20
+# Where slopes move beside another record: slices of the slopes, halvings of the noise that counts most, and the least length.
+SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
 # Normal variates beyond this do not occur.
 LIMIT = 40.0
 # Logarithm of the largest multiple of a guessed scale that is tried, and of the largest scale.
@@ -152,6 +154,40 @@ def margin_delta(epsilon: float, steepest: float, room: float, curvature: float)
     most = np.maximum(gained.max(axis=1), math.exp(-(max(t[-1], 0.0) ** 2) / 2))
     total = plain + room / rate * float(most.mean()) / math.sqrt(2 * math.pi)
     return min(total * (1 + 1e-9), 1.0)
+
+
+def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:
+    """Bound what curvature adds to delta while a slope falls, for each unit, in units of sigma, that it falls by.
+
+    With J = `curvature`, and l = `length` that of the difference of gradients, this is
+    ``max_x phi(x) min(1 - exp(epsilon - J - l x - l^2/2), 1 - exp(-J))_+ / (1 - exp(-J))``.  It grows with both.
+    """
+    long, bend = np.broadcast_arrays(np.maximum(length, SHORTEST), np.maximum(curvature, SHORTEST))
+    base = long**2 / 2 - epsilon + bend + 1e-12 * (1 + abs(epsilon) + bend)
+    low = np.maximum(-base / long, 0.0)
+    high = np.maximum((bend - base) / long, low)
+    for _ in range(HALVINGS):  # the derivative of the logarithm falls
+        middle = (low + high) / 2
+        rising = middle * np.expm1(np.clip(long * middle + base, 0.0, bend)) < long
+        low, high = np.where(rising, middle, low), np.where(rising, high, middle)
+    gained = np.expm1(-np.clip(long * high + base, 0.0, bend)) / np.expm1(-bend)
+    return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + 1e-9) / math.sqrt(2 * math.pi)))
+
+
+def swing(epsilon: float, steepest: float, room: float, curvature: float, behind: float = 0.0) -> float:
+    """Bound what curvature adds where slopes fall from `steepest` by at most `room`, beside a gradient of length `behind`."""
+    if room <= 0 or curvature <= 0:
+        return 0.0
+    slopes = steepest - room * np.arange(SLICES) / SLICES
+    return room * float(moving_delta(epsilon, slopes + behind, curvature).mean())
+
+
+def logistic_swing(epsilon: float, shift: float, ratio: float, high: float = 1.0, behind: float = 0.0) -> float:
+    """Bound the same for a logistic record, whose curvature at slope s is ``log(1 + ratio s (1 - s))``."""
+    ends = np.linspace(0.0, high, SLICES + 1)
+    steepest = np.clip(0.5, ends[:-1], ends[1:])
+    curvature = np.log1p(ratio * steepest * (1 - steepest)) * (1 + 1e-12)
+    return high * shift * float(moving_delta(epsilon, ends[1:] * shift + behind, curvature).mean())
 
 
 @lru_cache(maxsize=8)

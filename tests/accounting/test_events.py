@@ -38,11 +38,11 @@ def union(sigma: float, vertices: int, curvature: float = 0.0) -> Perturbation:
 
 
 def replaced(sigma: float) -> Perturbation:
-    """A hinge appears; a logistic record takes the place of a steep one."""
+    """A hinge takes the place of another, and a logistic record that of a steep one."""
     step, ray = 1 / sigma, (1 / sigma, 0.5, 1.0)
-    hinge = Hull(step, 0.3, (step,), (1.0,), None, (step, step, 0.3))
+    hinge = Hull(2 * step, 0.3, (step, 2 * step), (2.0, 1.0), None, (step, 0.0, 0.0, 0.3), (0.0, step))
     logistic = Hull(2 * step, 0.2, (step, 2 * step), (1.0, 1.0), ray, None, (step,))
-    return Perturbation(sigma, (Kind(1, (hinge,)), Kind(2, (logistic,))))
+    return Perturbation(sigma, (Kind(2, (hinge,)), Kind(2, (logistic,))))
 
 
 EVENTS: list[Event] = [
@@ -64,7 +64,7 @@ def test_an_event_of_before_costs_no_less() -> None:
     for item in written["kinds"]:
         for hull in item["hulls"]:
             del hull["behind"]
-            hull["cap"], hull["margin"] = [1.0] * 5, [1.0] * 4
+            hull["cap"] = [1.0] * 5
     before = event_of(written)
     assert isinstance(before, Perturbation)
     for epsilon in (0.6, 1.0, 2.0):

@@ -33,7 +33,8 @@ def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
     assert (alone.dimension, vertices(alone)) == (1, {1.0: 1})
     (pair,) = differences(analysis, "replace-one")
     assert (pair.dimension, vertices(pair)) == (2, {1.0: 2, 2.0: 1})
-    assert alone.margin == pytest.approx((1.0, 0.0))
+    assert alone.margin == pair.margin == pytest.approx((0.0, 1.0))
+    assert pair.behind == pytest.approx([0.0, 1.0])
 
 
 def test_the_logistic_vertex_is_treated_apart() -> None:

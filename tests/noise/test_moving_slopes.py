@@ -1,0 +1,101 @@
+"""Replacements: what is proved where slopes move, against explicit adversaries, and against other angles of the two records."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from lines import Kind, Line
+from scipy.special import ndtr
+
+from dpconvex.accounting.perturbation import Hull, hull_delta
+from dpconvex.noise.gaussian_profiles import gaussian_delta, logistic_swing, moving_delta, smallest_scale, swing
+
+NORMAL = np.linspace(-7.0, 9.0, 801)
+WEIGHT = np.exp(-(NORMAL**2) / 2) / math.sqrt(2 * math.pi) * (NORMAL[1] - NORMAL[0])
+
+
+def found(delta_of: object, start: float = 5.0) -> float:
+    sigma = smallest_scale(delta_of, 1e-6, start)  # type: ignore[arg-type]
+    assert sigma is not None
+    return sigma
+
+
+@given(
+    angle=st.floats(0.0, math.pi),
+    length=st.floats(0.05, 2.0),
+    epsilon=st.floats(0.1, 2.0),
+    curvature=st.floats(0.01, 3.0),
+)
+@settings(max_examples=25)
+def test_noise_that_moves_a_slope_counts_most_along_the_difference(
+    angle: float, length: float, epsilon: float, curvature: float
+) -> None:
+    reach = length * (np.cos(angle) * NORMAL[:, None] + np.sin(angle) * NORMAL) + length**2 / 2
+    gained = np.clip(-np.expm1(np.minimum(epsilon - curvature - reach, 0.0)), 0.0, -math.expm1(-curvature))
+    most = (np.exp(-(NORMAL[:, None] ** 2) / 2) * gained).max(axis=0) / math.sqrt(2 * math.pi) @ WEIGHT
+    bound = float(moving_delta(epsilon, length, curvature))
+    assert most / -math.expm1(-curvature) <= bound * (1 + 1e-6) + 1e-12
+    fine = np.linspace(0.0, 12.0, 40001)
+    straight = length * fine + length**2 / 2
+    gained = np.clip(-np.expm1(np.minimum(epsilon - curvature - straight, 0.0)), 0.0, -math.expm1(-curvature))
+    reached = (np.exp(-(fine**2) / 2) * gained).max() / -math.expm1(-curvature) / math.sqrt(2 * math.pi)
+    assert bound <= reached * 1.05 + 1e-12
+
+
+def hinge(epsilon: float, sigma: float, curvature: float) -> float:
+    """Delta of a hinge that replaces an opposite one, as a certificate bounds it."""
+    step, every = 1 / sigma, (0.0, 1 / sigma)
+    hull = Hull(2 * step, curvature, (step, 2 * step), (2.0, 1.0), None, (step, 0.0, 0.0, curvature), every)
+    return hull_delta(hull, 2, epsilon)[0]
+
+
+def one_fall(epsilon: float, sigma: float, curvature: float) -> float:
+    """The slope stays, falls as fast as it may, and stays, beside a record whose slope is the opposite of its steepest."""
+    start, length = np.linspace(-2, 8, 401)[:, None], np.linspace(0, 12, 481)[None]
+    end, left = start + length, np.maximum(0.0, 1 / sigma + math.expm1(-curvature) * length)
+    there = ndtr(-start) - ndtr(-end)
+    moved = ndtr(-(start + 2 / sigma)) - ndtr(-(end + left + 1 / sigma))
+    return float((there - math.exp(epsilon) * moved).max())
+
+
+@pytest.mark.parametrize("curvature", [0.1, 0.3, 0.5, 0.8])
+def test_a_hinge_in_the_place_of_another(curvature: float) -> None:
+    sigma = found(lambda s: hinge(1.0, s, curvature))
+    assert one_fall(1.0, sigma, curvature) <= 1e-6
+    assert one_fall(1.0, 0.9 * sigma, curvature) > 1e-6  # a tenth less would be found out
+    everywhere = found(lambda s: float((np.array([2, 1]) * gaussian_delta(1 - curvature, np.array([1, 2]) / s)).sum()))
+    assert everywhere >= 1.05 * sigma
+
+
+@pytest.mark.parametrize(("mu", "before"), [(0.25, None), (0.5, 13.69), (1.0, 10.67), (3.0, 9.115)])
+def test_a_logistic_record_in_the_place_of_another(mu: float, before: float | None) -> None:
+    """On the line with offsets of its own, which is how nearly opposite records in the plane see a far theta."""
+
+    def bound(sigma: float) -> float:
+        step = 1 / sigma
+        hull = Hull(2 * step, math.log1p(0.25 / mu), (step, 2 * step), (1.0, 1.0), (step, 1 / mu, 1.0), None, (step,))
+        return hull_delta(hull, 2, 1.0)[0]
+
+    def exact(sigma: float) -> float:
+        pair = Kind("logistic").derivatives(1.0), Kind("linear", sign=-1.0).derivatives(1.0)
+        line = Line(mu, sigma)
+        return max(line.worst_delta(*pair, 1.0), line.worst_delta(*pair[::-1], 1.0))
+
+    sigma = found(bound)
+    assert exact(sigma) <= 1e-6 * (1 + 1e-3)
+    assert exact(0.9 * sigma) > 1e-6
+    assert before is None or sigma <= 0.94 * before
+
+
+def test_limits() -> None:
+    assert swing(1.0, 0.5, 0.0, 0.3) == swing(1.0, 0.5, 0.5, 0.0) == 0.0
+    assert swing(1.0, 0.5, 0.2, 0.3) < swing(1.0, 0.5, 0.5, 0.3) < swing(1.0, 0.5, 0.5, 0.3, 1.0)
+    assert logistic_swing(1.0, 0.3, 2.0) <= swing(1.0, 0.3, 0.3, math.log1p(0.5)) * (1 + 1e-9)
+    assert logistic_swing(1.0, 0.3, 2.0, behind=0.3) >= logistic_swing(1.0, 0.3, 2.0)
+    lengths, bends = np.geomspace(1e-8, 5.0, 40), np.geomspace(1e-6, 50.0, 40)
+    assert (np.diff(moving_delta(1.0, lengths, 0.4)) >= 0).all()
+    assert (np.diff(moving_delta(1.0, 0.4, bends)) >= -1e-3 * moving_delta(1.0, 0.4, bends)[1:]).all()
+    assert np.isfinite(moving_delta(700.0, lengths[:, None], bends)).all()
