@@ -10,7 +10,6 @@ import argparse
 import ast
 import copy
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["main", "mutations"]
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 # The tests that are to catch a mutant of each wing, the quickest first.
@@ -72,14 +71,14 @@ class Replacing(ast.NodeTransformer):
         return ast.copy_location(self.new, node) if node is self.old else self.generic_visit(node)
 
 
-def mutant(file: Path, rng: random.Random) -> tuple[str, str] | None:
+def mutant(file: Path, rng: np.random.Generator) -> tuple[str, str] | None:
     """Return a changed source and what was changed, or None if there is nothing to change."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     inside = [part for top in ast.walk(tree) if isinstance(top, ast.FunctionDef) for part in top.body]
     places = [(node, word, new) for part in inside for node in ast.walk(part) for word, new in mutations(node)]
     if not places:
         return None
-    node, word, new = rng.choice(places)
+    node, word, new = places[rng.integers(len(places))]
     line = getattr(node, "lineno", 0)
     before = ast.unparse(node)
     changed = ast.fix_missing_locations(Replacing(node, new).visit(tree))
@@ -105,13 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="for the tests of each mutant")
     parser.add_argument("--wing", choices=list(TESTS), help="one alone")
     options = parser.parse_args(arguments)
-    rng, outcomes = random.Random(options.seed), []
+    rng, outcomes = np.random.default_rng(options.seed), []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "copy"
         shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "shared", "site"))
         while len(outcomes) < options.count:
-            wing = options.wing or rng.choice(list(TESTS))
-            file = rng.choice(sorted((folder / "dpconvex" / wing).glob("*.py")))
+            wing = options.wing or str(rng.choice(list(TESTS)))
+            files = sorted((folder / "dpconvex" / wing).glob("*.py"))
+            file = files[rng.integers(len(files))]
             source, found = file.read_text(encoding="utf-8"), mutant(file, rng)
             if found is None:
                 continue

@@ -60,6 +60,7 @@ def lower(expression: Expression, space: Space) -> Callable[[Any, Mapping[str, A
     Examples
     --------
     >>> from dpconvex.core.atoms.exponentials import logistic
+    >>> from dpconvex.core.double_precision import double_precision
     >>> from dpconvex.core.expression import Field, Variable
     >>> w, x = Variable.of((2,), "w", 1), Field.of((2,), "x")
     >>> f = lower(logistic(-(x @ w)), Space([w]))

@@ -189,5 +189,5 @@ def test_a_wrong_bound_is_noticed(monkeypatch):
 
 
 def test_an_overflow_bounds_nothing():
-    nothing = Interval(-float("inf"), float("inf"))
-    assert (Interval(float("nan"), 1.0) & Interval(2.0, 3.0)) == nothing
+    assert Interval(float("nan"), 1.0) == Interval(-float("inf"), float("inf"))
+    assert (Interval(float("nan"), 1.0) & Interval(2.0, 3.0)) == Interval(2.0, 3.0)

@@ -178,10 +178,8 @@ MIXTURE = dp.load("large_margin_gaussian_mixture", features=3, components=2, lab
 REFUSALS: dict[str, Callable[[Partitions, dp.Budget], object]] = {
     "Conic": lambda data, budget: dp.solve(learner(), data, Q, backend="conic", budget=budget),
     "the backend Conic": lambda data, budget: dp.sweep(learner(), data, total=Q, backend="conic", budget=budget),
-    "tune with workers": lambda data, budget: dp.tune([PREDICTING], data, Q, budget=budget, workers=2),
-    "tune_repeated with workers": lambda data, budget: dp.tune_repeated(
-        [PREDICTING], data, Q, budget=budget, workers=2
-    ),
+    "a fit with workers": lambda data, budget: dp.tune([PREDICTING], data, Q, budget=budget, workers=2),
+    " a fit with workers": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, budget=budget, workers=2),
     "Conic ": lambda data, budget: dp.tune([PREDICTING], data, Q, backend="conic", budget=budget),
     "  Conic": lambda data, budget: dp.solve_mixture(MIXTURE, data, Q, backend="conic", budget=budget),
     " Conic ": lambda data, budget: dp.tune_repeated([PREDICTING], data, Q, backend="conic", budget=budget),

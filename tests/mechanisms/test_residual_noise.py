@@ -411,7 +411,7 @@ def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, m
     ledger = tmp_path / "ledger"
     backend = Interrupted() if where == "backend" else None
     if where == "cover":
-        monkeypatch.setattr(import_module("dpconvex.release.solve"), "perturb", interrupted_draw)
+        monkeypatch.setattr(import_module("dpconvex.release.fit"), "perturb", interrupted_draw)
     with pytest.raises(KeyboardInterrupt):
         dp.solve(
             template,
