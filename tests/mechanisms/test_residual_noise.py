@@ -386,6 +386,30 @@ def test_a_solver_that_must_stop_early_releases_nothing(problem: str, backend: A
     assert [entry.privacy.epsilon for entry in budget.entries] == [1.0]
 
 
+class Careless:
+    """A backend that hands on whatever it has."""
+
+    def __init__(self, distance: float) -> None:
+        self.distance = distance
+
+    def solve(self, problem: Problem, tolerance: float) -> Solution:
+        return Solution(np.full(problem.space.dim, 7.0), self.distance)
+
+
+@pytest.mark.parametrize("problem", ["logistic_regression", "large_margin_gaussian"])
+@pytest.mark.parametrize("distance", [0.0, 1e-3, math.inf, math.nan])
+def test_what_a_backend_says_of_its_answer_does_not_count(problem: str, distance: float) -> None:
+    template, data, near = dp.load(problem, features=3), records(problem, 50), dp.Cover(tolerance=1e-5)
+    exact = dp.solve(template, data, dp.Privacy(1.0), seed=3, cover=near)
+    try:
+        found = dp.solve(template, data, dp.Privacy(1.0), seed=3, cover=near, backend=Careless(distance))
+    except dp.NotConverged:
+        return
+    assert found.certificate.cover == exact.certificate.cover
+    for name, value in exact.parameters.items():  # the same noise, and answers no farther apart than both certify
+        assert np.linalg.norm(found[name] - value) <= 2e-5 + 2 * exact.certificate.cover.step * value.size
+
+
 class Interrupted:
     """A backend at which somebody presses Ctrl-C."""
 
