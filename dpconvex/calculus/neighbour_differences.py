@@ -133,6 +133,7 @@ def pair(
     return Difference(dimension, longest * SLACK, vertices, ray, margin, behind, (one,))
 
 
+@once
 def margin_of(analysis: Analysis, number: int) -> tuple[float, float] | None:
     """Return the slopes of a loss of one margin, in one sign for all labels, with the digits that all spellings share."""
     loss, low, high = analysis.losses[number], 0.0, 0.0
