@@ -7,6 +7,7 @@ What cannot be split this way, or depends on data where it must not, is refused 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from functools import cached_property
 
@@ -14,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dpconvex.calculus.label_symmetry import Exchange, exchange_of
-from dpconvex.calculus.record_sums import longest_sum
+from dpconvex.calculus.record_sums import longest_product, longest_sum
 from dpconvex.calculus.sensitive_subspace import Part, Projection, is_invariant, joined, sensitive_parts
 from dpconvex.core.atoms.arrangement import BROADCAST
 from dpconvex.core.constraint import Constraint
@@ -123,7 +124,9 @@ class LossForm:
         entries = max(sum(self.polynomial(leaf).size for leaf in group) for group in self.leaves)
         regularizer = quadratic(self.template.regularizer, self.space)
         row = self.space.dim if regularizer is None else int(np.diff(regularizer.hessian.indptr).max(initial=0))
-        return Lengths(self.bases.count, entries, row, projected, longest_sum(self.template.losses))
+        degree = max(self.polynomial(leaf).monomial.shape[1] for group in self.leaves for leaf in group)
+        scalars = max(math.comb(self.bases.count + degree, degree) - 1, longest_product(self.template.losses))
+        return Lengths(scalars, entries, row, projected, longest_sum(self.template.losses))
 
 
 def affine_leaves(expression: Expression) -> list[Expression]:

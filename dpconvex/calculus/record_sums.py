@@ -17,11 +17,16 @@ NONE = {RESHAPE, TRANSPOSE, DIAG_MATRIX, INDEX, CONCATENATE, MAX, MIN}
 
 
 def longest_sum(losses: Iterable[Expression]) -> int:
-    """Return the largest number of terms of a sum, of values or of slopes."""
+    """Return the largest number of terms of a sum, of values or of slopes, besides inner products."""
     nodes = postorder(list(losses))
     # The slopes of a variable, or of what is made of it, come together from all places where it stands.
     uses = Counter(argument for node in nodes for argument in node.args if argument.variables)
     return max([*map(terms, nodes), *uses.values()], default=0)
+
+
+def longest_product(losses: Iterable[Expression]) -> int:
+    """Return the largest number of terms of an entry of a matrix product."""
+    return max((node.args[0].shape[-1] for node in postorder(list(losses)) if node.atom is MATMUL), default=0)
 
 
 def terms(node: Expression) -> int:
@@ -33,7 +38,7 @@ def terms(node: Expression) -> int:
     if node.atom is BROADCAST:  # their slopes
         return node.size // max(node.args[0].size, 1) if node.variables else 0
     if node.atom is MATMUL:
-        return max(max(argument.shape) for argument in node.args)
+        return max(node.shape, default=0)  # slopes; see `longest_product` for values
     if node.atom is SELECT:
         return max(Counter(node.option("places")).values(), default=0) if node.variables else 0
     entrywise = node.atom is not CUMSUM and all(argument.shape == node.shape for argument in node.args)

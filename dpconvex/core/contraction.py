@@ -1,4 +1,4 @@
-"""Products of arrays that are summed over a common axis; they have the records last, of length 1 where all share a value."""
+"""Products of arrays that are summed over a common axis, in pieces; they have the records last, of length 1 where shared."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import apart
+from dpconvex.core.summation import TERMS, Pairwise, apart
 
 Array = NDArray[np.float64]
 
 
 def contracted(xp: Any, one: str, two: str, result: str, a: Any, b: Any) -> Any:
     """Sum over the axis, if any, that both factors have and the result has not; axes have letters, records none."""
+    axis = "".join(set(one) & set(two) - set(result))
+    length = a.shape[one.index(axis)] if axis else 0
+    if length > TERMS:
+        total = Pairwise(0.0)
+        for some in (slice(start, start + TERMS) for start in range(0, length, TERMS)):
+            parts = (x[(slice(None),) * names.index(axis) + (some,)] for names, x in ((one, a), (two, b)))
+            total.add(contracted(xp, one, two, result, *parts))
+        return total.value
     if xp is np and apart():
         return added_apart(one, two, result, a, b)
     if a.shape[-1] == 1 and b.shape[-1] > 1:  # what all records share is multiplied as a matrix

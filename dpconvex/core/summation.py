@@ -2,16 +2,18 @@
 
 A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
 *Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 128, in any
-order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.
+order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.  Inner products over a record's scalars
+are added in pieces of 32 terms, and these in pairs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,18 @@ Array = NDArray[np.float64]
 ROUNDOFF = 2.0**-53
 # So many records at most are in a block, and so many of them are added in any order.
 BLOCK, PIECE = 2**17, 128
+# So many terms of an inner product are added in any order; of several inner products of records that lie in memory one after the
+# other, so many records are multiplied at a time: each is fetched once, not once for each piece.
+TERMS, TOGETHER = 32, 1024
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.
-RECORD = 48
+RECORD = 16
+
+
+def product_error(terms: int) -> float:
+    """Bound the error of an inner product in pieces, in units of the product of the norms: its products, and all additions."""
+    return min(terms, TERMS) + math.ceil(math.log2(max(terms / TERMS, 1.0)))
 
 
 def pairwise(parts: Any, xp: Any = np) -> Any:
@@ -199,22 +209,56 @@ def filled(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def inner_products(weights: Array, columns: Array) -> Array:
-    """Return ``weights @ columns``, shape (forms, records)."""
-    if not apart():
-        return np.asarray(weights @ columns)
-    return np.einsum("fj,jn->fn", weights, np.ascontiguousarray(columns))  # one term after the other, for all records
+    """Return ``weights @ columns``, shape (forms, records), each inner product in pieces, and these in pairs."""
+    if apart():  # one term of a piece after the other, for all records
+        return _in_pieces(partial(np.einsum, "fj,jn->fn"), weights, np.ascontiguousarray(columns))
+    if weights.shape[1] <= TERMS or not columns.flags.f_contiguous:
+        return _in_pieces(np.matmul, weights, columns)
+    if len(weights) == 1:
+        return _single(weights[0], columns.T)[None]
+    result, whole = np.empty((len(weights), columns.shape[1])), weights.shape[1] // TERMS * TERMS
+    parts = np.ascontiguousarray(weights[:, :whole].reshape(len(weights), -1, TERMS).transpose(1, 2, 0))
+    for start in range(0, columns.shape[1], TOGETHER):
+        rows = columns[:, start : start + TOGETHER].T
+        pieces = rows[:, :whole].reshape(len(rows), -1, TERMS).transpose(1, 0, 2) @ parts
+        if whole < weights.shape[1]:
+            pieces = np.concatenate([pieces, (rows[:, whole:] @ weights[:, whole:].T)[None]])
+        result[:, start : start + TOGETHER] = pairwise(pieces).T
+    return result
 
 
 def products_apart(weights: Array, rows: Array) -> Array:
     """Return ``weights @ rows.T``, shape (forms, records), each record by the same operations in the same order."""
     if len(weights) < FEW_FORMS:
         rows = np.ascontiguousarray(rows)
-        return np.stack([np.einsum("ij,j->i", rows, weight) for weight in weights])
+        return np.stack([_single(weight, rows) for weight in weights])
     result = np.empty((len(weights), len(rows)))
     for start in range(0, len(rows), TURNED):
-        some = slice(start, start + TURNED)
-        result[:, some] = np.einsum("fj,jn->fn", weights, np.ascontiguousarray(rows[some].T))
+        result[:, start : start + TURNED] = inner_products(weights, rows[start : start + TURNED].T)
     return result
+
+
+def _single(weight: Array, rows: Array) -> Array:
+    """Return ``rows @ weight`` of records that lie in memory one after the other."""
+    count = max(-(-len(weight) // TERMS), 1)
+    size = max(-(-len(weight) // count), 1)
+    whole = len(weight) // size * size
+    multiply = partial(np.einsum, "ij,j->i") if apart() else np.matmul
+    if count == 1:
+        return np.asarray(multiply(rows, weight))
+    pieces = np.einsum("nkj,kj->nk", rows[:, :whole].reshape(len(rows), -1, size), weight[:whole].reshape(-1, size)).T
+    if whole < len(weight):
+        pieces = np.concatenate([pieces, multiply(rows[:, whole:], weight[whole:])[None]])
+    return np.asarray(pairwise(pieces))
+
+
+def _in_pieces(multiply: Callable[[Array, Array], Array], weights: Array, columns: Array) -> Array:
+    if len(columns) <= TERMS:
+        return np.asarray(multiply(weights, columns))
+    total = Pairwise(0.0)
+    for start in range(0, len(columns), TERMS):
+        total.add(multiply(weights[..., start : start + TERMS], columns[start : start + TERMS]))
+    return np.asarray(total.value)
 
 
 def public_norms(data: float, noise: float, quadratic: float, whole: float, regularizer: float) -> float:
@@ -229,7 +273,7 @@ class Lengths:
     Attributes
     ----------
     scalars : int
-        Scalars of one record.
+        Terms of the longest inner product: scalars of one record, or monomials of these.
     entries : int
         Entries of the leaves of one record's loss.
     row : int
@@ -238,7 +282,7 @@ class Lengths:
         Where parameters and gradients are projected on a subspace: the largest product, over the rows of the projection, of the
         number of their entries and the sum of their absolute values.
     terms : int
-        Terms that one record's loss adds up in one place, at most.
+        Terms that one record's loss adds up in one place, at most, besides inner products.
     """
 
     scalars: int
@@ -254,6 +298,7 @@ class Lengths:
         summed = min(records, PIECE) + 2 * math.log2(1 + records) + AROUND
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
-        each = RECORD + 2 * self.scalars + self.projected + self.terms
+        leaves = self.entries if self.entries > 1 else 0  # sums of as many forms
+        each = RECORD + product_error(self.scalars) + leaves + self.projected + self.terms
         data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
         return ROUNDOFF * (data + (self.row + AROUND) * public)

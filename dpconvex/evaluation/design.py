@@ -12,20 +12,21 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import PIECE, Pairwise, apart, inner_products, pairwise, products_apart
+from dpconvex.core.summation import PIECE, TERMS, Pairwise, apart, inner_products, pairwise, products_apart
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
 
-# So many monomials of degree two are made at a time, but of no fewer records than the second number; of the inner products with
-# them so many terms are added in any order.
-TOGETHER, FEWEST, TERMS = 2**20, 256, 32
+# So many monomials of degree two are made at a time, but of no fewer records than the second number.
+TOGETHER, FEWEST = 2**20, 256
 # So many sums of pieces of sparse records are made at a time.
 WIDE = 2**22
 # Where a block keeps its monomials.
 TABLE = " monomials"
+# Where sparse records keep their pieces.
+BESIDE = "_beside"
 
 
 class Design(Protocol):
@@ -64,17 +65,16 @@ class LinearDesign:
                 self.places[name] = (place, scalars[place] - span.start, span.stop - span.start)
 
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        result: Array | None = None
+        total = Pairwise(None)
         for name, (place, column, width) in self.places.items():
             weights = np.zeros((len(coefficients), width))
             weights[:, column] = coefficients[:, place]
-            if not weights.any():
-                continue
-            part = product(flattened(block[name]), weights)
-            result = part if result is None else result + part
+            if weights.any():
+                total.add(product(flattened(block[name]), weights))
         constant = coefficients[:, -1]
-        if result is None:
+        if total.value is None:
             return np.repeat(constant[:, None], size, axis=1)
+        result: Array = total.value
         if constant.any():
             result += constant[:, None]
         return result
@@ -113,11 +113,7 @@ class QuadraticDesign:
     def forward(self, block: Block, coefficients: Array, size: int) -> Array:
         result = np.empty((len(coefficients), size))
         for some, rows in self._tables(block, size):
-            total = Pairwise(0.0)
-            for start in range(0, self.count, TERMS):
-                terms = slice(start, start + TERMS)
-                total.add(inner_products(coefficients[:, terms], rows[terms]))
-            result[:, some] = total.value
+            result[:, some] = inner_products(coefficients, rows)
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
@@ -149,10 +145,42 @@ class QuadraticDesign:
 
 
 def product(rows: Any, weights: Array) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records)."""
-    if sp.issparse(rows):  # for one form a product with a vector, which is faster than one with a column
-        return np.ascontiguousarray((rows @ weights[0])[None] if len(weights) == 1 else (rows @ weights.T).T)
-    return products_apart(weights, rows) if apart() else np.asarray(weights @ rows.T)
+    """Return ``weights @ rows.T``, shape (forms, records), each inner product in pieces, and these in pairs."""
+    if not sp.issparse(rows):
+        return products_apart(weights, rows) if apart() else inner_products(weights, rows.T)
+    parts = np.maximum(-(-np.diff(rows.indptr) // TERMS), 1)
+    if parts.max(initial=1) > 1:  # the pieces of a record are several rows
+        ends = np.append(starts(parts, TERMS, rows.indptr[:-1]), rows.indptr[-1])
+        rows = sp.csr_array(
+            (rows.data, rows.indices, ends.astype(rows.indptr.dtype)), shape=(len(ends) - 1, rows.shape[1])
+        )
+    # For one form a product with a vector, which is faster than one with a column.
+    found = (rows @ weights[0])[:, None] if len(weights) == 1 else rows @ weights.T
+    while len(found) > len(parts):
+        found = np.add.reduceat(found, starts(-(-parts // 2), 2, np.cumsum(parts) - parts), axis=0)
+        parts = -(-parts // 2)
+    return np.ascontiguousarray(found.T)
+
+
+def starts(counts: Indices, step: int, first: Indices) -> Indices:
+    """Return where parts begin: so many for each record, from a first place on."""
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(first, counts) + step * within)
+
+
+def beside(rows: Any, start: int, step: int) -> sp.csc_array:
+    """Return some sparse records, transposed, with the columns of each piece beside those of the last; they are kept."""
+    kept: dict[int, sp.csc_array] = rows.__dict__.setdefault(BESIDE, {})
+    if start not in kept:
+        ends, scalars = rows.indptr[start : start + step + 1], rows.shape[1]
+        count, inside = len(ends) - 1, slice(ends[0], ends[-1])
+        shape = (count, -(-count // PIECE) * scalars)
+        kind = np.int32 if max(shape[1], len(rows.data)) < 2**31 else np.int64
+        column = rows.indices[inside] + np.repeat((np.arange(count) // PIECE * scalars).astype(kind), np.diff(ends))
+        kept[start] = sp.csr_array(
+            (rows.data[inside], column.astype(kind), (ends - ends[0]).astype(kind)), shape=shape
+        ).T
+    return kept[start]
 
 
 def transposed(gradient: Array, rows: Any) -> Array:
@@ -161,14 +189,9 @@ def transposed(gradient: Array, rows: Any) -> Array:
     if sp.issparse(rows):
         scalars, total = rows.shape[1], Pairwise(np.zeros((forms, rows.shape[1])))
         step = max(WIDE // max(scalars, 1), 1) * PIECE
-        for start in range(0, size, step):  # the columns of each piece beside those of the last
-            ends = rows.indptr[start : start + step + 1]
-            records, inside = len(ends) - 1, slice(ends[0], ends[-1])
-            column = rows.indices[inside] + np.repeat(np.arange(records) // PIECE * scalars, np.diff(ends))
-            shape = (records, -(-records // PIECE) * scalars)
-            some = sp.csr_array((rows.data[inside], column, ends - ends[0]), shape=shape)
-            few = gradient[:, start : start + records]
-            parts = some.T @ few[0] if forms == 1 else some.T @ few.T
+        for start in range(0, size, step):
+            some, few = beside(rows, start, step), gradient[:, start : start + step]
+            parts = some @ few[0] if forms == 1 else some @ few.T
             total.add(pairwise(np.asarray(parts).reshape(-1, scalars, forms)).T)
         return np.asarray(total.value)
     rest = gradient[:, count * PIECE :] @ rows[count * PIECE :]
