@@ -140,6 +140,10 @@ class Local:
         """Look at a condition; z is its multiplier, if that is known, and `reach` how far a step may go."""
         value = block.at(x)
         kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
+        if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
+            across = np.linalg.norm if kind == SECOND_ORDER else np.sum
+            if block.margins(x)[0][0] > reach * (block.norms[0] + float(across(block.norms[1:]))):
+                kind, turn = NONNEGATIVE, np.zeros((len(value), 0))
         inner = Block(kind, sp.csr_array(turn.T @ block.matrix), turn.T @ value, x)
         if block.kind == SECOND_ORDER and kind == NONNEGATIVE:  # without the rounding of a direction
             inner = replace(inner, offset=block.margins(x)[0])

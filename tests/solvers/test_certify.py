@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sample_problems import PROBLEMS, build, large_margin, lasso, logistic, regression
 
+import dpconvex as dp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.errors import NotConverged, TemplateError
@@ -354,3 +355,21 @@ def test_noise_far_beyond_the_set_ends_in_a_release(kind: str, epsilon: float) -
     for seed in range(3):
         found = fit(template, {"x": x}, privacy, mechanism, seed=seed)["w"]
         assert max(np.max(sides @ found - 0.2), np.max(-1e-3 - sides @ found), abs(found.sum() - 0.1)) <= 1e-9
+
+
+@pytest.mark.parametrize("radius", [1e2, 5e3, 1e4, 1e6])
+@pytest.mark.parametrize("first", [0.0, 1e-6, 0.1, 1.0])
+@pytest.mark.parametrize("norm", [2, 1])
+def test_a_set_far_away_does_not_hinder_a_fit(radius: float, first: float, norm: int) -> None:
+    w = cp.Variable(2, name="w")
+    slopes = np.random.default_rng(3).standard_normal((4, 2))
+    template = dp.Template(
+        dp.Record(x=dp.Ball(2), y=dp.Choice([-1, 1])),
+        lambda x, y: dp.huber_hinge(1 - y * (x @ w), 0.5),
+        0.5 * cp.sum_squares(w) + 0.01 * cp.sum(cp.pos(slopes @ w - 1)),
+        [cp.norm(w, norm) <= radius],
+    )
+    x = np.zeros((20, 2))
+    x[0, 0] = first
+    release = dp.solve(template, {"x": x, "y": [1] * 20}, dp.Privacy(1.0), dp.OutputPerturbation("gamma"))
+    assert np.isfinite(release["w"]).all()
