@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError, shorten
 from dpconvex.estimators.describing import described, sections
 from dpconvex.estimators.encoder import schema_before
-from dpconvex.estimators.input_errors import explained
+from dpconvex.estimators.input_errors import explained, plain
 from dpconvex.estimators.partitioned import partitioned, prepared
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
@@ -191,6 +191,8 @@ class Private(BaseEstimator):
             self.schema_ = parts.schema
             return prepared(parts, self, self.n_features_in_)
         self.schema_ = schema_before(self)
+        plain("fit", "X", X)
+        plain("fit", "y", y, texts=is_classifier(self))
         with explained("fit", X):
             rows, labels = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, ensure_min_samples=0)
         return {"x": self._map(self._extended(rows)), "y": self._target(np.asarray(labels))}
@@ -289,6 +291,7 @@ class Private(BaseEstimator):
     def _checked(self, X: ArrayLike) -> Any:
         """Return features that fit those of the fit, with the constant one."""
         check_is_fitted(self, "release_")
+        plain("predict", "X", X)
         with explained("predict", X):
             rows = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
         return self._extended(rows)
@@ -378,7 +381,7 @@ def declared_pair(name: str, pair: Any) -> tuple[float, float]:
     """Return two finite numbers in order."""
     try:
         low, high = (float(value) for value in pair)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"{name} must be two numbers, a lower and an upper bound, not {pair!r}.") from error
     if not (np.isfinite([low, high]).all() and low < high):
         raise TemplateError(f"{name} must be finite, the lower bound below the upper one, not {pair!r}.")

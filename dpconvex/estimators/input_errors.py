@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dpconvex.errors import DomainError
+from dpconvex.language.entries import TIMES, has_masked
 
 
 @contextmanager
@@ -41,3 +43,24 @@ def first_bad(X: Any) -> str:
     except (TypeError, ValueError):
         return ""
     return f"the first is in row {rows[0]}, column {column[0]}; " if len(rows) else ""
+
+
+def plain(caller: str, name: str, values: Any, texts: bool = False) -> None:
+    """Refuse masked entries, dates, durations and, except as labels, texts: scikit-learn would make numbers of them."""
+    if has_masked(values):
+        raise DomainError(f"{caller}: entries of {name} are masked; leave such records out, or fill them in.")
+    if values is None or sp.issparse(values):
+        return
+    try:
+        array = np.asarray(values)
+    except Exception:  # what is no array, scikit-learn refuses with its own words
+        return
+    kind, wrong = array.dtype.kind, TIMES if texts else (*TIMES, str, bytes)
+    odd = any(isinstance(entry, wrong) for entry in array.ravel().tolist()) if kind == "O" else False
+    if odd or kind in "Mm" or (kind in "US" and not texts):
+        remedy = (
+            "targets are numbers between declared bounds, and labels are for a classifier, such as LogisticRegression"
+            if name == "y"
+            else "declare what they stand for in a dpconvex.Schema, and encode the table with dpconvex.SchemaEncoder"
+        )
+        raise DomainError(f"{caller}: {name} has {'' if texts else 'texts, '}dates or durations for numbers: {remedy}.")

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private
+from dpconvex.estimators.input_errors import plain
 from dpconvex.estimators.warnings import warn_of_clones
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
@@ -97,6 +98,7 @@ class MetricLearner(ClassifierMixin, Private):
         warn_of_clones(self)
         in_one_place("MetricLearner", X)
         differences = differences_of(X)
+        plain("fit", "y", y, texts=True)
         self.n_features_in_ = differences.shape[1]
         self.classes_ = self._classes()
         self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}))
@@ -116,6 +118,7 @@ class MetricLearner(ClassifierMixin, Private):
     def transform(self, X: ArrayLike) -> Array:
         """Map objects to where their Euclidean distance is the learnt one, shape (n, features); costs no privacy."""
         self._released()
+        plain("transform", "X", X)
         return np.asarray(validate_data(self, X, reset=False, dtype=np.float64) @ self._factor())
 
     def _named(self, labels: NDArray[Any]) -> NDArray[Any]:
@@ -157,6 +160,7 @@ class MetricLearner(ClassifierMixin, Private):
 
 def differences_of(X: ArrayLike) -> Array:
     """Return the differences of pairs, shape (n, features)."""
+    plain("MetricLearner", "X", X)
     pairs = check_array(X, allow_nd=True, ensure_2d=False, dtype=np.float64, ensure_min_samples=0)
     if pairs.ndim != 3 or pairs.shape[1] != 2:
         raise TemplateError(f"X must hold pairs, with the shape (n, 2, features), not {pairs.shape}.")

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import is_classifier
 from sklearn.utils.validation import validate_data
 
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.estimators.input_errors import plain
 from dpconvex.language.columns import Turned
 from dpconvex.language.dask_sources import has_partitions
 from dpconvex.language.entries import numbers
@@ -61,6 +63,8 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
         raise DomainError(f"expected the fields x (features) and y (labels), not {what}.")
     estimator = kind(**options)
     y = found["y"]
+    if not isinstance(y, FileRows):
+        plain("fit", "y", y, texts=is_classifier(estimator))
     if schema is not None and schema.labels is None:
         y = schema.decode_target(y)  # bounds of an estimator are in the units of the table
     return {"x": turned(found["x"], partial(rows_of, estimator, features)), "y": turned(y, estimator._target)}

@@ -7,6 +7,7 @@ what their owner set.
 
 from __future__ import annotations
 
+import datetime
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -23,6 +24,10 @@ Array = NDArray[np.float64]
 # Arrays have at most so many axes.
 DEPTH = 64
 
+# What no number is, though NumPy counts its durations among the integers and makes numbers of both.
+DURATIONS = (np.timedelta64, datetime.timedelta)
+TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
+
 
 def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
     """Return a column as an array of real numbers, not copied if it was one, or raise `DomainError`."""
@@ -38,7 +43,7 @@ def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
 def real_objects(name: str, array: NDArray[Any]) -> Array:
     """Return an array of Python's numbers as one of floats; None is a missing number."""
     for place, entry in enumerate(array.ravel().tolist()):
-        if not (entry is None or isinstance(entry, Real | np.bool_)):
+        if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
             row = place // max(int(np.prod(array.shape[1:])), 1)
             raise DomainError(
                 f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, of type {type(entry).__name__})."

@@ -360,7 +360,7 @@ def read_settings(path: str | Path, allowed: Sequence[str]) -> dict[str, Any]:
         settings = tomllib.loads(path_of(path).read_text(encoding="utf-8"))
     except RecursionError:
         raise TemplateError(f"{path}: not valid TOML (it is nested too deeply).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # texts that are no TOML, or no UTF-8, and integers of thousands of digits
         raise TemplateError(f"{path}: not valid TOML ({error}).") from error
     unknown = [key for key in settings if key not in allowed]
     if unknown:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, TemplateError
+from dpconvex.language.entries import TIMES
 
 Array = NDArray[np.float64]
 Where = Callable[[int], str]
@@ -25,6 +26,10 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
         if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
             raise TypeError
         lower, upper = (float(value) for value in pair)
+    except OverflowError as error:
+        raise TemplateError(
+            f"the bounds of {what} must be finite; one is larger than floating-point numbers go."
+        ) from error
     except (TypeError, ValueError) as error:
         levels = isinstance(pair, list | tuple) and all(isinstance(v, str) for v in pair)
         remedy = (
@@ -108,7 +113,7 @@ def parsed(where: Where, values: NDArray[Any]) -> Array:
     numbers = np.empty(len(values))
     for index, value in enumerate(values.tolist()):
         try:
-            if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+            if isinstance(value, (bool, *TIMES)) or (isinstance(value, str) and "_" in value):
                 raise ValueError
             numbers[index] = float(value)
         except (TypeError, ValueError, OverflowError):

@@ -144,6 +144,8 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
     if array.dtype.kind == "M":
         array = array.astype("datetime64[D]")
+    if array.dtype.kind == "m":  # whose list may be one of integers
+        return objects(list(array))
     return array if array.dtype.kind in "iuf" else objects(array.tolist())
 
 

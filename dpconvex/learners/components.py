@@ -25,7 +25,7 @@ from dpconvex.language.entries import numbers
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.validation import SINGLE_ROUNDING, check_labels
 from dpconvex.mechanisms.noisy_kmeans import ASSUMED, ClusteringNoise, grid_step, nearest
-from dpconvex.release.outputs import write_whole
+from dpconvex.release.outputs import content_of, write_whole
 
 Array = NDArray[np.float64]
 
@@ -278,7 +278,7 @@ class Components:
         FileNotFoundError
             If there is no such file.
         """
-        content = Path(path).read_bytes()
+        content = content_of(path)
         try:
             return cls.from_dict(json.loads(content.decode()))
         except (UnicodeDecodeError, ValueError, RecursionError) as error:

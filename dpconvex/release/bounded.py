@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.bounded_program import BoundedProgram
+from dpconvex.language.entries import DURATIONS, numbers
 from dpconvex.language.privacy import Privacy, check_privacy, computable
 from dpconvex.language.private_bound import PrivateBound
 from dpconvex.mechanisms.bound_certificate import BoundCertificate, bound_certificate
@@ -118,12 +119,19 @@ def solve_bounded(
         )
     program = checked(problem, list(values), privacy)
     for bound in program.bounds:
+        if isinstance(values[bound], np.ma.MaskedArray):
+            raise TemplateError(f"solve_bounded: the values of {bound.name!r} are a masked array; pass numbers.")
         shape = np.shape(values[bound])
         if shape != bound.shape:
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
         given = values[bound]  # type alone is looked at, and of what is no array nor a list, nothing
         typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
-        if getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO":
+        times = (
+            isinstance(typed, np.ndarray)
+            and typed.dtype.kind == "O"
+            and any(isinstance(v, DURATIONS) for v in typed.flat)
+        )
+        if times or getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO":
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {values[bound]!r}.")
     certificate = certified(program, privacy, solver)
     source = NoiseSource(seed)
@@ -160,13 +168,10 @@ def certified(program: BoundedProgram, privacy: Privacy, solver: str | None) -> 
 
 def in_domain(bound: PrivateBound, value: ArrayLike) -> Array:
     """Return true values as numbers, or say that they are outside what was declared."""
-    try:
-        numbers = np.array(value, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise DomainError(f"{bound.name}: the values must be numbers ({error}).") from error
-    if numbers.shape != bound.shape or not np.isfinite(numbers).all():
+    found = np.array(numbers(bound.name, value), dtype=float)
+    if found.shape != bound.shape or not np.isfinite(found).all():
         raise DomainError(f"{bound.name}: expected {bound.shape} finite numbers.")
-    if (numbers < bound.minimum).any():
-        place = np.argwhere(numbers < bound.minimum)[0].tolist()
+    if (found < bound.minimum).any():
+        place = np.argwhere(found < bound.minimum)[0].tolist()
         raise DomainError(f"{bound.name}: the value at {place} lies below the declared minimum; nothing is released.")
-    return numbers
+    return found

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from dpconvex.errors import TemplateError
+from dpconvex.errors import DPConvexError, TemplateError
 
 # Hexadecimal digits in the name of a draft.
 DIGITS = 16
@@ -42,6 +42,18 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
         why = getattr(error, "strerror", None) or error
         raise TemplateError(f"{path}: no file can be made there ({why}); name another file.") from error
     return file
+
+
+def content_of(path: str | os.PathLike[str]) -> bytes:
+    """Return the bytes of a regular file; a device may never end, and a pipe never begin."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DPConvexError(f"{path}: the file cannot be read: it is a folder, a device or a pipe.")
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read()
+    finally:
+        os.close(descriptor)
 
 
 def replaceable(path: object) -> Path:

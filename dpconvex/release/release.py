@@ -30,7 +30,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.bound_certificate import BoundCertificate
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.file_format import pack, plain_value, unpack
-from dpconvex.release.outputs import replaceable, write_whole
+from dpconvex.release.outputs import content_of, replaceable, write_whole
 from dpconvex.release.whitening import Whitening
 
 Array = NDArray[np.float64]
@@ -267,7 +267,7 @@ class Release(Mapping[str, Array]):
         if not isinstance(path, str | os.PathLike):
             raise TemplateError(f"Release: the path of a file must be a text or a path, not {path!r}.")
         try:
-            content = Path(path).read_bytes()
+            content = content_of(path)
         except FileNotFoundError:
             raise
         except (OSError, ValueError, MemoryError) as error:

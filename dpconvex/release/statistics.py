@@ -6,7 +6,6 @@ import json
 import os
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.file_format import header_of, plain_value, read
-from dpconvex.release.outputs import replaceable, write_whole
+from dpconvex.release.outputs import content_of, replaceable, write_whole
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
 from dpconvex.release.whitening import Whitening
@@ -259,7 +258,7 @@ class Statistics:
         FileNotFoundError
             If there is none.
         """
-        return cls.from_bytes(Path(path).read_bytes(), template, name=path)
+        return cls.from_bytes(content_of(path), template, name=path)
 
     @classmethod
     def from_bytes(

@@ -137,3 +137,39 @@ def test_two_grades_are_scored_from_their_threshold() -> None:
         scores = model.fit(x, y).decision_function(x)
         np.testing.assert_array_equal(scores > 0, model.predict(x) == "high")
         assert 0.05 < np.mean(scores > 0) < 0.6
+
+
+NO_NUMBERS = [
+    lambda x: np.ma.masked_array(x, mask=x > 0.2),
+    lambda x: np.zeros(x.shape, dtype="M8[D]"),
+    lambda x: np.zeros(x.shape, dtype="m8[ns]"),
+    lambda x: np.array([np.timedelta64(0, "ns")] * x.size, dtype=object).reshape(x.shape),
+    lambda x: x.astype(str),
+    lambda x: x.astype(str).astype(object),
+]
+
+
+@pytest.mark.parametrize("spoil", NO_NUMBERS)
+def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil: Any) -> None:
+    x, y = np.linspace(-0.5, 0.5, 40).reshape(20, 2), [-1, 1] * 10
+    budget = dp.Budget(dp.Privacy(9.0))
+    regression = dp.HuberRegressor(epsilon=1.0, budget=budget)
+    classifier = dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), budget=budget)
+    own = dp.PrivateEstimator(dp.load("logistic_regression", features=2), epsilon=1.0, budget=budget)
+    metric = dp.MetricLearner(epsilon=1.0, radius=2.0, budget=budget)
+    for model, features, target in (
+        (regression, spoil(x), x[:, 0]),
+        (regression, x, spoil(x[:, 0])),
+        (classifier, spoil(x), y),
+        (own, spoil(x), y),
+        (metric, spoil(x.reshape(10, 2, 2)), [0, 1] * 5),
+    ):
+        with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
+            model.fit(features, target)
+    for labels in (np.ma.masked_array(y, mask=np.arange(20) < 3), np.array(y, dtype="m8[ns]")):
+        with pytest.raises(dp.DomainError, match=r"masked|durations"):
+            classifier.fit(x, labels)
+    assert not budget.entries
+    fitted = dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), seed=0).fit(x, y)
+    with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
+        fitted.predict(spoil(x))

@@ -226,3 +226,12 @@ def test_labels_that_were_not_declared_are_refused(values: Any, column: Any) -> 
 def test_equal_numbers_are_one_label(values: Any, column: Any) -> None:
     """As in Python, where 1, 1.0 and True are one key; no two of them can be declared apart."""
     np.testing.assert_array_equal(check_labels("y", Choice(values).values, column), [1, 0])
+
+
+@pytest.mark.parametrize("entry", [np.timedelta64(5, "ns"), np.timedelta64("NaT"), np.datetime64(5, "ns")])
+def test_times_among_objects_are_no_numbers(entry: Any) -> None:
+    column = DENSE.astype(object)
+    column[1, 1] = entry
+    for clip in (False, True):
+        with pytest.raises(DomainError, match="row 1 holds"):
+            RECORD.validate({"x": column}, clip=clip)

@@ -276,3 +276,27 @@ def test_a_constant_is_a_last_feature_and_makes_records_longer() -> None:
     assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
     with pytest.raises(TemplateError, match="constant must be a finite number"):
         dataclasses.replace(plain, constant="yes")
+
+
+@pytest.mark.parametrize("kind", ["m8[ns]", "M8[ns]", "m8[s]"])
+def test_times_are_no_numbers(kind: str) -> None:
+    times = np.array([5, 6], dtype=kind)
+    for column in (times, np.fromiter(times, dtype=object)):
+        with pytest.raises(DomainError, match="age"):
+            TABLE.encode({"age": column, "hours": [1, 2], "sick": ["no", "yes"]}, clip=True)
+
+
+def test_bounds_beyond_floats_are_refused(tmp_path: Path) -> None:
+    huge = 10**400
+    for declare in (
+        lambda: Numeric(0, huge),
+        lambda: Schema({"age": (-huge, 0)}, label="sick", labels=["no", "yes"]),
+        lambda: Schema({"age": (0, 1)}, label="sick", label_bounds=(0, huge)),
+    ):
+        with pytest.raises(TemplateError, match="larger than floating-point"):
+            declare()
+    file = tmp_path / "schema.toml"
+    for digits in (400, 5000):
+        file.write_text(f'label = "sick"\nlabels = ["no", "yes"]\n[features]\nage = [0, {"9" * digits}]\n')
+        with pytest.raises(TemplateError):
+            Schema.load(file)

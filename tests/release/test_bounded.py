@@ -136,3 +136,17 @@ def test_a_release_is_saved_with_its_certificate(tmp_path: Path) -> None:
     shares = [noise.epsilon for noise in read.certificate.noises.values()]  # type: ignore[union-attr]
     assert 0.999 < sum(shares) <= 1
     assert "NOT PRIVATE" in repr(dp.solve_bounded(problem, {b: [4.0, 5.0], c: 7.0}, PROMISE, seed=0))
+
+
+def test_masked_values_and_durations_are_refused_before_and_huge_numbers_after_they_are_paid_for() -> None:
+    b, x = bound(), cp.Variable(2, nonneg=True, name="x")
+    problem = cp.Problem(cp.Maximize(cp.sum(x)), [x <= b.parameter, cp.sum(x) <= 100])
+    budget = dp.Budget(dp.Privacy(9.0, 0.1))
+    durations = np.array([np.timedelta64(5, "ns"), np.timedelta64(6, "ns")], dtype=object)
+    for values in (np.ma.masked_array([5.0, 6.0], mask=[1, 0]), durations, list(durations)):
+        with pytest.raises(dp.TemplateError):
+            dp.solve_bounded(problem, {b: values}, PROMISE, budget=budget)
+    assert not budget.entries
+    with pytest.raises(dp.DomainError):
+        dp.solve_bounded(problem, {b: [10**400, 1]}, PROMISE, budget=budget)
+    assert len(budget.entries) == 1

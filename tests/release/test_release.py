@@ -409,3 +409,12 @@ def test_nothing_but_a_regular_file_is_replaced(tmp_path: Path, kind: str) -> No
         Release({"w": [0.5]}, not_private_because="no noise was added").save(where[kind])
     assert pipe.is_fifo()
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.npz"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(DPConvexError, match="cannot be read"):
+            Release.load(path)
