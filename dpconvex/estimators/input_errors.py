@@ -18,6 +18,8 @@ def explained(caller: str, X: Any) -> Iterator[None]:
     """Context in which scikit-learn reads a table: what it says of missing values and of texts gets a place and a remedy."""
     try:
         yield
+    except OverflowError as error:
+        raise DomainError(f"{caller}: an entry is larger than floating-point numbers go.") from error
     except ValueError as error:
         text = str(error).splitlines()[0]
         if text.startswith("could not convert"):

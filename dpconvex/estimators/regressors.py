@@ -44,7 +44,7 @@ class PrivateRegressor(RegressorMixin, Private):
         low, high = declared_pair("bounds", self.bounds)
         try:
             targets = np.asarray(y, dtype=float)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DomainError(
                 f"y: {error}; targets are numbers between the declared bounds, and labels are for a classifier, such as "
                 "LogisticRegression."

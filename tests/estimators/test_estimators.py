@@ -169,6 +169,9 @@ def test_what_is_no_number_is_refused_before_it_is_paid_for(spoil: Any) -> None:
     for labels in (np.ma.masked_array(y, mask=np.arange(20) < 3), np.array(y, dtype="m8[ns]")):
         with pytest.raises(dp.DomainError, match=r"masked|durations"):
             classifier.fit(x, labels)
+    for features, target in (([[10**400, 0]] * 20, x[:, 0]), (x, [10**400] * 20)):
+        with pytest.raises(dp.DomainError):
+            regression.fit(features, target)
     assert not budget.entries
     fitted = dp.LogisticRegression(epsilon=1.0, classes=(-1, 1), seed=0).fit(x, y)
     with pytest.raises(dp.DomainError, match=r"masked|dates or durations"):
