@@ -64,7 +64,8 @@ def columns(kind: type[Any], options: dict[str, Any], features: int, schema: Any
     estimator = kind(**options)
     y = found["y"]
     if not isinstance(y, FileRows):
-        plain("fit", "y", y, texts=is_classifier(estimator))
+        # A template of one's own stays behind, and its record says what labels are.
+        plain("fit", "y", y, texts=is_classifier(estimator) or hasattr(estimator, "learner"))
     if schema is not None and schema.labels is None:
         y = schema.decode_target(y)  # bounds of an estimator are in the units of the table
     return {"x": turned(found["x"], partial(rows_of, estimator, features)), "y": turned(y, estimator._target)}
