@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import dpconvex as dp
@@ -59,12 +60,11 @@ def test_bounds_are_switched_off_and_on_again() -> None:
 
 
 def test_a_mutant_differs_in_one_place() -> None:
-    import random
     from pathlib import Path
 
     from benchmarks.mutants import mutant
 
-    source, what = mutant(Path(dp.__file__).parent / "calculus" / "curvature.py", random.Random(0)) or ("", "")
+    source, what = mutant(Path(dp.__file__).parent / "calculus" / "curvature.py", np.random.default_rng(0)) or ("", "")
     assert source
     assert "->" in what
     compile(source, "mutant", "exec")
