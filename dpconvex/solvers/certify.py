@@ -16,6 +16,9 @@ from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
 
+# So often do interior points and steps take turns where neither reaches a tolerance.
+ROUNDS, MANY = 4, 1000
+
 
 def certify(problem: Problem, theta: Array, tolerance: float, max_steps: int = 20000) -> Solution:
     """Polish a point until it is certified to lie within a tolerance of the minimiser."""
@@ -34,6 +37,16 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     best = polish(composite, start, tolerance, max_steps)
     if best.distance_bound <= tolerance:
         return Solution(best.theta, best.distance_bound, composite.evaluations)
+    # Far out, along the edge of K, interior points find what steps do not, and the other way round; few steps stay few.
+    turns = not composite.is_smooth and max_steps >= MANY and problem.feasible.obstacle is None
+    for _ in range(ROUNDS if turns else 0):
+        found, _ = certify_by_duals(problem, best.theta, tolerance)
+        if found.distance <= tolerance:
+            return Solution(found.point, found.distance, composite.evaluations)
+        closer = polish(composite, found.point, tolerance, max_steps)
+        if closer.distance_bound <= tolerance:
+            return Solution(closer.theta, closer.distance_bound, composite.evaluations)
+        best = min(best, closer, key=lambda iterate: iterate.distance_bound)
     raise NotConverged(failure(composite, best, tolerance, max_steps))
 
 

@@ -373,3 +373,16 @@ def test_a_set_far_away_does_not_hinder_a_fit(radius: float, first: float, norm:
     x[0, 0] = first
     release = dp.solve(template, {"x": x, "y": [1] * 20}, dp.Privacy(1.0), dp.OutputPerturbation("gamma"))
     assert np.isfinite(release["w"]).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_much_noise_and_few_records_are_fitted(seed: int) -> None:
+    """Next to a noise of a million times the modulus the answer lies far out on the edge of the semidefinite cone."""
+    template = dp.load("large_margin_gaussian_mixture", features=13, classes=2)
+    rng = np.random.default_rng(0)
+    batch = template.record.sample(3, rng)
+    data = {name: np.array(batch.fields[name]) for name in template.record.continuous}
+    data |= {name: np.array(list(template.record.values(batch, name))) for name in template.record.discrete}
+    privacy = dp.Privacy(55.853, adjacency="add-remove")
+    release = dp.solve(template, data, privacy, dp.ObjectivePerturbation(), size=3, seed=seed)
+    assert all(np.isfinite(value).all() for value in release.parameters.values())
