@@ -27,7 +27,7 @@ from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
-from dpconvex.release.verify import Proved, analyse, check_solvable, form_of
+from dpconvex.release.verify import Proved, analyse, check_solvable, check_template, form_of
 from dpconvex.release.whitening import Whitening, batch_moment, weighted_batch, whitened_batch
 
 
@@ -48,8 +48,7 @@ class Door:
     ) -> None:
         check_privacy("solve", privacy)
         for template in templates:
-            if not isinstance(template, Template):
-                raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+            check_template(template)
         self.data = settled(data)
         self.size = public_size(templates[0], self.data, privacy, size)
         check_clip(clip)

@@ -28,10 +28,14 @@ from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
 LARGEST_SIZE = 2**53
 
 
-def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
-    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
+def check_template(template: object) -> None:
     if not isinstance(template, Template):
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+
+
+def analyse(template: Template, mechanism: Mechanism | None = None) -> Analysis:
+    """Return the constants of a template, computed once; for a mechanism that needs none of the loss, what there is of them."""
+    check_template(template)
     try:
         return analysed(template)
     except (NotPrivate, MissingRule) as error:
@@ -59,8 +63,7 @@ def read(template: Template, convex: bool = True) -> tuple[LossForm, DPConvexErr
 
 def form_of(template: Template) -> LossForm:
     """Return the parts of a template, of which nothing is bounded yet."""
-    if not isinstance(template, Template):
-        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    check_template(template)
     return read(template)[0]
 
 
@@ -215,10 +218,7 @@ def staged(
 
 def check_records_matter(template: Template) -> None:
     """Refuse a loss that is the same for all records: data of one's own in it would be taken for public numbers."""
-    if not isinstance(template, Template):
-        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
-    if not isinstance(template, Template):
-        raise TemplateError(f"expected a Template, not {type(template).__name__}.")
+    check_template(template)
     if len(set(template.losses)) == 1 and not template.losses[0].fields:
         raise NotPrivate(
             "the loss is the same for all records: it uses none of their fields, and arrays of your own in it are taken for "
