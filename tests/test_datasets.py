@@ -46,13 +46,6 @@ def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: floa
     np.testing.assert_allclose(scaled * np.sqrt(X.shape[1]) / 2, (X - lower) / (upper - lower) - 0.5, atol=1e-12)
 
 
-@pytest.mark.parametrize("d", [1, 2, 9])
-def test_corners_lie_on_the_sphere_and_the_centre_at_zero(d: int) -> None:
-    lower, upper = np.arange(d) - 1.0, np.arange(d) + 2.0
-    scaled = unit_ball([lower, upper, (lower + upper) / 2], lower, upper)
-    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), [1, 1, 0], atol=1e-15)
-
-
 def test_values_outside_the_bounds_are_refused_or_clipped() -> None:
     X = [[0.0, 1.0], [0.5, 3.0]]
     with pytest.raises(DomainError, match="1 records lie outside"):

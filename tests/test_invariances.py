@@ -153,52 +153,6 @@ def test_another_way_to_write_a_loss_changes_no_constant(family: str) -> None:
             raise AssertionError(f"{family}, {way}: {error}") from error
 
 
-ODD: tuple[tuple[Ways, Callable[[cp.Variable, Any, Any], Any]], ...] = (
-    (LOGISTIC, lambda w, x, y: 0.5 * cp.logistic(-y * (x @ w)) + cp.logistic(-y * (w @ x)) / 2),
-    (LOGISTIC, lambda w, x, y: cp.sum(cp.logistic(-y * cp.hstack([x @ w, w @ x]))) / 2),
-    (LOGISTIC, lambda w, x, y: np.array([0.25, 0.75]) @ cp.logistic(-y * cp.hstack([x @ w, w @ x]))),
-    (LOGISTIC, lambda w, x, y: -1 * (-cp.logistic(-y * (x @ w)))),
-    (HINGE, lambda w, x, y: 0.5 * dp.huber_hinge(1 - y * (x @ w), 0.5) + dp.huber_hinge(1 - y * (w @ x), 0.5) / 2),
-    (HINGE, lambda w, x, y: cp.sum(cp.multiply(0.25, dp.huber_hinge(cp.hstack([1 - y * (x @ w)] * 4), 0.5)))),
-)
-
-
-@pytest.mark.parametrize("number", range(len(ODD)))
-def test_an_odd_way_to_write_a_loss_costs_two_percent_at_most(number: int) -> None:
-    ways, odd = ODD[number]
-    w = cp.Variable(D, name="w")
-    known, found = (
-        constants(learner(lambda x, y, f=f: f(w, x, y), [w], x=dp.Ball(D), y=SIGNS)) for f in (ways["atom"], odd)
-    )
-    for name, value in known.items():
-        assert value * (1 - 1e-6) <= found[name] <= 1.02 * value, name
-
-
-def squares(loss: Callable[[cp.Variable, Any], Any], shift: Any = 0.0) -> dp.Template:
-    w = cp.Variable(D, name="w")
-    return dp.Template(
-        record=dp.Record(x=dp.Ball(D)),
-        loss=lambda x: loss(w - shift, x),
-        regularizer=0.05 * cp.sum_squares(w - shift),
-        constraints=[cp.norm(w - shift) <= 1],
-    )
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda w, x: cp.norm(x - w) ** 2,
-        lambda w, x: cp.square(cp.norm(w - x, 2)),
-        lambda w, x: cp.quad_form(x - w, np.eye(D)),
-        lambda w, x: 2 * cp.quad_over_lin(x - w, 2),
-        lambda w, x: 0.5 * cp.sum_squares(w - x) + cp.sum_squares(x - w) / 2,
-        lambda w, x: cp.sum_squares(np.array([[0.6, 0.8], [-0.8, 0.6]]) @ (x - w)),
-    ],
-)
-def test_another_way_to_write_a_square_changes_no_constant(loss: Any) -> None:
-    check(constants(squares(lambda w, x: cp.sum_squares(x - w))), constants(squares(loss)))
-
-
 @given(share=st.floats(0.01, 0.99), index=st.integers(0, len(FAMILIES) - 1))
 @settings(max_examples=10)
 def test_splitting_a_term_changes_no_constant(share: float, index: int) -> None:

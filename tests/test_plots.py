@@ -33,12 +33,6 @@ def test_means_and_deviations_are_drawn() -> None:
     assert axes.get_ylim()[0] == 0
 
 
-def test_it_can_be_saved(tmp_path: Path) -> None:
-    figure = error_against_epsilon(EPSILONS, ERRORS, title="Title", subtitle="Promise")
-    figure.savefig(tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_no_window_is_opened() -> None:
     code = "import sys, dpconvex.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parent.parent)

@@ -298,27 +298,6 @@ def test_fit_refuses_mistakes_and_writes_nothing(
     assert files(tmp_path) == {"data.csv"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ("label = ", "not valid TOML"),
-        ("lable = 'class'", "unknown setting 'lable'"),
-        (SETTINGS.replace("a = [0, 10]", "a = [0]"), "the bounds of 'a' must be two numbers"),
-        (SETTINGS.replace("epsilon = 2.0", "epsilon = 2.0\nbounds = [0, 1]"), "give bounds once"),
-        (SETTINGS.replace("epsilon = 2.0", "epsilon = 2.0\noptions = 3"), "options must be a table"),
-        ("features = 3\nbounds = [0, 1]\nlabel = 'class'\nlabels = [0, 1]\nepsilon = 1", "list of column names"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(
-    run: Run, data: str, tmp_path: Path, settings: str, complaint: str
-) -> None:
-    (tmp_path / "fit.toml").write_text(settings, encoding="utf-8")
-    refused = run("fit", "huber_svm", data, "--config", "fit.toml", "--out", "model.npz")
-    assert refused.status == 2
-    assert complaint in refused.err
-    assert files(tmp_path) == {"data.csv", "fit.toml"}
-
-
 def test_predict_holds_records_to_their_bounds(run: Run, data: str, tmp_path: Path) -> None:
     run("fit", "huber_svm", data, *COLUMNS, "--epsilon", "5", "--out", "model.npz")
     (tmp_path / "far.csv").write_text("a,b\n5,5\n5,11\n", encoding="utf-8")

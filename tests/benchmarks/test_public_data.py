@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import public_data as loaders
-from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC, KDD_COLUMNS, KDD_LEVELS
+from benchmarks.levels import ADULT_LEVELS, ADULT_NUMERIC
 from dpconvex.errors import DomainError
 
 
@@ -42,12 +42,6 @@ def test_declared_levels_make_the_columns(tmp_path: Path) -> None:
 def test_an_undeclared_level_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DomainError, match=r"'race'.*'Martian'"):
         loaders.adult(write_adult(tmp_path, {"race": "Martian"}), check=False)
-
-
-def test_kdd_columns() -> None:
-    assert len(KDD_COLUMNS) == 41
-    assert [len(levels) for levels in KDD_LEVELS.values()] == [3, 67, 11]
-    assert 41 - 3 + 3 + 67 + 11 == 119
 
 
 @pytest.mark.shared

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.papers import chaudhuri
-from benchmarks.papers.chaudhuri_curves import tuned
 from benchmarks.papers.folds import (
     Records,
     certified,
@@ -49,16 +48,6 @@ def test_ways_run_and_unproved_ones_are_left_out() -> None:
     assert release.spent == Privacy(0.1, 1e-6, "add-remove")
     assert release.certificate is not None
     assert release.certificate.added > 0
-
-
-def test_curves_expect_the_private_choice() -> None:
-    records = toy()
-    parts = [records.some(np.arange(k, 200, 5)) for k in range(5)]
-    assert len(tuned("output", "logistic", parts, records, records, 1.0, 3)) == 3
-    (alone,) = tuned("plain", "Huber", parts, records, records, 1.0, 3)
-    (certain,) = tuned("objective", "Huber", parts[:1] * 5, records, records, 1e6, 1)  # no noise, and no doubt
-    assert alone == pytest.approx(certain, abs=0.02)
-    assert alone < 0.1
 
 
 def test_an_interrupted_table_goes_on(tmp_path: Path) -> None:

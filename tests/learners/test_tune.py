@@ -99,15 +99,6 @@ def test_the_whole_costs_one_promise() -> None:
         tune(candidates, data(300), dp.Privacy(epsilon=0.1), budget=ledger)
 
 
-def test_a_prediction_of_another_shape_is_refused() -> None:
-    """Compared with the labels, a column would count every record many times, and one record would move the count by more."""
-    template = dp.load("logistic_regression", features=3, regularization=0.1)
-    template.predict = lambda parameters, x: np.ones((len(x), 1))
-    for search in (tune, dp.tune_repeated):
-        with pytest.raises(dp.TemplateError, match="one value for each record"):
-            search([template], data(100), dp.Privacy(epsilon=2.0))
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""

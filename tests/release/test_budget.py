@@ -317,29 +317,6 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypa
 # What is no ledger.
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"label": "a", "epsilon": 1e999, "delta": 0}',
-        b'{"label": "a", "epsilon": NaN, "delta": 0}',
-        b'{"label": "a", "epsilon": 1' + b"0" * 400 + b', "delta": 0}',
-        b'{"label": "a", "epsilon": 1' + b"0" * 9000 + b', "delta": 0}',
-        b'{"label": "a", "epsilon": true, "delta": 0}',
-        b'{"label": "a", "epsilon": -1, "delta": 0}',
-        b'{"label": 1, "epsilon": 0.1, "delta": 0}',
-        b'{"label": "a", "epsilon": [0.1], "delta": 0}',
-        b"\xff\xfe",
-        b"\x00" * 50,
-    ],
-)
-def test_a_line_that_is_no_spend_is_an_error(line: bytes, path: Path) -> None:
-    Budget(Privacy(1), path)
-    with path.open("ab") as stream:
-        stream.write(line + b"\n")
-    with pytest.raises(DPConvexError, match="line 2"):
-        Budget.open(path)
-
-
 def in_a_fork(action: Callable[[], object]) -> str:
     """Do something in a fork of this process, and return what error it ended with, if any."""
     reading, writing = os.pipe()

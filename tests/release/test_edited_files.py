@@ -162,12 +162,3 @@ def test_a_member_that_is_there_twice_is_refused(name: str) -> None:
         archive.writestr(name, archive.read(name))
     with pytest.raises(dp.errors.DPConvexError, match="twice"):
         use(buffer.getvalue())
-
-
-def test_a_field_that_is_there_twice_and_names_in_one_text_are_refused() -> None:
-    content, use = made("plain")
-    header = header_of(content)
-    text = json.dumps(header)
-    for edited in ('{"names": ["v"], ' + text[1:], json.dumps({**header, "names": "w"}), json.dumps([header])):
-        with pytest.raises(dp.errors.DPConvexError, match="damaged"):
-            use(with_header(content, edited))

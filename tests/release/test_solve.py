@@ -128,28 +128,6 @@ def test_without_a_proof_nothing_is_read_and_nothing_spent(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"backend": "magic"}, "unknown backend 'magic'; known are 'conic', 'first-order'"),
-        ({"backend": 3}, "backend must be a name or a backend object"),
-        ({"backend": dp.Conic}, "backend must be a name or a backend object"),
-        ({"seed": -1}, "seed must be an integer, 0 or above"),
-        ({"seed": 1.5}, "seed must be an integer, 0 or above"),
-        ({"size": SIZE + 1}, f"size is {SIZE + 1}, but there are {SIZE} records"),
-        ({"mechanism": "gamma"}, "mechanism must be an object"),
-        ({"privacy": 1.0}, "privacy must be a Privacy, not float"),
-        ({"template": "logistic_regression"}, "Template, not str"),
-    ],
-)
-def test_mistakes_cost_nothing(options: dict[str, Any], complaint: str) -> None:
-    budget = dp.Budget(dp.Privacy(9.0))
-    arguments = {"template": learner("logistic_regression"), "data": records(), "privacy": PROMISE, **options}
-    with pytest.raises(dp.TemplateError, match=complaint):
-        dp.solve(**arguments, budget=budget)
-    assert budget.entries == ()
-
-
-@pytest.mark.parametrize(
     "backend",
     [dp.Conic(max_iter=2), dp.Conic("SCS", max_iters=2), FirstOrder(max_steps=2)],
     ids=["clarabel", "scs", "first-order"],
