@@ -98,15 +98,12 @@ class Place(Protocol):
         ...
 
     def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order."""
-        ...
+        """Yield numbers of partitions and ``function(batch, shared, *own)`` of each, in any order.
 
-    def sums(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree
-    ) -> Iterator[tuple[int, Any]]:
-        """Do what `each` does, and add up results that lie together as the tree does; yields its nodes, and their sums."""
+        With a tree, results that lie together may be added up as it does: then nodes of it, and their sums, are yielded.
+        """
         ...
 
     def mapped(
@@ -167,7 +164,7 @@ class PartitionedBatch(Batch):
     ) -> Any:
         """Return the sum of what `each` yields; None if any of it is."""
         tree, missing = Tree(self.sizes), False
-        for node, part in self.place.sums(function, shared, self._asked(arguments, own), tree):
+        for node, part in self.place.each(function, shared, self._asked(arguments, own), tree):
             missing = missing or part is None
             if not missing:
                 tree.add(node, part)

@@ -22,16 +22,9 @@ class Lazy:
 
 def is_lazy(value: Any) -> bool:
     """Whether something stands for one object: a delayed one, or a future."""
-    if "dask.delayed" not in sys.modules:
-        return False
-    from dask.delayed import Delayed
-
-    kinds: tuple[type, ...] = (Delayed,)
-    if "distributed" in sys.modules:
-        from distributed import Future
-
-        kinds = (Delayed, Future)
-    return isinstance(value, kinds)
+    known = {"dask.delayed": "Delayed", "distributed": "Future"}
+    kinds = [getattr(sys.modules[module], kind) for module, kind in known.items() if module in sys.modules]
+    return isinstance(value, tuple(kinds))
 
 
 def is_collection(value: Any) -> bool:
@@ -61,35 +54,28 @@ def has_partitions(data: Any) -> bool:
 
     Other mappings are not looked into: to ask them for a column may be to read it.
     """
-    return is_frame(data) or (isinstance(data, dict) and any(is_column(column) for column in data.values()))
+    return is_frame(data) or (isinstance(data, dict) and any(map(is_column, data.values())))
 
 
-def tables_of_partitions(frame: Any) -> list[Lazy]:
-    return [Lazy(part) for part in frame.to_delayed()]
-
-
-def columns_of_partitions(data: Any) -> list[Any]:
+def columns_of_partitions(data: Any) -> list[Lazy]:
+    """Cut the columns of a frame, or of a mapping, into partitions of all of them."""
     from dask.delayed import delayed
 
     columns = {name: data[name] for name in data.columns} if is_frame(data) else dict(data)
     for name, column in columns.items():
-        if not is_column(column):
+        if not is_column(column) or (isinstance(column, list | tuple) and not all(map(is_lazy, column))):
             raise DomainError(
-                f"field {name!r} is a {type(column).__name__}, and other fields are in partitions; all have to be, in the same."
-            )
-        if isinstance(column, list | tuple) and not all(map(is_lazy, column)):
-            raise DomainError(
-                f"field {name!r}: some of its partitions are delayed objects or futures, and others are in memory here; "
-                "make all of them delayed (dask.delayed), or futures (client.scatter)."
+                f"field {name!r}: it, or some of its partitions, is in memory here, and others are of Dask; make all of them "
+                "delayed (dask.delayed), or futures (client.scatter), in the same partitions."
             )
     sizes = aligned(columns)
     parts = {name: parts_of(column) for name, column in columns.items()}
     counts = {name: len(part) for name, part in parts.items()}
     if len(set(counts.values())) != 1:
         raise DomainError(f"the fields have different numbers of partitions: {counts}.")
-    whole = [delayed({name: part[k] for name, part in parts.items()}) for k in range(min(counts.values()))]
     forms = {name: form_of(column) for name, column in columns.items()}
     form = None if any(found is None for found in forms.values()) else forms
+    whole = [delayed(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
     return [Lazy(part, size, form) for part, size in zip(whole, sizes or [None] * len(whole), strict=True)]
 
 
@@ -108,7 +94,7 @@ def aligned(columns: dict[str, Any]) -> tuple[int, ...] | None:
             continue
         rows = column.chunks[0]
         if all(size == size for size in rows):  # sizes that are not known are NaN
-            sizes = sizes or tuple(int(size) for size in rows)
+            sizes = sizes or tuple(map(int, rows))
             if sum(rows) != sum(sizes):
                 raise DomainError(
                     f"the fields have different numbers of records: {sum(sizes)}, and {sum(rows)} of {name!r}."

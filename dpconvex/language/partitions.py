@@ -20,15 +20,7 @@ import numpy as np
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.columns import records_of
-from dpconvex.language.dask_sources import (
-    Lazy,
-    columns_of_partitions,
-    has_partitions,
-    is_frame,
-    is_future,
-    is_lazy,
-    tables_of_partitions,
-)
+from dpconvex.language.dask_sources import Lazy, columns_of_partitions, has_partitions, is_frame, is_future, is_lazy
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.places import Check, Here, count, here, width
 from dpconvex.language.tables import PARQUET, parquet_header, path_of
@@ -73,34 +65,26 @@ class Partitions:
         self.sources = [self._source(number, entry) for number, entry in enumerate(self._entries(source))]
         if not self.sources:
             raise DomainError("Partitions: there is no partition.")
-        held, futures = (
-            [k for k, source in enumerate(self.sources) if kind(source)] for kind in (in_memory, is_future)
-        )
-        if held and futures:
+        if any(map(in_memory, self.sources)) and any(map(is_future, self.sources)):
             raise DomainError(
-                f"partition {held[0]} is in this process's memory, and partition {futures[0]} is a future, known to a cluster; "
-                "send the first to the workers (client.scatter), or make all of them delayed objects."
+                "Partitions: some are in this process's memory, and others are futures of a cluster; send the first to the "
+                "workers (client.scatter), or make all of them delayed objects."
             )
 
     def _entries(self, source: Any) -> Sequence[Any]:
-        if is_frame(source):
-            if self.schema is not None:
-                self.schema.check_names(source._meta)
-            return tables_of_partitions(source) if self.schema else columns_of_partitions(source)
-        if isinstance(source, Mapping):
+        if is_frame(source) and self.schema is not None:
+            self.schema.check_names(source._meta)
+            return [Lazy(part) for part in source.to_delayed()]
+        if is_frame(source) or isinstance(source, Mapping):
             return columns_of_partitions(source)
-        if isinstance(source, str | PathLike):
-            if self.schema is None:
-                raise DomainError(
-                    f"{source}: a folder holds tables, which need a schema: Partitions(folder, schema). Paths of .npy files go "
-                    'into a list: Partitions([{"x": "x0.npy", "y": "y0.npy"}, ...]).'
-                )
+        if isinstance(source, str | PathLike) and self.schema is not None:
             return files_of(path_of(source))
         if isinstance(source, list | tuple):
             return source
         raise DomainError(
-            "Partitions: expected a list with an entry for each partition, a Dask data frame, or the path of a folder, not a "
-            f"{type(source).__name__}."
+            "Partitions: expected a list with an entry for each partition, a Dask data frame, or, with a schema, a folder, not "
+            f"{source if isinstance(source, str | PathLike) else type(source).__name__}; a folder holds tables, which need a "
+            "schema, and paths of .npy files go into a list."
         )
 
     def _source(self, number: int, entry: Any) -> Any:

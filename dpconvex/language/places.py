@@ -1,4 +1,4 @@
-"""Partitions in this process, and how any process reads and checks one."""
+"""How a partition is read and checked, in any process, and partitions that this process reads one after the other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 from dpconvex.core.summation import Tree
 from dpconvex.errors import DomainError
 from dpconvex.language.batch import Batch
-from dpconvex.language.columns import itself, records_of
+from dpconvex.language.columns import records_of
 from dpconvex.language.dask_sources import resolved
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.tables import table_of
+
+Seen = tuple[int, int | None]  # number of records, and their fingerprint where they must not be others
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,7 +32,6 @@ class Check:
     turns: tuple[Callable[[Any], Any], ...] = ()
 
     def __call__(self, source: Any) -> Batch:
-        """Return the records of a partition, or raise `DomainError`."""
         found = source() if callable(source) else source
         if self.schema is not None:
             x, y = self.schema.encode(found, clip=self.clip or None, empty=True)
@@ -47,7 +48,7 @@ def count(source: Any) -> int:
     """Return the number of records of a partition, by reading it."""
     found = source() if callable(source) else source
     if isinstance(found, Mapping):
-        return max((records_of(column) for column in found.values()), default=0)
+        return max(map(records_of, found.values()), default=0)
     if isinstance(found, str | PathLike):
         table = table_of(found)
         return len(table.column(table.names[0]))
@@ -65,26 +66,23 @@ def width(field: str, source: Any) -> int:
 
 
 class Here:
-    """Partitions in this process, one after the other; each is a function that returns its records."""
+    """Partitions in this process: each is its records, or a function that returns them."""
 
-    def __init__(self, parts: Sequence[Callable[[], Batch]] = ()) -> None:
+    def __init__(self, parts: Sequence[Batch | Callable[[], Batch]] = ()) -> None:
         self.parts = parts
 
     def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
         """Return a number for each partition, which a function reads."""
-        return [
-            here(number, lambda source: function(resolved(source)), source) for number, source in enumerate(sources)
-        ]
+        return [here(number, lambda s: function(resolved(s)), source) for number, source in enumerate(sources)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
         """Read and check partitions; return those that passed, and how many records they have."""
-        parts: list[Callable[[], Batch]] = []
+        parts: list[Batch | Callable[[], Batch]] = []
         sizes = []
         for number, source in enumerate(sources):
             batch = read(source, check, number)
             stays = keep or (isinstance(source, Mapping) and keep is None)
-            seen = batch.size, batch.fingerprint
-            parts.append(partial(itself, batch) if stays else partial(read, source, check, number, seen))
+            parts.append(batch if stays else partial(read, source, check, number, (batch.size, batch.fingerprint)))
             sizes.append(batch.size)
         return Here(parts), sizes
 
@@ -92,29 +90,27 @@ class Here:
         return value
 
     def each(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]]
+        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree | None = None
     ) -> Iterator[tuple[int, Any]]:
         for number, given in own.items():
-            yield number, here(number, function, self.parts[number](), shared, *given)
-
-    def sums(
-        self, function: Callable[..., Any], shared: Any, own: Mapping[int, tuple[Any, ...]], tree: Tree
-    ) -> Iterator[tuple[int, Any]]:
-        return self.each(function, shared, own)
+            yield number, here(number, function, itself(self.parts[number]), shared, *given)
 
     def mapped(
         self, function: Callable[..., Batch], shared: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
     ) -> Here:
 
-        def made(part: Any, given: tuple[Any, ...]) -> Callable[[], Batch]:
-            if getattr(part, "func", None) is itself:
-                return partial(itself, function(part(), shared, *given))
-            return lambda: function(part(), shared, *given)
+        def made(part: Batch | Callable[[], Batch], given: tuple[Any, ...]) -> Batch:
+            return function(itself(part), shared, *given)
 
-        return Here([made(part, given) for part, given in zip(self.parts, own, strict=True)])
+        pairs = zip(self.parts, own, strict=True)
+        return Here([partial(made, *pair) if callable(pair[0]) else made(*pair) for pair in pairs])
 
 
-def read(source: Any, check: Check, number: int, seen: tuple[int, int | None] | None = None) -> Batch:
+def itself(part: Batch | Callable[[], Batch]) -> Batch:
+    return part() if callable(part) else part
+
+
+def read(source: Any, check: Check, number: int, seen: Seen | None = None) -> Batch:
     """Read and check a partition; one that was read before must be as it was."""
     return unchanged(here(number, lambda found: check(resolved(found)), source), number, seen)
 
@@ -137,19 +133,16 @@ def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 def unreadable(number: int, error: BaseException) -> DomainError:
     """Say which partition cannot be read, and why, without what the error tells of its records."""
-    file = isinstance(error, OSError) and error.filename is not None
-    what = f"{type(error).__name__}: {error.filename}" if file else type(error).__name__  # type: ignore[attr-defined]
+    file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
     return DomainError(
-        f"partition {number} cannot be read ({what}); nothing is released. Look at its file, or at the function or the task that "
-        "makes it."
+        f"partition {number} cannot be read ({type(error).__name__}{file}); nothing is released. Look at its file, or at the "
+        "function or the task that makes it."
     )
 
 
-def unchanged(batch: Batch, number: int, seen: tuple[int, int | None] | None) -> Batch:
+def unchanged(batch: Batch, number: int, seen: Seen | None) -> Batch:
     """Refuse a partition that has another number of records than when it was checked, or others."""
-    if seen is None:
-        return batch
-    size, fingerprint = seen
+    size, fingerprint = seen or (batch.size, None)
     if batch.size == size and fingerprint in (None, batch.fingerprint):
         return batch
     what = f"{batch.size} records, and held {size}" if batch.size != size else "other records than"
