@@ -15,9 +15,8 @@ from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.input_errors import plain
 from dpconvex.language.columns import Turned
 from dpconvex.language.dask_sources import has_partitions
-from dpconvex.language.entries import numbers
+from dpconvex.language.entries import length_of_numbers, numbers
 from dpconvex.language.file_rows import FileRows
-from dpconvex.language.forms import length_of_numbers
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.places import within
 

@@ -157,29 +157,29 @@ class Pieces:
 
     def blocks(self, step: int) -> Iterator[Array]:
         """Yield blocks of `step` records, the last one shorter."""
-        held: list[Array] = []
-        count = seen = bits = 0
-        for piece in self.chunks:
-            values = self.gate.opened(piece)
-            start = 0
-            while start < len(values):
-                held.append(self.gate(values[start : start + step - count]))
-                count, start, bits = count + len(held[-1]), start + len(held[-1]), bits + bits_of(held[-1])
-                if seen + count > len(self):
-                    break
-                if count == step:
-                    yield held[0] if len(held) == 1 else np.concatenate(held)
-                    held, seen, count = [], seen + count, 0
-            if seen + count > len(self):
+        held = np.zeros((0, *self.shape[1:]))
+        seen = bits = 0
+        for rows in self._let_in(step):
+            seen, bits = seen + len(rows), bits + bits_of(rows)
+            if seen > len(self):
                 break
-        if seen + count != len(self):
-            more = f"more than {len(self)}" if seen + count > len(self) else str(seen + count)
+            held = np.concatenate([held, rows]) if len(held) else rows
+            if len(held) >= step:
+                yield held[:step]
+                held = held[step:]
+        if seen != len(self):
+            more = f"more than {len(self)}" if seen > len(self) else str(seen)
             raise DomainError(f"the chunks hold {more} records, and held {len(self)} when they were checked.")
         if self._bits not in (None, bits):
             raise DomainError("the chunks hold other records than before; data must not change during a fit.")
         self._bits = bits
-        if held:
-            yield held[0] if len(held) == 1 else np.concatenate(held)
+        if len(held):
+            yield held
+
+    def _let_in(self, step: int) -> Iterator[Array]:
+        for piece in self.chunks:
+            values = self.gate.opened(piece)
+            yield from (self.gate(values[start : start + step]) for start in range(0, len(values), step))
 
 
 def bits_of(column: Any) -> int:
@@ -224,15 +224,13 @@ def records_of(data: Any) -> int:
 
 def blocks(column: Any, step: int) -> Iterator[Any]:
     """Yield a validated column in blocks of `step` records: arrays, or CSR matrices if the column is one."""
-    for read in readers(column, step):
-        yield read()
+    return (read() for read in readers(column, step))
 
 
 def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
     """Yield functions that return the blocks of `blocks`, and may be called by several threads, in any order."""
     if isinstance(column, Pieces):  # can only be read from front to back
-        for block in column.blocks(step):
-            yield partial(itself, block)
+        yield from (partial(itself, block) for block in column.blocks(step))
         return
     size = records_of(column)
     if size <= step and isinstance(column, np.ndarray | sp.csr_array):

@@ -1,15 +1,15 @@
 """Reads the entries of a column, whatever holds them: nothing is guessed from text, dates or masks, and no index is believed.
 
-A sparse matrix is rebuilt from copies of what it holds, which SciPy checks in full: by itself it does not look whether an index
-lies within the matrix, it adds duplicate entries up in their own type, in which small integers wrap around, and its flags say
-what their owner set.
+What columns are (shapes, types, lengths) needs no values, and is checked before anything is paid.  A sparse matrix is rebuilt
+from copies of what it holds, checked in full: SciPy does not look whether an index lies within the matrix, it adds duplicate
+entries up in their own type, in which small integers wrap around, and its flags say what their owner set.
 """
 
 from __future__ import annotations
 
 import datetime
-from itertools import chain
-from numbers import Real
+from collections.abc import Hashable, Mapping, Sequence, Sized
+from numbers import Number, Real
 from typing import Any
 
 import numpy as np
@@ -17,31 +17,101 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.errors import DomainError
-from dpconvex.language.forms import as_array, check_shape, check_type
+from dpconvex.language.columns import Chunks
 
 Array = NDArray[np.float64]
 
+REAL_KINDS = "biuf"
 # Arrays have at most so many axes.
 DEPTH = 64
-
 # What no number is, though NumPy counts its durations among the integers and makes numbers of both.
 DURATIONS = (np.timedelta64, datetime.timedelta)
 TIMES = (*DURATIONS, np.datetime64, datetime.date, datetime.time)
+COMPRESSED = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
+
+
+# What needs no values
+
+
+def check_shape(name: str, shape: tuple[int, ...], found: Sequence[int]) -> None:
+    """Refuse a column whose records have another shape."""
+    if len(found) != 1 + len(shape) or tuple(found[1:]) != shape:
+        expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
+        raise DomainError(f"field {name!r}: expected shape {expected}, got {tuple(found)}.")
+
+
+def check_type(name: str, kind: np.dtype[Any]) -> None:
+    """Refuse entries that are no real numbers; types of Python's objects are values."""
+    if kind.kind not in (*REAL_KINDS, "O"):
+        raise DomainError(f"field {name!r}: expected real numbers, got entries of type {kind}.")
+
+
+def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
+    """Return the number of records of a continuous column, or refuse what can be none."""
+    if isinstance(column, Chunks):
+        for found, kind in column.forms:
+            if found is not None:
+                check_shape(name, shape, found)
+                check_type(name, kind)
+        return len(column)
+    if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
+        column = as_array(name, column)
+        if column.ndim == 0:
+            raise DomainError(f"field {name!r}: expected one value per record, got a single one, of no axis.")
+    if isinstance(column, np.ndarray) and column.shape == (0,):  # what no records look like, whatever their shape
+        return 0
+    if sp.issparse(column) and column.ndim != 2:
+        raise DomainError(
+            f"field {name!r}: expected a sparse matrix with a row for each record, got {column.ndim} axes."
+        )
+    check_shape(name, shape, column.shape)
+    check_type(name, column.dtype)
+    return int(column.shape[0])
+
+
+def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> int:
+    """Return the number of records of a discrete column, or refuse what can be none."""
+    if isinstance(column, Chunks):
+        for found, _ in column.forms:
+            if found is not None:
+                check_shape(name, (), found)
+        return len(column)
+    kind = getattr(column, "dtype", None)
+    shape = tuple(getattr(column, "shape", ())) if kind is not None else None
+    wrong = sp.issparse(column) or isinstance(column, str | bytes | Mapping | set | frozenset)
+    if wrong or not isinstance(column, Sized) or (shape is not None and len(shape) != 1):
+        what = f"an array of shape {shape}" if shape is not None else f"a {type(column).__name__}"
+        raise DomainError(f"field {name!r}: expected one value per record, got {what}.")
+    if shape is None:
+        label_entries(name, column)
+    elif len(column) and isinstance(kind, np.dtype):
+        texts, numbers = (any(isinstance(value, t) for value in declared) for t in (str | bytes, Number))
+        if (kind.kind in "US" and not texts) or (kind.kind in "iufc" and not numbers) or kind.kind in "V":
+            raise DomainError(
+                f"field {name!r}: entries of type {kind} are none of the declared values; declared are {list(declared)!r}."
+            )
+    return len(column)
+
+
+# Entries
+
+
+def as_array(name: str, column: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(column)
+    except RecursionError:
+        raise DomainError(f"field {name!r}: not an array of numbers (a list contains itself).") from None
+    except Exception as error:  # what an object does when it is made an array is up to it
+        raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
 
 
 def numbers(name: str, column: ArrayLike) -> NDArray[Any]:
     """Return a column as an array of real numbers, not copied if it was one, or raise `DomainError`."""
-    if has_masked(column):
-        raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
+    check_masked(name, column)
     array = as_array(name, column)
-    if array.dtype.kind == "O":
-        return real_objects(name, array)
     check_type(name, array.dtype)
-    return array
-
-
-def real_objects(name: str, array: NDArray[Any]) -> Array:
-    """Return an array of Python's numbers as one of floats; None is a missing number."""
+    if array.dtype.kind != "O":
+        return array
     for place, entry in enumerate(array.ravel().tolist()):
         if isinstance(entry, DURATIONS) or not (entry is None or isinstance(entry, Real | np.bool_)):
             row = place // max(int(np.prod(array.shape[1:])), 1)
@@ -49,9 +119,27 @@ def real_objects(name: str, array: NDArray[Any]) -> Array:
                 f"field {name!r}: not an array of numbers (row {row} holds {entry!r}, of type {type(entry).__name__})."
             )
     try:
-        return np.array(array, dtype=float)
+        return np.array(array, dtype=float)  # None becomes NaN
     except (TypeError, ValueError, OverflowError) as error:
         raise DomainError(f"field {name!r}: not an array of numbers ({error}).") from error
+
+
+def label_entries(name: str, column: Any) -> list[Hashable]:
+    """Return the entries of a discrete column as plain Python values."""
+    check_masked(name, column)
+    if hasattr(column, "__array__"):
+        entries = np.asarray(column).tolist()
+    else:  # not through an array: that would turn a list of words and numbers into words
+        entries = [value.item() if isinstance(value, np.generic) else value for value in column]
+    for row, entry in enumerate(entries):
+        if not isinstance(entry, Hashable):
+            raise DomainError(f"field {name!r}: expected one value per record, but row {row} is {entry!r}.")
+    return entries
+
+
+def check_masked(name: str, column: Any) -> None:
+    if has_masked(column):
+        raise DomainError(f"field {name!r}: entries are masked; remove such records or fill them in.")
 
 
 def has_masked(column: Any, depth: int = 0) -> bool:
@@ -61,20 +149,22 @@ def has_masked(column: Any, depth: int = 0) -> bool:
     if isinstance(column, np.ma.MaskedArray):
         return bool(np.ma.getmaskarray(column).any())
     if isinstance(column, np.ndarray):
-        return column.dtype.kind == "O" and any(has_masked(entry, depth + 1) for entry in column.ravel().tolist())
+        return column.dtype.kind == "O" and has_masked(column.ravel().tolist(), depth + 1)
     if isinstance(column, list | tuple):
         # A list of lists of numbers is looked at to its bottom; `type` is quicker than a call for each number.
         return any(has_masked(entry, depth + 1) for entry in column if type(entry) not in (float, int, str))
     return False
 
 
+# Sparse matrices
+
+
 def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> tuple[sp.csr_array, bool]:
     """Return a sparse matrix in rows, from copies of what it holds, and whether its numbers had less than double precision."""
     check_type(name, column.dtype)
     check_shape(name, shape, column.shape)
-    single = column.dtype.kind == "f" and column.dtype.itemsize < 8
     try:
-        matrix = sp.csr_array(checked(column, (int(column.shape[0]), int(column.shape[1]))))
+        matrix = sp.csr_array(trusted(column, tuple(map(int, column.shape))))
     except (TypeError, ValueError, IndexError, AttributeError, KeyError, OverflowError, MemoryError) as error:
         raise DomainError(
             f"field {name!r}: the indices of the sparse matrix do not fit it ({error}); build it anew from its entries."
@@ -82,50 +172,31 @@ def trusted_rows(name: str, column: Any, shape: tuple[int, ...]) -> tuple[sp.csr
     matrix.has_canonical_format = False
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is refused later, by its row
         matrix.sum_duplicates()
-    return matrix, single
+    return matrix, is_single(column.dtype)
 
 
-def checked(column: Any, size: tuple[int, int]) -> Any:
+def trusted(column: Any, size: tuple[int, ...]) -> Any:
     """Return a sparse matrix of floats of the same format, or of coordinates, whose indices lie within it."""
-    kind = column.format
-    if kind in COMPRESSED:
-        starts, index = whole_numbers(column.indptr), whole_numbers(column.indices)
-        if len(starts) == 0 or starts[0] != 0 or (np.diff(starts) < 0).any() or starts[-1] > len(index):
-            raise ValueError("its index pointers do not rise from 0 to the number of its entries")
-        entries = floats(column.data)
-        if len(entries) < starts[-1]:
-            raise ValueError("it has fewer numbers than indices")
-        matrix = COMPRESSED[kind]((entries[: starts[-1]], index[: starts[-1]], starts), shape=size)
+    if column.format in COMPRESSED:
+        starts, index, entries = whole_numbers(column.indptr), whole_numbers(column.indices), floats(column.data)
+        if len(starts) == 0 or starts[0] != 0 or (np.diff(starts) < 0).any():
+            raise ValueError("its index pointers do not rise from 0")
+        if starts[-1] > min(len(index), len(entries)):
+            raise ValueError("it has fewer entries than its index pointers say")
+        matrix = COMPRESSED[column.format]((entries[: starts[-1]], index[: starts[-1]], starts), shape=size)
         matrix.check_format(full_check=True)
         return matrix
-    if kind == "coo":
-        row, place, data = column.coords[0], column.coords[1], column.data
-    elif kind == "dia":
-        offsets, diagonals = whole_numbers(column.offsets), floats(column.data)
-        if diagonals.ndim != 2 or len(diagonals) != len(offsets):
-            raise ValueError("it has other numbers of offsets than of diagonals")
-        return sp.dia_array((diagonals, offsets), shape=size).tocoo()
-    elif kind == "dok":
-        known = dict(column.items())
-        row, place = np.array(list(known), dtype=np.int64).reshape(-1, 2).T
-        data = list(known.values())
-    elif kind == "lil":
-        lengths = [len(line) for line in column.rows]
-        if lengths != [len(line) for line in column.data]:
-            raise ValueError("it has other numbers of indices than of entries")
-        row, place = np.repeat(np.arange(len(lengths)), lengths), list(chain.from_iterable(column.rows))
-        data = list(chain.from_iterable(column.data))
-    else:
-        raise ValueError(f"its format {kind!r} is not known")
-    data, row, place = floats(data if len(data) else np.zeros(0)), whole_numbers(row), whole_numbers(place)
+    if column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data)):
+        raise ValueError("it has other numbers of indices than of entries")
+    if column.format == "dia" and len(whole_numbers(column.offsets)) != len(column.data):
+        raise ValueError("it has other numbers of offsets than of diagonals")
+    found = column.tocoo()  # in NumPy, or by the lengths of lists: no index is used
+    data, row, place = floats(found.data), whole_numbers(found.coords[0]), whole_numbers(found.coords[1])
     if not len(data) == len(row) == len(place):
         raise ValueError("it has other numbers of indices than of entries")
     if len(data) and (min(row.min(), place.min()) < 0 or row.max() >= size[0] or place.max() >= size[1]):
         raise ValueError("an index lies outside of it")
     return sp.coo_array((data, (row, place)), shape=size)
-
-
-COMPRESSED = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
 
 def whole_numbers(values: Any) -> NDArray[np.int64]:
@@ -139,7 +210,12 @@ def whole_numbers(values: Any) -> NDArray[np.int64]:
 def floats(values: Any) -> Array:
     """Return a copy of numbers as floats."""
     array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in REAL_KINDS:
         raise ValueError("its entries are no numbers")
     with np.errstate(over="ignore"):
         return np.array(array, dtype=float)
+
+
+def is_single(kind: np.dtype[Any]) -> bool:
+    """Whether numbers of a type are less precise than a float."""
+    return kind.kind == "f" and kind.itemsize < 8

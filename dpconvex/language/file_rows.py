@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from mmap import ALLOCATIONGRANULARITY
@@ -37,16 +39,13 @@ class FileRows:
     def of(cls, path: str | PathLike[str]) -> FileRows:
         """Look at the header of an .npy file."""
         name = abspath(fspath(path))  # workers may stand elsewhere
-        try:
-            with open(name, "rb") as stream:
-                version = npy.read_magic(stream)
-                read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shape, fortran, dtype = read(stream)
-                offset = stream.tell()
-                stream.seek(0)
-                seen, size = stream.read(offset), fstat(stream.fileno()).st_size
-        except (OSError, ValueError) as error:
-            raise DomainError(f"{name}: no array can be read from it ({error}).") from error
+        with looked_at(name) as stream:
+            version = npy.read_magic(stream)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            offset = stream.tell()
+            stream.seek(0)
+            seen, size = stream.read(offset), fstat(stream.fileno()).st_size
         if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
             raise DomainError(f"{name}: expected an array of numbers, records first, in the order of C.")
         if size < offset + prod(shape) * dtype.itemsize:
@@ -64,21 +63,13 @@ class FileRows:
         if root.mode != "r":  # what was written to the map need not be in the file, or not yet
             return None
         start = root.offset + int(array.__array_interface__["data"][0]) - int(root.__array_interface__["data"][0])
-        name = str(root.filename)
-        try:
-            with open(name, "rb") as stream:
-                seen, size = stream.read(min(root.offset, LEAD)), fstat(stream.fileno()).st_size
-        except OSError as error:
-            raise DomainError(f"{name}: no array can be read from it ({error}).") from error
+        with looked_at(str(root.filename)) as stream:
+            seen, size = stream.read(min(root.offset, LEAD)), fstat(stream.fileno()).st_size
         if size < root.offset + root.nbytes:
-            raise DomainError(f"{name}: the file is shorter than the memory map of it; map it again.")
+            raise DomainError(f"{root.filename}: the file is shorter than the memory map of it; map it again.")
         if root.offset < ALLOCATIONGRANULARITY and vars(root)["_mmap"][: root.offset] != seen:
             return None  # another file has the name now, and the map is of the first
-        return cls(name, start, array.dtype, array.shape, seen, size)
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
+        return cls(str(root.filename), start, array.dtype, array.shape, seen, size)
 
     @property
     def nbytes(self) -> int:
@@ -92,39 +83,30 @@ class FileRows:
 
     def part(self, rows: slice) -> FileRows:
         """Return consecutive rows, not read yet."""
-        start, stop, step = rows.indices(len(self))
-        assert step == 1
+        start, stop, _ = rows.indices(len(self))
         width = prod(self.shape[1:]) * self.dtype.itemsize
         return replace(self, offset=self.offset + start * width, shape=(max(stop - start, 0), *self.shape[1:]))
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Read the rows of a slice, or of an array of indices."""
-        if not isinstance(rows, slice):
-            chosen = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=np.int64)
-            if not len(chosen):
-                return self[:0]
-            low = int(chosen.min())
-            return self[low : int(chosen.max()) + 1][chosen - low]
-        some = self.part(slice(*rows.indices(len(self))[:2]))
-        found = np.empty(some.shape, self.dtype)
-        some.fill(found)
-        return found[:: rows.step]
+        if isinstance(rows, slice):
+            return self.part(rows)._read()[:: rows.step]
+        chosen = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=np.int64)
+        if not len(chosen):
+            return self[:0]
+        low = int(chosen.min())
+        return self[low : int(chosen.max()) + 1][chosen - low]
 
-    def fill(self, rows: NDArray[Any]) -> None:
-        """Read all rows into an array."""
-        if rows.dtype != self.dtype or not rows.flags.c_contiguous:
-            rows[...] = self[:]
-            return
-        left = rows.reshape(-1).view(np.uint8).data
+    def _read(self) -> NDArray[Any]:
+        found = np.empty(self.shape, self.dtype)
+        left = found.reshape(-1).view(np.uint8).data
         with open(self.path, "rb", buffering=0) as stream:
             self._compare(stream)
             stream.seek(self.offset)
-            while len(left):
-                count = stream.readinto(left)
-                if not count:
-                    break
+            while count := stream.readinto(left):
                 left = left[count:]
             self._compare(stream)  # it may be written to while it is read
+        return found
 
     def _compare(self, stream: BinaryIO) -> None:
         """Refuse a file whose bytes are no longer those rows: its header or its size is another."""
@@ -134,3 +116,12 @@ class FileRows:
                 f"{self.path}: the file has another shape, type or size than when it was looked at first; nothing is released. "
                 "Data must not change during a fit; make the Partitions anew for a file that was written anew."
             )
+
+
+@contextmanager
+def looked_at(name: str) -> Iterator[BinaryIO]:
+    try:
+        with open(name, "rb") as stream:
+            yield stream
+    except (OSError, ValueError) as error:
+        raise DomainError(f"{name}: no array can be read from it ({error}).") from error

@@ -22,7 +22,7 @@ from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import records_of
-from dpconvex.language.forms import length_of_labels, length_of_numbers
+from dpconvex.language.entries import length_of_labels, length_of_numbers
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.places import within
 from dpconvex.language.validation import check_column, check_labels, held

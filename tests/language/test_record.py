@@ -122,8 +122,8 @@ def test_the_callers_array_cannot_be_changed_through_the_batch() -> None:
         ({"x": np.ma.masked_equal([[9.0, 0, 0], [0, 0, 0]], 9.0)}, "'x': entries are masked"),
         ({"x": np.zeros((3, 3))}, "different numbers of records: {'x': 3, 'y': 2}"),
         ({"y": ["yes"]}, "different numbers of records: {'x': 2, 'y': 1}"),
-        ({"y": ["yes", "maybe"]}, r"'y': 1 records .*row 1, 'maybe'.*declared are \['no', 'yes'\]"),
-        ({"y": ["yes", float("nan")]}, "'y': 1 records .*row 1, nan"),
+        ({"y": ["yes", "maybe"]}, r"'y': 1 of 2 records .*row 1, 'maybe'.*declared are \['no', 'yes'\]"),
+        ({"y": ["yes", float("nan")]}, "'y': 1 of 2 records .*row 1, nan"),
         (
             {"y": np.array([["yes"], ["no"]])},
             re.escape("'y': expected one value per record, got an array of shape (2, 1)"),
@@ -140,7 +140,7 @@ def test_bad_data_are_refused(changed: dict[Any, Any], message: str, clip: bool)
 
 def test_a_record_outside_its_ball_is_refused_or_clipped() -> None:
     outside = data(x=[[3.0, 0.0, 4.0], [0.1, 0.0, 0.0]])
-    with pytest.raises(DomainError, match=r"'x': 1 records lie outside Ball\(.*row 0, by 400 %.*clip=True"):
+    with pytest.raises(DomainError, match=r"'x': 1 of 2 records lie outside Ball\(.*row 0, by 400 %.*clip=True"):
         learner().validate(outside)
     batch = learner().validate(outside, clip=True)
     np.testing.assert_allclose(batch.fields["x"], [[0.6, 0.0, 0.8], [0.1, 0.0, 0.0]], rtol=1e-15)
