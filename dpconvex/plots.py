@@ -16,94 +16,10 @@ except ImportError as missing:
     raise DPConvexError("pictures need Matplotlib: pip install 'dpconvex[plots]'.") from missing
 
 if TYPE_CHECKING:
-    import os
-
     from matplotlib.axes import Axes
 
 PRIVATE, PLAIN, FAINT, TEXT = "#1f5fa8", "#b3541e", "#7a7a7a", "#333333"
 CLASSES = (PRIVATE, PLAIN, "#3a7d44", "#7b4b94", "#8a6d1d", "#47626b", "#a23b5c", "#2a9d8f")
-
-
-def error_against_epsilon(
-    epsilons: ArrayLike,
-    errors: ArrayLike,
-    *,
-    reference: ArrayLike | None = None,
-    chance: float | None = None,
-    title: str = "",
-    subtitle: str = "",
-) -> Figure:
-    """Draw mean test errors against epsilon, with a bar of one standard deviation each way.
-
-    Parameters
-    ----------
-    epsilons : array_like, shape (k,)
-        Positive; drawn on a logarithmic axis.
-    errors : array_like, shape (k, draws)
-        Test errors between 0 and 1, several for each epsilon.
-    reference : array_like, shape (draws,), optional
-        Test errors without privacy, drawn as a dashed line at their mean.
-    chance : float, optional
-        Test error of always naming the most frequent class, drawn as a dotted line.
-    title, subtitle : str
-        What is shown, and under which promise.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Save it with ``figure.savefig(path)``.
-
-    Raises
-    ------
-    TemplateError
-        If the shapes do not go together, or an epsilon is not positive.
-
-    Examples
-    --------
-    >>> figure = error_against_epsilon([0.1, 1, 10], [[0.3, 0.2], [0.1, 0.1], [0.0, 0.1]], reference=[0.05, 0.05])
-    >>> figure.axes[0].get_xscale()
-    'log'
-    """
-    x, y = grid_of("error_against_epsilon", epsilons, errors)
-    figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    draws = "1 draw" if y.shape[1] == 1 else f"mean ± 1 sd of {y.shape[1]} draws"
-    axes.errorbar(
-        x,
-        y.mean(axis=1),
-        yerr=y.std(axis=1),
-        color=PRIVATE,
-        marker="o",
-        markersize=5,
-        linewidth=1.8,
-        elinewidth=1.1,
-        capsize=3,
-        label=f"private: {draws}",
-        zorder=3,
-    )
-    if reference is not None:
-        mean = float(np.mean(np.asarray(reference, dtype=float)))
-        label = f"without privacy: {100 * mean:.1f} %"
-        axes.axhline(mean, color=PLAIN, linestyle="--", linewidth=1.5, label=label, zorder=2)
-    if chance is not None:
-        label = f"most frequent class: {100 * chance:.1f} %"
-        axes.axhline(chance, color=FAINT, linestyle=":", linewidth=1.3, label=label, zorder=1)
-    dress(axes, x)
-    handles, labels = axes.get_legend_handles_labels()
-    order = sorted(range(len(labels)), key=lambda i: not labels[i].startswith("private"))
-    figure.legend(
-        [handles[i] for i in order],
-        [labels[i] for i in order],
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        labelcolor=TEXT,
-    )
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=TEXT, pad=22 if subtitle else 8)
-    small = axes.text(0.0, 1.025, subtitle, transform=axes.transAxes, fontsize=9, color=FAINT)
-    small.set_in_layout(False)  # a long one would squeeze the axes
-    return figure
 
 
 def dress(axes: Axes, epsilons: np.ndarray) -> None:
@@ -137,17 +53,6 @@ def plain_frame(axes: Axes) -> None:
         axes.spines[side].set_color(FAINT)
 
 
-def grid_of(caller: str, places: ArrayLike, errors: ArrayLike, what: str = "epsilons") -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(places, dtype=float), np.asarray(errors, dtype=float)
-    if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
-        raise TemplateError(f"{caller}: {what} must be a list of positive numbers, not {places!r}.")
-    if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
-        raise TemplateError(
-            f"{caller}: errors must have shape ({len(x)}, draws), a row for each of the {what}, not {y.shape}."
-        )
-    return x, y
-
-
 def error_bands(
     epsilons: ArrayLike, errors: ArrayLike, *, label: str = "private", colour: str = PRIVATE, axes: Axes | None = None
 ) -> Axes:
@@ -172,45 +77,25 @@ def error_bands(
     ------
     TemplateError
         If the shapes do not go together, or an epsilon is not positive.
+
+    Examples
+    --------
+    >>> error_bands([0.1, 1, 10], [[0.3, 0.2], [0.1, 0.1], [0.0, 0.1]]).get_xscale()
+    'log'
     """
-    return bands(*grid_of("error_bands", epsilons, errors), label, colour, axes)
-
-
-def bands(x: np.ndarray, y: np.ndarray, label: str, colour: str, axes: Axes | None) -> Axes:
-    """Draw quartiles of errors."""
+    x, y = np.asarray(epsilons, dtype=float), np.asarray(errors, dtype=float)
+    if x.ndim != 1 or x.size == 0 or not (np.isfinite(x) & (x > 0)).all():
+        raise TemplateError(f"error_bands: epsilons must be a list of positive numbers, not {epsilons!r}.")
+    if y.ndim != 2 or len(y) != len(x) or y.shape[1] == 0 or not np.isfinite(y).all():
+        raise TemplateError(
+            f"error_bands: errors must have shape ({len(x)}, draws), a row for each of the epsilons, not {y.shape}."
+        )
     drawn = own_axes(axes)
     low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=1)
     drawn.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     drawn.plot(x, middle, color=colour, marker="o", markersize=4, linewidth=1.8, label=label)
     dress(drawn, x)
     drawn.legend(frameon=False, labelcolor=TEXT)
-    return drawn
-
-
-def learning_curve(
-    sizes: ArrayLike, errors: ArrayLike, *, label: str = "private", colour: str = PRIVATE, axes: Axes | None = None
-) -> Axes:
-    """Draw the median of test errors against the number of records, and a band between their quartiles.
-
-    Parameters
-    ----------
-    sizes : array_like, shape (k,)
-        Numbers of records; drawn on a logarithmic axis.
-    errors : array_like, shape (k, draws)
-    label, colour, axes
-        As for `error_bands`.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    TemplateError
-        If the shapes do not go together, or a number of records is not positive.
-    """
-    drawn = bands(*grid_of("learning_curve", sizes, errors, "sizes"), label, colour, axes)
-    drawn.set_xlabel("number of records", color=TEXT)
     return drawn
 
 
@@ -332,9 +217,3 @@ def audit_curve(audit: Any, *, axes: Axes | None = None) -> Axes:
     axes.set_title(f"{audit.mechanism}\n{audit.privacy}: {verdict}", fontsize=9, color=TEXT)
     plain_frame(axes)
     return axes
-
-
-def draw_profile(audit: Any, path: str | os.PathLike[str]) -> None:
-    """Save the picture of `audit_curve`; the ending of the path decides the format."""
-    figure: Any = audit_curve(audit).figure
-    figure.savefig(path)

@@ -66,7 +66,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "shapes in a loss": (lambda: declared(lambda x: cp.exp(x @ cp.Variable(3, name="w"))), "variables that fit them"),
     "no curvature": (lambda: dp.verify(declared(flat), dp.Privacy(1.0), 100), "add 1e-6 \\* cp.sum_squares"),
     "a misspelt name": (lambda: dp.LogisticRegresion, "Did you mean 'LogisticRegression'"),
-    "sizes of a curve": (lambda: plots.learning_curve([0, 1], [[1], [2]]), "learning_curve: sizes must be"),
+    "epsilons of a curve": (lambda: plots.error_bands([0, 1], [[1], [2]]), "error_bands: epsilons must be"),
 }
 
 

@@ -13,24 +13,9 @@ pytest.importorskip("matplotlib")
 
 import dpconvex as dp
 from dpconvex.errors import TemplateError
-from dpconvex.plots import audit_curve, error_against_epsilon, error_bands, gaussians, learning_curve, spending
+from dpconvex.plots import audit_curve, error_bands, gaussians, spending
 
 EPSILONS = [0.1, 1.0, 10.0]
-ERRORS = np.array([[0.4, 0.2], [0.1, 0.1], [0.0, 0.04]])
-
-
-def test_means_and_deviations_are_drawn() -> None:
-    axes = error_against_epsilon(EPSILONS, ERRORS, reference=[0.01, 0.03], chance=0.35).axes[0]
-    (bars,) = axes.containers
-    line, _, (segments,) = bars.lines
-    np.testing.assert_allclose(line.get_xdata(), EPSILONS)
-    np.testing.assert_allclose(line.get_ydata(), [0.3, 0.1, 0.02])
-    heights = [segment[:, 1] for segment in segments.get_segments()]
-    np.testing.assert_allclose(heights, [[0.2, 0.4], [0.1, 0.1], [0.0, 0.04]], atol=1e-12)
-    dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-    assert [float(y) for line in dashed for y in line.get_ydata()] == pytest.approx([0.02, 0.02])
-    assert axes.get_xscale() == "log"
-    assert axes.get_ylim()[0] == 0
 
 
 def test_no_window_is_opened() -> None:
@@ -60,7 +45,6 @@ def test_bands_hold_the_middle_half_of_the_draws() -> None:
     band = axes.collections[0].get_paths()[0].vertices
     assert {0.1, 0.3} <= set(np.round(band[np.isclose(band[:, 0], 0.1), 1], 12))
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ours", "theirs"]
-    assert learning_curve([100, 1000, 10000], errors).get_xlabel() == "number of records"
     with pytest.raises(TemplateError, match="error_bands: errors must have shape"):
         error_bands(EPSILONS, [[0.1]])
 

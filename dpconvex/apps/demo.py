@@ -141,15 +141,17 @@ def run(chosen: argparse.Namespace) -> None:
 
 def draw(found: Study, size: int, out: Path, seed: int | None) -> None:
     """Write the picture of a study."""
-    from dpconvex.plots import error_against_epsilon
+    from dpconvex.plots import FAINT, PLAIN, error_bands
 
+    draws = found.errors.shape[1]
+    axes = error_bands(found.epsilons, found.errors, label=f"private: median and quartiles of {draws} draws")
+    plain = float(found.reference.mean())
+    axes.axhline(plain, color=PLAIN, linestyle="--", label=f"without privacy: {100 * plain:.1f} %")
+    axes.axhline(found.chance, color=FAINT, linestyle=":", label=f"most frequent class: {100 * found.chance:.1f} %")
+    axes.set_ylim(0, 1.1 * found.chance)
+    axes.legend(frameon=False)
     promise = "ε-differential privacy for replacing one record" if seed is None else "NOT PRIVATE: drawn with a seed"
-    figure = error_against_epsilon(
-        found.epsilons,
-        found.errors,
-        reference=found.reference,
-        chance=found.chance,
-        title="Breast Cancer Wisconsin: large-margin Gaussians",
-        subtitle=f"{size} records for training, {TEST_SIZE} for testing, random splits; {promise}",
-    )
+    about = f"{size} records for training, {TEST_SIZE} for testing, random splits; {promise}"
+    axes.set_title(f"Breast Cancer Wisconsin: large-margin Gaussians\n{about}", loc="left", fontsize=9)
+    figure: Any = axes.figure
     figure.savefig(out)

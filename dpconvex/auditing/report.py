@@ -222,9 +222,10 @@ class Audit:
         DPConvexError
             If Matplotlib is not installed.
         """
-        from dpconvex.plots import draw_profile
+        from dpconvex.plots import audit_curve
 
-        draw_profile(self, path)
+        figure: Any = audit_curve(self).figure
+        figure.savefig(path)
 
 
 def written(place: Mapping[str, Any] | None) -> str:
