@@ -55,9 +55,7 @@ def no_products(first: Any, second: Any, cross: bool, sign: float = 1.0) -> Any:
 
 SWITCHES = {
     "norm angles": off("joint bound of a norm", always(None), C + "joint_supremum:norm_form"),
-    "one margin": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:margin_of"),
-    "logistic record": off("Gaussian profile of slope and curvature", always(1.0), P + "logistic_delta"),
-    "logistic, replaced": off("beside each vertex", always(1.0), P + "ray_delta"),
+    "moving slopes": off("Gaussian profile of one margin", always(None), C + "neighbour_differences:slopes_of"),
     "chi law": off("Gaussian noise by its length", always(1.0), P + "chi_delta"),
     "label symmetry": off("interchangeable labels", always(None), C + "loss_form:exchange_of"),
     "joint logistic": off("slope and curvature", always(math.inf), C + "joint_supremum:LogisticJoint.loss"),

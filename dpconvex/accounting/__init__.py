@@ -1,1 +1,3 @@
-"""What releases cost together: events, and the rules that add them up."""
+"""What releases cost together: events, totals, and the rules of ledgers."""
+
+import dpconvex.accounting.perturbation  # noqa: F401  (its event is to be readable wherever events are)

@@ -1,9 +1,8 @@
 """Events: what a release is for accounting, in numbers that are public and fixed before any data are read.
 
 A ledger keeps the event of each spend, so that a total can be computed from what was released and not only from promises.
-Each kind of event says what its privacy loss can be (`profile`), and may know better what that is as a Rényi divergence or as the
-shift of a Gaussian mechanism.  A new mechanism adds a kind of its own, here or in a file beside this one, and to
-`event_fields.KINDS`.
+Each kind of event says what its privacy loss can be (`profile`), and may know that better as a Rényi divergence or as the
+shift of a Gaussian mechanism.  `event_of` reads fields strictly: an event that says too little would cost too little.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -29,30 +28,44 @@ from dpconvex.noise.gaussian_profiles import GRID_LOSS, concentrated_delta, gaus
 SMALLEST_SHIFT = 1e-12
 # Rényi orders, less 1, that a bound on delta is the best of.
 ORDERS = np.geomspace(1e-3, 1e6, 400)
+# Compositions of compositions are read down to here.
+DEEPEST = 50
 
 
 class Event(ABC):
     """A release, as neighbouring data sets tell it apart, in both orders."""
 
     kind: ClassVar[str]
+    readable: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            Event.readable[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are no amounts, and keep them in double precision."""
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if item.type == "float":
+                below = 1 if item.name in ("delta", "probability") else math.inf
+                if not (is_amount(value) and float(value) < below):
+                    raise TemplateError(f"an event of kind {self.kind!r}: {item.name} is no amount: {value!r}")
+                object.__setattr__(self, item.name, float(value))
 
     @abstractmethod
     def profile(self) -> Profile:
         """Return bounds on delta."""
 
     @abstractmethod
-    def __str__(self) -> str:
-        """Say what it is, in a few words."""
+    def __str__(self) -> str: ...
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         """Bound the Rényi divergences of orders, but for a loss of delta, which comes second."""
-        found = known(self)
-        return found.renyi(order), found.lost
+        return known(self).renyi(order), known(self).lost
 
     def level(self) -> tuple[float, float]:
         """Return the shift mu of a Gaussian mechanism that is no more private, but for a loss of delta, which comes second."""
-        found = known(self)
-        return found.level, found.lost
+        return known(self).level, known(self).lost
 
     def leaves(self) -> Iterator[Event]:
         """Yield what it is composed of."""
@@ -62,73 +75,65 @@ class Event(ABC):
         """Return JSON-able values."""
         return {"kind": self.kind, **{item.name: plain(getattr(self, item.name)) for item in fields(self)}}  # type: ignore[arg-type]
 
+    @classmethod
+    def read(cls, values: dict[str, Any], depth: int) -> Event:
+        """Rebuild it from its own fields."""
+        return cls(**values)
+
 
 @lru_cache(maxsize=4096)
 def known(event: Event) -> Profile:
     return event.profile()
 
 
-@dataclass(frozen=True)
-class Pure(Event):
-    """An epsilon-private release."""
+class Promise(Event):
+    """What is known of a release of which nothing but its promise is."""
 
-    kind: ClassVar[str] = "pure"
     epsilon: float
-
-    def __post_init__(self) -> None:
-        check(self, epsilon=self.epsilon)
+    delta: float
 
     def profile(self) -> Profile:
-        """Randomised response is the worst."""
-        return response(self.epsilon, 0.0)
+        """Either everything is lost, or randomised response is the worst (Kairouz, Oh & Viswanath 2015)."""
+        useful = self.epsilon <= LARGEST_LOSS  # no larger losses are computed with
+        return Profile(np.array([min(self.epsilon, LARGEST_LOSS)]), np.array([self.delta if useful else 1.0]))
 
     def level(self) -> tuple[float, float]:
         """The Gaussian mechanism with the same total variation ``tanh(epsilon/2)``: its curve lies below, by convexity."""
         if self.epsilon > LARGEST_LOSS:
-            return math.inf, 0.0
+            return math.inf, self.delta
         target, high = -math.log1p(math.exp(-self.epsilon)), 1.0 + math.sqrt(2 * self.epsilon) + self.epsilon
         half = bisect(lambda t: float(log_ndtr(t)) < target, 0.0, high, 80)[1]
-        return 2 * half * (1 + SLACK), 0.0
+        return 2 * half * (1 + SLACK), self.delta
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
         """That of randomised response, which is at most ``order epsilon^2/2`` and at most epsilon."""
         most = self.epsilon + 0 * order
-        return np.minimum(known(self).renyi(order), most) if self.epsilon <= LARGEST_LOSS else most, 0.0
+        response = known(Pure(self.epsilon)).renyi(order) if self.epsilon <= LARGEST_LOSS else most
+        return np.minimum(response, most), self.delta
+
+
+@dataclass(frozen=True)
+class Pure(Promise):
+    """An epsilon-private release."""
+
+    kind: ClassVar[str] = "pure"
+    delta: ClassVar[float] = 0.0  # type: ignore[misc]
+    epsilon: float
 
     def __str__(self) -> str:
         return f"pure, epsilon = {self.epsilon:.4g}"
 
 
 @dataclass(frozen=True)
-class Approximate(Event):
+class Approximate(Promise):
     """An (epsilon, delta)-private release of which nothing else is known."""
 
     kind: ClassVar[str] = "approximate"
     epsilon: float
     delta: float
 
-    def __post_init__(self) -> None:
-        check(self, epsilon=self.epsilon, delta=self.delta)
-
-    def profile(self) -> Profile:
-        """With probability delta everything is lost, otherwise it is as if pure (Kairouz, Oh & Viswanath 2015)."""
-        return response(self.epsilon, self.delta)
-
-    def level(self) -> tuple[float, float]:
-        """That of the pure part."""
-        return Pure(self.epsilon).level()[0], self.delta
-
-    def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """That of the pure part."""
-        return Pure(self.epsilon).renyi(order)[0], self.delta
-
     def __str__(self) -> str:
         return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.3g}"
-
-
-def response(epsilon: float, delta: float) -> Profile:
-    """Return the profile of randomised response; one of no use beyond the largest losses that are computed with."""
-    return Profile(np.array([min(epsilon, LARGEST_LOSS)]), np.array([delta if epsilon <= LARGEST_LOSS else 1.0]))
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,6 @@ class Gaussian(Event):
 
     kind: ClassVar[str] = "gaussian"
     mu: float
-
-    def __post_init__(self) -> None:
-        check(self, mu=self.mu)
 
     def profile(self) -> Profile:
         """The exact one, at points."""
@@ -162,9 +164,6 @@ class Concentrated(Event):
 
     kind: ClassVar[str] = "concentrated"
     rho: float
-
-    def __post_init__(self) -> None:
-        check(self, rho=self.rho)
 
     def profile(self) -> Profile:
         """Bound delta by total variation, ``sqrt(rho/2)`` (Pinsker), and by the best Rényi divergence, at points."""
@@ -193,7 +192,7 @@ class Selected(Event):
     mean: float
 
     def __post_init__(self) -> None:
-        check(self, rho=self.rho, shift=self.shift, mean=self.mean)
+        super().__post_init__()
         if self.mean < 1:
             raise TemplateError(f"an event of kind {self.kind!r}: there is less than one release on average")
 
@@ -217,24 +216,21 @@ class Selected(Event):
 
 @dataclass(frozen=True)
 class Tail(Event):
-    """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen."""
+    """Noise beyond its cap: with at most this probability, under either of two neighbours, anything may happen.
+
+    Nothing happens otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves.
+    """
 
     kind: ClassVar[str] = "tail"
     probability: float
 
-    def __post_init__(self) -> None:
-        check(self, probability=self.probability)
-
     def profile(self) -> Profile:
-        """Nothing happens, otherwise; totals add ``(1 + exp(epsilon))`` times the probability themselves."""
         return Profile(np.zeros(1), np.zeros(1))
 
     def renyi(self, order: Orders) -> tuple[Orders, float]:
-        """Nothing happens, otherwise."""
         return 0 * order, 0.0
 
     def level(self) -> tuple[float, float]:
-        """Nothing happens, otherwise."""
         return 0.0, 0.0
 
     def __str__(self) -> str:
@@ -248,12 +244,16 @@ class Composition(Event):
     kind: ClassVar[str] = "composition"
     parts: tuple[Event, ...]
 
+    @classmethod
+    def read(cls, values: dict[str, Any], depth: int) -> Event:
+        """Rebuild the parts."""
+        return cls(tuple(event_of(part, depth + 1) for part in listed(values["parts"])))
+
     def leaves(self) -> Iterator[Event]:
         for part in self.parts:
             yield from part.leaves()
 
     def profile(self) -> Profile:
-        """A composition has none of its own."""
         raise TypeError("a composition is accounted for by its leaves")
 
     @cached_property
@@ -288,6 +288,32 @@ def on_integers(sensitivity: float, scale: float) -> Event:
     )
 
 
+def event_of(values: Any, depth: int = 0) -> Event:
+    """Rebuild an event from `to_dict`, or say what is wrong with it."""
+    kind = values.get("kind") if isinstance(values, Mapping) else values
+    if not (isinstance(values, Mapping) and isinstance(kind, str) and kind in Event.readable):
+        raise TemplateError(f"no event that this program knows: {kind!r}")
+    if depth > DEEPEST:
+        raise TemplateError("its compositions are nested too deeply")
+    cls = Event.readable[kind]
+    given = {name: value for name, value in values.items() if name != "kind"}
+    if set(given) != {item.name for item in fields(cls)}:  # type: ignore[arg-type]
+        raise TemplateError(f"an event of kind {kind!r} has other fields than {sorted(given)}")
+    try:
+        return cls.read(given, depth)
+    except TemplateError:
+        raise
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise TemplateError(f"not an event of kind {kind!r} ({error})") from error
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list that is not empty: an event of nothing would cost nothing."""
+    if not isinstance(value, list) or not value:
+        raise TemplateError("an event has a list of what it consists of, and that is not empty")
+    return value
+
+
 def plain(value: Any) -> Any:
     """Turn a field into JSON-able values."""
     if isinstance(value, Event):
@@ -302,11 +328,3 @@ def plain(value: Any) -> Any:
 def is_amount(value: object) -> bool:
     """Whether a value is a finite number of at least 0."""
     return is_real(value) and 0 <= float(value) < math.inf  # type: ignore[arg-type]
-
-
-def check(event: Event, **amounts: object) -> None:
-    """Refuse numbers that are no amounts, and keep them in double precision."""
-    for name, value in amounts.items():
-        if not is_amount(value) or (name in ("delta", "probability") and not float(value) < 1):  # type: ignore[arg-type]
-            raise TemplateError(f"an event of kind {event.kind!r}: {name} is no amount: {value!r}")
-        object.__setattr__(event, name, float(value))  # type: ignore[arg-type]

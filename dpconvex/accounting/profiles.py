@@ -30,30 +30,19 @@ LOST = 1e-31
 NODES = 160
 # Losses beyond this are given up: their exponentials are to stay far from overflow.
 LARGEST_LOSS = 300.0
-# Bounds on logistic losses say nothing below this (`noise.gaussian_profiles.GRID_SLACK`).
-SMALLEST_LOSS = 3e-7
 # Room for the rounding of what is computed here.
 SLACK = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """Upper bounds on delta, for both orders of neighbours.
-
-    Attributes
-    ----------
-    losses : ndarray
-        Rising epsilons, at least 0.
-    deltas : ndarray
-        The last is `lost`: what is given away for good.
-    """
+    """Upper bounds on delta, for both orders of neighbours, at rising losses epsilon >= 0; the last is given away for good."""
 
     losses: Array
     deltas: Array
 
     @property
     def lost(self) -> float:
-        """What the bound keeps however large epsilon is."""
         return float(self.deltas[-1])
 
     @cached_property
@@ -134,6 +123,5 @@ def table(delta: Callable[[float], float], kinks: tuple[float, ...] = (), scale:
     top = min(base + reach, LARGEST_LOSS)
     losses = base + (top - base) * np.linspace(0.0, 1.0, NODES) ** 1.5
     losses = np.unique(np.concatenate([losses, [kink for kink in kinks if 0 <= kink < top]]))
-    losses = np.unique(np.maximum(losses, min(SMALLEST_LOSS, top)))
     deltas = np.minimum.accumulate([min(delta(float(loss)), 1.0) for loss in losses])
     return Profile(losses, deltas)

@@ -16,15 +16,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import is_
-from typing import NamedTuple
+from operator import add, is_
+from typing import Any, NamedTuple
 
 from dpconvex.accounting.events import Approximate, Event, Pure
-from dpconvex.accounting.totals import converted, profile_epsilon, tails, tails_delta
+from dpconvex.accounting.totals import converted, tails, tails_delta
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.gaussian_profiles import gaussian_delta, profile_epsilon
 
 # Fraction of delta that is kept for what events lose beside Gaussian shifts or Rényi divergences.
 SPARE = 0.1
@@ -72,9 +72,11 @@ class Rule(ABC):
 
     name: str
     says: str
+    nothing: tuple[Any, ...]
 
     def __init__(self, total: Privacy) -> None:
         self.total = total
+        self._last: tuple[tuple[tuple[Entry, ...], tuple[Any, ...]], ...] = (((), self.nothing),)
 
     @abstractmethod
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
@@ -88,71 +90,64 @@ class Rule(ABC):
     def left(self, entries: Sequence[Entry]) -> Amount:
         """Return what is left, rounded down."""
 
+    @abstractmethod
+    def price(self, item: Entry) -> tuple[Any, ...]:
+        """Return what adds up."""
+
     def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
         """Say more about why one more spend does not fit, if there is more to say."""
         return ""
+
+    def sums(self, entries: Sequence[Entry]) -> tuple[Any, ...]:
+        """Return the sums of all prices, beginning with those of the last time where these entries are more of the same."""
+        known, found = next(  # with the last one, which may have been refused, or without it, or anew
+            (before, sums)
+            for before, sums in reversed(self._last)
+            if len(before) <= len(entries) and all(map(is_, before, entries))
+        )
+        before = found
+        for item in entries[len(known) :]:
+            before, found = found, tuple(map(add, found, self.price(item)))
+        if len(entries) > len(known):
+            self._last = ((), self.nothing), (tuple(entries[:-1]), before), (tuple(entries), found)
+        return found
 
 
 class Basic(Rule):
     """Epsilons and deltas add up, exactly: an amount counts as the shortest decimal that denotes its float."""
 
     name, says = "basic", "epsilons and deltas add up"
+    nothing = (Fraction(0), Fraction(0))
 
-    def __init__(self, total: Privacy) -> None:
-        super().__init__(total)
-        self._last: tuple[tuple[Entry, ...], tuple[Fraction, Fraction]] = (), (Fraction(0), Fraction(0))
+    def price(self, item: Entry) -> tuple[Any, ...]:
+        return exact(item.privacy.epsilon), exact(item.privacy.delta)
 
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
-        """Neither sum exceeds its total."""
         return min(self._left(entries)) >= 0
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
-        """The sums."""
-        return Amount(*(float(amount) for amount in self._sums(entries)))
+        return Amount(*(float(amount) for amount in self.sums(entries)))
 
     def left(self, entries: Sequence[Entry]) -> Amount:
-        """The rest, which can all be spent."""
         return Amount(*(floor(amount) for amount in self._left(entries)))
 
     def _left(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        epsilon, delta = self._sums(entries)
+        epsilon, delta = self.sums(entries)
         return exact(self.total.epsilon) - epsilon, exact(self.total.delta) - delta
-
-    def _sums(self, entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-        """Return the sums, beginning with those of the last time where these entries are more of the same."""
-        known, found = self._last
-        if len(known) > len(entries) or not all(map(is_, known, entries)):
-            known, found = (), (Fraction(0), Fraction(0))
-        more = sums(entries[len(known) :])
-        found = found[0] + more[0], found[1] + more[1]
-        self._last = tuple(entries), found
-        return found
-
-
-class Price(NamedTuple):
-    """What spends cost, what they lose of delta, and the probability of noise beyond its cap."""
-
-    cost: float
-    lost: float
-    tails: float
-
-    def plus(self, other: Price) -> Price:
-        return Price(self.cost + other.cost, self.lost + other.lost, self.tails + other.tails)
-
-
-NOTHING: tuple[tuple[Entry, ...], Price] = (), Price(0.0, 0.0, 0.0)
 
 
 class Additive(Rule):
     """One cost adds up to a limit, what is lost of delta to a share of it; the limit makes up for that share."""
+
+    nothing = (0.0, 0.0, 0.0)
 
     def __init__(self, total: Privacy) -> None:
         super().__init__(total)
         if total.pure:
             raise TemplateError(f"Budget: {self.name} accounting needs a delta; use accounting='basic'.")
         self.delta = total.delta * (1 - SPARE)
+        self.share = total.delta * SPARE
         self.limit = self._limit()
-        self._last: tuple[tuple[tuple[Entry, ...], Price], ...] = (NOTHING,)
 
     @abstractmethod
     def _limit(self) -> float:
@@ -168,58 +163,47 @@ class Additive(Rule):
 
     def fits(self, entries: Sequence[Entry], reading: bool = False) -> bool:
         """The cost is within its limit, and what is lost within its share."""
-        cost, lost = self._sums(entries)
+        cost, lost = self._spent(entries)
         room = 1 - GUARD * (0.9 if reading else 1.0)
-        return cost <= self.limit * room and lost <= SPARE * self.total.delta * room
+        return cost <= self.limit * room and lost <= self.share * room
 
     def spent(self, entries: Sequence[Entry]) -> Amount:
         """The epsilon of the cost, at the ledger's delta."""
-        return Amount(self.epsilon(self._sums(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
+        return Amount(self.epsilon(self._spent(entries)[0]), self.total.delta) if entries else Amount(0.0, 0.0)
 
     def left(self, entries: Sequence[Entry]) -> Amount:
         """The promise of the largest fit, itself Gaussian or of one known divergence but for its cap, that still fits."""
-        cost, lost = self._sums(entries)
+        cost, lost = self._spent(entries)
         cost = self.limit * (1 - GUARD) - cost
-        room = SPARE * self.total.delta * (1 - GUARD) - lost
-        if cost <= 0 or room < tails_delta(TAIL, self.total.epsilon):
+        if cost <= 0 or self.share * (1 - GUARD) - lost < tails_delta(TAIL, self.total.epsilon):
             return Amount(0.0, 0.0)
         return Amount(self.epsilon(cost), self.total.delta)
 
     def refusal(self, entries: Sequence[Entry], item: Entry) -> str:
         """What the spend costs alone, and what it loses of delta if that is what does not fit."""
-        price = self._price(item)
-        alone = self.epsilon(price.cost)
+        cost, more = self._lost(self.price(item))
+        alone = self.epsilon(cost)
         said = f" under {self.name} accounting, by which this release alone is epsilon = {alone:.6g} ({item.known})"
-        lost, more = self._sums(entries)[1], price.lost + tails_delta(price.tails, self.total.epsilon)
-        share = SPARE * self.total.delta
-        if lost + more > share * (1 - GUARD):
+        lost = self._spent(entries)[1]
+        if lost + more > self.share * (1 - GUARD):
             said += (
-                f". Beside that it loses delta = {more:.3g}, and of the {share:.3g} that the ledger keeps for such losses, "
-                f"{max(share - lost, 0.0):.3g} is left: the delta of a promise without an event is lost, and the probability of "
-                "noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller epsilon or a larger "
-                "delta has more room, and so has basic accounting"
+                f". Beside that it loses delta = {more:.3g}, and of the {self.share:.3g} that the ledger keeps for such losses, "
+                f"{max(self.share - lost, 0.0):.3g} is left: the delta of a promise without an event is lost, and the "
+                "probability of noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller epsilon or "
+                "a larger delta has more room, and so has basic accounting"
             )
         return said
 
-    def _sums(self, entries: Sequence[Entry]) -> tuple[float, float]:
-        """Return the cost, and what is lost, beginning with the sums of the last time where these entries are more of the same.
+    def price(self, item: Entry) -> tuple[Any, ...]:
+        """What it costs, what it loses of delta, and the probability of noise beyond its cap."""
+        return *self.cost(item.known), math.fsum(count * p for p, count in tails(item.known))
 
-        Each addition rounds, by far less than `GUARD` for all of them.
-        """
-        known, found = next(  # with the last one, which may have been refused, or without it, or anew
-            (before, sums)
-            for before, sums in reversed(self._last)
-            if len(before) <= len(entries) and all(map(is_, before, entries))
-        )
-        before = found
-        for item in entries[len(known) :]:
-            before, found = found, found.plus(self._price(item))
-        if len(entries) > len(known):
-            self._last = NOTHING, (tuple(entries[:-1]), before), (tuple(entries), found)
-        return found.cost, found.lost + tails_delta(found.tails, self.total.epsilon)
+    def _spent(self, entries: Sequence[Entry]) -> tuple[float, float]:
+        return self._lost(self.sums(entries))
 
-    def _price(self, item: Entry) -> Price:
-        return Price(*self.cost(item.known), math.fsum(count * p for p, count in tails(item.known)))
+    def _lost(self, sums: tuple[Any, ...]) -> tuple[float, float]:
+        cost, lost, beyond = sums
+        return cost, lost + tails_delta(beyond, self.total.epsilon)
 
 
 class Gauss(Additive):
@@ -235,12 +219,10 @@ class Gauss(Additive):
         return float(bisect(lambda mu: float(gaussian_delta(epsilon, mu)) <= delta, 0.0, high, 60)[0] ** 2)
 
     def cost(self, event: Event) -> tuple[float, float]:
-        """The shift, squared."""
         mu, lost = event.level()
         return mu * mu * (1 + 1e-15), lost
 
     def epsilon(self, cost: float) -> float:
-        """Invert the exact profile."""
         return profile_epsilon(math.sqrt(cost), self.delta)
 
 
@@ -260,11 +242,9 @@ class Renyi(Additive):
         return left
 
     def cost(self, event: Event) -> tuple[float, float]:
-        """The divergence."""
         return event.renyi(self.order)
 
     def epsilon(self, cost: float) -> float:
-        """Add what the order lacks."""
         return max(cost + converted(self.order, self.delta), 0.0)
 
 
@@ -298,9 +278,3 @@ def floor(value: Fraction) -> float:
     while exact(result) > value:
         result = math.nextafter(result, -math.inf)
     return result
-
-
-def sums(entries: Sequence[Entry]) -> tuple[Fraction, Fraction]:
-    """Add up epsilon and delta over entries, exactly."""
-    epsilon = sum((exact(item.privacy.epsilon) for item in entries), Fraction(0))
-    return epsilon, sum((exact(item.privacy.delta) for item in entries), Fraction(0))

@@ -7,35 +7,30 @@ though their inputs may.  Rules for ledgers, where it may, are in `accounting.ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.convolution import convolved_epsilon
-from dpconvex.accounting.events import Composition, Event, Tail
-from dpconvex.core.bisection import bisect
+from dpconvex.accounting.events import Composition, Event, Tail, known
+from dpconvex.accounting.profiles import LARGEST_LOSS
 from dpconvex.language.privacy import Privacy, text
-from dpconvex.noise.gaussian_profiles import gaussian_delta
+from dpconvex.noise.gaussian_profiles import profile_epsilon, smallest_scale
+from dpconvex.noise.loss_distributions import composed_delta, on_grid
 
 Array = NDArray[np.float64]
 
 ORDERS = np.array([*(1 + k / 10 for k in range(1, 100)), *range(11, 64), 80, 128, 256, 512], dtype=float)
 # Losses up to this are looked for; beyond it there is no bound.
 LARGEST = 700.0
+# Grid steps in the loss that is looked for, the largest grid of one event, and the most events that differ.
+STEPS, LARGEST_GRID, MOST = 4000, 2**17, 50
 
 
 @dataclass(frozen=True)
 class Total:
-    """What several releases cost together, and by which rule.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-    rule : str
-        "basic", "Rényi", "Gaussian" or "convolution".
-    """
+    """What several releases cost together, and by which rule: "basic", "Rényi", "Gaussian" or "convolution"."""
 
     epsilon: float
     delta: float
@@ -88,20 +83,6 @@ def gaussian_epsilon(mu: float, lost: float, delta: float) -> float:
     return profile_epsilon(mu, delta - lost) if mu < math.inf and lost < delta else math.inf
 
 
-def profile_epsilon(shift: float, delta: float) -> float:
-    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
-    low, high = 0.0, 1.0
-    if not shift < LARGEST:
-        return math.inf
-    if float(gaussian_delta(0.0, shift)) <= delta:
-        return 0.0
-    while float(gaussian_delta(high, shift)) > delta:
-        low, high = high, 2 * high
-        if high > 1e6:
-            return math.inf
-    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
-
-
 def renyi_epsilon(divergences: Array, lost: float, delta: float) -> float:
     """Return the epsilon that the best Rényi divergence gives."""
     if not lost < delta:
@@ -113,3 +94,17 @@ def converted(order: float, delta: float) -> float:
     """Return what a Rényi divergence of an order lacks to an epsilon (Canonne, Kamath & Steinke 2020; docs/release.md)."""
     found = (-math.log(delta) + order * math.log1p(-1 / order) - math.log(order - 1)) / (order - 1)
     return found + 1e-12 * (1 + abs(found))
+
+
+def convolved_epsilon(leaves: Mapping[Event, int], delta: float, reach: float) -> float | None:
+    """Return the epsilon of the sum of all privacy losses, or None; `reach` is a known bound on it, which sets the grid."""
+    counted = {leaf: count for leaf, count in leaves.items() if not isinstance(leaf, Tail)}
+    if not (0 < len(counted) <= MOST and 0 < reach < LARGEST_LOSS):
+        return None
+    step, parts = reach / STEPS, []
+    for leaf, count in counted.items():
+        losses, masses = known(leaf).masses
+        if known(leaf).lost >= delta or not len(losses) or np.abs(losses).max() > LARGEST_GRID * step:
+            return None
+        parts.append((on_grid(losses, masses, step, known(leaf).lost), count))
+    return smallest_scale(lambda epsilon: composed_delta(parts, epsilon), delta, reach, reach=0.0)

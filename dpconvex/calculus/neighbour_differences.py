@@ -28,15 +28,15 @@ MOST_BEHIND = 64
 
 
 @dataclass(frozen=True)
-class Ray:
-    """The gradients of one logistic record: ``scale s a`` with ``||a|| <= radius`` and ``0 <= s <= high``.
+class Slopes:
+    """A record that sees theta through one row: its slopes, times the length of the row, from `low` to `high`.
 
-    They are treated together, with the curvature at each s (`dpconvex.noise.gaussian_profiles.logistic_delta`).
+    Of a logistic loss whose margins are not bounded, `logistic` times s (1 - s) is the curvature where the slope is s of `high`.
     """
 
-    radius: float
-    scale: float
+    low: float
     high: float
+    logistic: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +53,9 @@ class Difference:
         Bound on the norm of every difference.
     vertices : tuple of two ndarrays, or None
         Lengths of the vertices other than 0, and how many have each; None if there are too many, or no polytope.
-    ray : Ray or None
-        If the first record's loss is logistic: its gradients.
-    margin : tuple of two floats, or None
-        If the first record sees theta through one row: its least and its largest slope, times the length of the row.
+    slopes : Slopes or None
     behind : ndarray or None
-        Beside a ray or a margin: lengths of the vertices of the second record's gradients, if there is one; not too many.
+        Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none; not too many.
     firsts : tuple of int
         The losses that the first record may have.
     """
@@ -66,8 +63,7 @@ class Difference:
     dimension: int
     length: float
     vertices: tuple[Array, Array] | None
-    ray: Ray | None
-    margin: tuple[float, float] | None
+    slopes: Slopes | None
     behind: Array | None
     firsts: tuple[int, ...]
 
@@ -76,12 +72,7 @@ class Difference:
         """A key that differences with equal bounds share, up to rounding."""
         vertices = None if self.vertices is None else tuple(part.tobytes() for part in self.vertices)
         behind = None if self.behind is None else self.behind.tobytes()
-        return self.dimension, f"{self.length:.9e}", vertices, self.ray, self.margin, behind
-
-    def merged(self, other: Difference) -> Difference:
-        """Return what holds for this and for another of the same signature."""
-        firsts = tuple(sorted({*self.firsts, *other.firsts}))
-        return replace(self, length=max(self.length, other.length), firsts=firsts)
+        return self.dimension, f"{self.length:.9e}", vertices, self.slopes, behind
 
 
 @once
@@ -89,25 +80,26 @@ def differences(analysis: Analysis, adjacency: str) -> tuple[Difference, ...]:
     """Return all kinds of differences between neighbours, each once: for replacements, in both orders."""
     losses = range(len(analysis.losses))
     if adjacency == "add-remove":
+        # In the other order, where a record disappears, its curvature helps, and lengths are the same.
         items = [alone(analysis, k) for k in losses]
     else:
         known: dict[Hashable, tuple[float, tuple[Array, Array] | None]] = {}
         items = [pair(analysis, first, second, known) for first in losses for second in losses]
     found: dict[Hashable, Difference] = {}
     for item in items:
-        key = item.signature
-        found[key] = found[key].merged(item) if key in found else item
+        old = found.setdefault(item.signature, item)
+        firsts = tuple(sorted({*old.firsts, *item.firsts}))
+        found[item.signature] = replace(old, length=max(old.length, item.length), firsts=firsts)
     # The order does not depend on that of the labels.
     return tuple(found[key] for key in sorted(found, key=repr))
 
 
 def alone(analysis: Analysis, number: int) -> Difference:
-    """One record appears.  In the other order, where it disappears, its curvature helps, and lengths are the same."""
-    loss = analysis.losses[number]
-    squares = loss.gradients.squares
+    """One record appears; of slopes along one row, the steepest of each sign are the vertices."""
+    loss, slopes = analysis.losses[number], slopes_of(analysis, number)
+    squares = loss.gradients.squares if slopes is None else np.array([slopes.high, min(slopes.low, 0.0)]) ** 2
     vertices = None if squares is None else tally(squares)
-    margin = margin_of(analysis, number)
-    return Difference(loss.dimension, loss.gradients.bound * SLACK, vertices, ray_of(loss), margin, None, (number,))
+    return Difference(loss.dimension, loss.gradients.bound * SLACK, vertices, slopes, np.zeros(1), (number,))
 
 
 def pair(
@@ -116,29 +108,30 @@ def pair(
     """One record takes another's place, whose loss is the second; pairs that are alike are counted once."""
     first, second = analysis.losses[one], analysis.losses[other]
     dimension = min(first.dimension + second.dimension, analysis.form.noise_dimension)
-    left, right = sorted((one, other))  # the other order has the same lengths
-    sets = analysis.losses[left].gradients, analysis.losses[right].gradients
-    both = sets[0].enumerated(sets[1])
-    kind: Hashable = (left, right)
+    left, right = (analysis.losses[k].gradients for k in sorted((one, other)))  # the other order has the same lengths
+    both = left.enumerated(right)
+    kind: Hashable = tuple(sorted((one, other)))
     if both is not None:
-        kind = *(part.tobytes() for part in both), sets[0].rounding, sets[1].rounding
+        kind = *(part.tobytes() for part in both), left.rounding, right.rounding
     if kind not in known:
-        squares = sets[0].squared_distances(sets[1])
-        known[kind] = sets[0].difference_bound(sets[1]), None if squares is None else tally(squares.ravel())
+        squares = left.squared_distances(right)
+        known[kind] = left.difference_bound(right), None if squares is None else tally(squares.ravel())
     length, vertices = known[kind]
     longest = min(first.gradients.bound + second.gradients.bound, length)
     behind = lengths_of(second)
-    ray, margin = (None, None) if behind is None else (ray_of(first), margin_of(analysis, one))
-    behind = behind if ray or margin else None
-    return Difference(dimension, longest * SLACK, vertices, ray, margin, behind, (one,))
+    slopes = None if behind is None or vertices is None else slopes_of(analysis, one)
+    return Difference(dimension, longest * SLACK, vertices, slopes, behind if slopes else None, (one,))
 
 
 @once
-def margin_of(analysis: Analysis, number: int) -> tuple[float, float] | None:
+def slopes_of(analysis: Analysis, number: int) -> Slopes | None:
     """Return the slopes of a loss of one margin, in one sign for all labels, with the digits that all spellings share."""
     loss, low, high = analysis.losses[number], 0.0, 0.0
     if loss.dimension != 1:
         return None
+    if isinstance(loss.joint, LogisticJoint) and loss.joint.high == 1.0:
+        joint, size = loss.joint, loss.joint.radius * SLACK
+        return Slopes(0.0, joint.scale * size, joint.scale * size * size) if joint.scale * size > 0 else None
     rows = np.concatenate([analysis.rows[leaf] for leaf in analysis.form.leaves[number]])
     row = rows[rows.any(axis=1)][:1]
     column = int(np.argmax(np.abs(row)))
@@ -149,14 +142,7 @@ def margin_of(analysis: Analysis, number: int) -> tuple[float, float] | None:
         low, high = low + ends[0], high + ends[1]
     low, high = (-high, -low) if high < -low else (low, high)
     radius = float(np.sqrt(analysis.gram.squared_norms(row)[0]) + analysis.gram.slack(np.abs(row))[0])
-    return float(f"{radius * low:.12g}"), float(f"{radius * high:.12g}")
-
-
-def ray_of(loss: LossBounds) -> Ray | None:
-    joint = loss.joint
-    if not isinstance(joint, LogisticJoint) or joint.scale * joint.radius == 0:
-        return None
-    return Ray(joint.radius * SLACK, joint.scale, joint.high)
+    return Slopes(float(f"{radius * low:.12g}"), float(f"{radius * high:.12g}"))
 
 
 def lengths_of(loss: LossBounds) -> Array | None:
@@ -165,8 +151,7 @@ def lengths_of(loss: LossBounds) -> Array | None:
     if squares is None or len(squares) > MOST_BEHIND:
         return None
     lengths, counts = tally(squares)
-    still = np.zeros(int((squares <= 0).sum()))
-    return np.concatenate([still, np.repeat(lengths, counts.astype(int))])
+    return np.concatenate([np.zeros(int((squares <= 0).sum())), np.repeat(lengths, counts.astype(int))])
 
 
 def tally(squares: Array) -> tuple[Array, Array]:

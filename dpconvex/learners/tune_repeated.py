@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
-from dpconvex.accounting.totals import profile_epsilon
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
@@ -30,6 +29,7 @@ from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count
 from dpconvex.mechanisms.private_whitening import PrivateWhitening
 from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
+from dpconvex.noise.gaussian_profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
 from dpconvex.release.fit import Door, run

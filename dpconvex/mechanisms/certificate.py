@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dpconvex.accounting.event_fields import event_of
-from dpconvex.accounting.events import Event
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built

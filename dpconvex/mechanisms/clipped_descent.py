@@ -37,7 +37,7 @@ from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, se
 from dpconvex.mechanisms.regularizer_curvature import bend_of, parts
 from dpconvex.mechanisms.rounding import covered_count, largest_eigenvalue, public_start
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
-from dpconvex.noise.poisson_sampling import sampled_multiplier
+from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
 

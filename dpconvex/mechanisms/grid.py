@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Event, Pure, on_integers
 from dpconvex.errors import DPConvexError
-from dpconvex.noise.gaussian_profiles import concentrated_delta, delta_of_shift, grid_loss, integer_level
+from dpconvex.noise.gaussian_profiles import concentrated_delta, gaussian_delta, grid_loss, integer_level
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -83,7 +83,9 @@ class IntegerNoise:
         """Whether it keeps its share of the promise."""
         if not self.is_gaussian:
             return self.sensitivity / self.scale <= self.epsilon
-        normal = delta_of_shift(self.epsilon, integer_level(self.sensitivity, self.scale)) + grid_loss(self.epsilon)
+        normal = float(gaussian_delta(self.epsilon, integer_level(self.sensitivity, self.scale))) + grid_loss(
+            self.epsilon
+        )
         return min(normal, concentrated_delta((self.sensitivity / self.scale) ** 2 / 2, self.epsilon)) <= self.delta
 
     def longest(self, probability: float) -> float:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Event, Pure
-from dpconvex.accounting.perturbation import Hull, Kind, Perturbation, hull_delta
+from dpconvex.accounting.perturbation import Hull, Perturbation
 from dpconvex.calculus.analysis import Analysis, Moduli
-from dpconvex.calculus.neighbour_differences import Difference, differences
+from dpconvex.calculus.neighbour_differences import differences
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
@@ -243,43 +243,35 @@ def objective_delta(
 ) -> tuple[float, float, str]:
     """Bound the delta of objective perturbation with Gaussian noise."""
     worst, paid, how = 0.0, 0.0, ""
-    for item in kinds_of(analysis, adjacency, moduli, sigma):
-        bounds = [(*hull_delta(hull, item.dimension, epsilon), hull.curvature) for hull in item.hulls]
-        found = min(bounds, key=lambda bound: bound[0])
+    for hull in hulls_of(analysis, adjacency, moduli, sigma):
+        found = hull.delta(epsilon)
         if found[0] >= worst:
-            worst, how, paid = found
+            (worst, how), paid = found, hull.curvature
     return worst, paid, how
 
 
 def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> Perturbation:
     """Return what objective perturbation with Gaussian noise is for accounting: all differences, in units of sigma."""
-    return Perturbation(sigma, kinds_of(analysis, adjacency, moduli, sigma))
+    return Perturbation(sigma, hulls_of(analysis, adjacency, moduli, sigma))
 
 
-def kinds_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Kind, ...]:
-    curvatures, kinds = analysis.log_dets(moduli), []
+def hulls_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Hull, ...]:
+    """Return the differences between neighbours in units of sigma, with the curvature of the record in front."""
+    curvatures, hulls = analysis.log_dets(moduli), []
     for item in differences(analysis, adjacency):
         curvature = float(curvatures[list(item.firsts)].max())
-        kinds.append(Kind(item.dimension, in_units(item, curvature, moduli.least, sigma)))
-    return tuple(kinds)
-
-
-def in_units(item: Difference, curvature: float, mu: float, sigma: float) -> tuple[Hull, ...]:
-    """Return the polytope of the differences, and for a logistic record in front its gradients beside the other's vertices."""
-    length, lengths, counts = item.length / sigma, None, None
-    if item.vertices is not None:
-        lengths, counts = tuple((item.vertices[0] / sigma).tolist()), tuple(item.vertices[1].tolist())
-    behind = None if item.behind is None else tuple((item.behind / sigma).tolist())
-    hull = Hull(length, curvature, lengths, counts)
-    if item.margin is not None:
-        low, high = item.margin
-        flattest = max(low, -high, 0.0) / sigma
-        ends = max(high, 0.0) / sigma * SLACK, max(-low, 0.0) / sigma * SLACK
-        hull = replace(hull, margin=(*ends, flattest, curvature), behind=behind)
-    if item.ray is None:
-        return (hull,)
-    scale, radius = item.ray.scale, item.ray.radius
-    ray = (scale * radius / sigma, scale * radius**2 / mu, item.ray.high)
-    if behind is None:
-        return hull, Hull(length, curvature, (), (), ray)
-    return hull, Hull(length, curvature, None, None, ray, None, behind)
+        hull = Hull(item.dimension, item.length / sigma, curvature)
+        if item.vertices is not None:
+            lengths, counts = ((part / unit).tolist() for part, unit in zip(item.vertices, (sigma, 1.0), strict=True))
+            hull = replace(hull, lengths=tuple(lengths), counts=tuple(counts))
+        if item.slopes is not None and item.behind is not None:
+            low, high = item.slopes.low / sigma, item.slopes.high / sigma
+            slopes = (
+                max(high, 0.0) * SLACK,
+                max(-low, 0.0) * SLACK,
+                max(low, -high, 0.0),
+                item.slopes.logistic / moduli.least,
+            )
+            hull = replace(hull, slopes=slopes, behind=tuple((item.behind / sigma).tolist()))
+        hulls.append(hull)
+    return tuple(hulls)

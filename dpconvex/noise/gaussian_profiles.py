@@ -1,14 +1,13 @@
 """Privacy profiles of Gaussian noise: the smallest delta for each epsilon, and the noise that a promise needs.
 
 A mechanism whose privacy loss is at most L(t) for a random t is (epsilon, delta)-private with
-``delta = E[(1 - exp(epsilon - L(t)))_+]``.  Three laws of L occur, and each is bounded from above, quadrature and rounding
-included:
+``delta = E[(1 - exp(epsilon - L(t)))_+]``.  Each law of L is bounded from above, quadrature and rounding included:
 
 - *Gaussian*, when the difference of two neighbours is one fixed vector v: the exact profile of the Gaussian mechanism
   (Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8);
 - *chi*, when the difference depends on the noise but stays in a subspace of dimension s: L = a t + a^2/2 with t the norm of s
   normal variates (for s = 1 the profile of Redberg, Koskela & Wang 2023);
-- *logistic*, when it moves along one line and the curvature of the loss moves with it.
+- *moving slopes*, when one record's gradient moves along one line, and curvature is the rate at which it does.
 """
 
 from __future__ import annotations
@@ -20,30 +19,21 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
-from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr, ndtr, ndtri
+from scipy.special import gammaincc, gammainccinv, gammaln, log_ndtr
 
 from dpconvex.core.bisection import bisect
 from dpconvex.errors import NotPrivate
 
 Array = NDArray[np.float64]
 
-# Cells of the quadratures; both are upper bounds for any number, and closer with more.
-CELLS = 240
-# Where the tail is cut, as a fraction of the mass that is left; all of the rest is counted.
-TAIL = 1e-9
+# Cells of the quadrature, an upper bound for any number, and where its tail is cut, as a fraction of the mass that is left.
+CELLS, TAIL = 240, 1e-9
 # Relative slack that covers rounding in the special functions and in sums.
 SLACK = 1e-13
-# The slope of a logistic loss runs over a grid; what lies between its points is covered by this much of privacy loss.
-GRID_SLACK = 1e-7
-LARGEST_GRID = 4000
-# Where one record's curvature acts: cells of the noise along its row, how far they reach, and slices of its slopes.
-MARGIN_CELLS, MARGIN_REACH, MARGIN_SLICES = 1500, 6.0, 20
-# Where slopes move beside another record: slices of the slopes, halvings of the noise that counts most, and the least length.
+# Where slopes move: slices of the slopes, halvings of the noise that counts most, and the least length.
 SLICES, HALVINGS, SHORTEST = 60, 14, 1e-9
-# Normal variates beyond this do not occur.
-LIMIT = 40.0
-# Logarithm of the largest multiple of a guessed scale that is tried, and of the largest scale.
-REACH, LARGEST_LOG = 25.0, 700.0
+# The largest shift that is told from infinity; logarithms of the largest multiple of a guessed scale, and of the largest scale.
+FARTHEST, REACH, LARGEST_LOG = 1e100, 25.0, 700.0
 
 
 def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
@@ -54,7 +44,7 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
     >>> float(gaussian_delta(0.0, 2.0).round(6))  # total variation of N(0, 1) and N(2, 1)
     0.682689
     """
-    a = np.asarray(shift, dtype=float)
+    a = np.minimum(np.asarray(shift, dtype=float), FARTHEST)
     safe = np.where(a > 0, a, 1.0)
     first, second = log_ndtr(safe / 2 - epsilon / safe), log_ndtr(-safe / 2 - epsilon / safe)
     pad = SLACK + 1e-15 * (np.abs(first) + np.abs(second) + abs(epsilon))
@@ -64,15 +54,18 @@ def gaussian_delta(epsilon: float, shift: ArrayLike) -> Array:
     return np.asarray(np.where(a > 0, np.clip(delta, 0.0, 1.0), still))
 
 
-def delta_of_shift(epsilon: float, shift: float) -> float:
-    """Return the same for one shift, ten times as fast."""
-    if not 0 < shift < math.inf:
-        return 1.0 if shift > 0 else -math.expm1(min(epsilon, 0.0))
-    first = float(log_ndtr(shift / 2 - epsilon / shift))
-    second = float(log_ndtr(-shift / 2 - epsilon / shift))
-    pad = SLACK + 1e-15 * (abs(first) + abs(second) + abs(epsilon))
-    delta = math.exp(first) * (1 + pad) - math.exp(min(epsilon + second, 1.0)) * (1 - pad)
-    return min(max(delta, 0.0), 1.0)
+def profile_epsilon(shift: float, delta: float) -> float:
+    """Return the epsilon of Gaussian noise for a delta, if neighbours are `shift` deviations apart."""
+    if not shift < LARGEST_LOG:
+        return math.inf
+    if float(gaussian_delta(0.0, shift)) <= delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while float(gaussian_delta(high, shift)) > delta:
+        low, high = high, 2 * high
+        if high > 1e6:
+            return math.inf
+    return bisect(lambda epsilon: float(gaussian_delta(epsilon, shift)) > delta, low, high, 60)[1]
 
 
 def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
@@ -100,62 +93,6 @@ def chi_delta(epsilon: float, dimension: int, shift: float) -> float:
     return min(total * (1 + 1e-9), 1.0)
 
 
-@lru_cache(maxsize=64)
-def logistic_delta(epsilon: float, shift: float, ratio: float, high: float = 1.0, behind: float = 0.0) -> float:
-    """Bound delta when one logistic record appears: slope and curvature are not extreme at the same parameters.
-
-    With `behind`, it takes the place of a record whose gradient is a vector no longer than that.
-    """
-    s, curve, bend = slopes(ratio, high)
-    slope = s * shift + behind
-    base = slope**2 / 2 + curve
-    if (slope * -LIMIT + base).max() > epsilon:
-        return 1.0
-    if (slope * LIMIT + base).max() <= epsilon:
-        return 1e-300
-    moving = slope > 0
-    start = max(float(((epsilon - base[moving]) / slope[moving]).min()), -LIMIT)
-    mass = float(ndtr(-start))
-    end = float(-ndtri(max(mass * TAIL, 1e-300)))
-    points = np.linspace(start, max(end, start + 1e-3), CELLS + 1)
-    values = np.maximum(highest(points, slope, base, bend < shift**2), epsilon)
-    slope = np.diff(values) / np.diff(points)
-    offset = values[:-1] - slope * points[:-1]
-    survival = ndtr(-points)
-    # The factor is large where the shifted masses are small: they are multiplied as logarithms.
-    left, right = log_ndtr(-(points[:-1] + slope)), log_ndtr(-(points[1:] + slope))
-    factor = epsilon - offset + slope**2 / 2
-    kept = np.exp(factor + left) * -np.expm1(np.minimum(right - left, 0.0))
-    cells = (survival[:-1] - survival[1:]) - kept
-    rounding = 1e-14 + 1e-15 * float(np.abs(factor).max())
-    total = float(np.maximum(cells, 0.0).sum()) + float(survival[-1]) + rounding * mass
-    return min(total * (1 + 1e-9), 1.0)
-
-
-def margin_delta(epsilon: float, steepest: float, room: float, curvature: float) -> float:
-    """Bound delta when one record of one margin appears: it curves only where its slope moves, and slopes have little room.
-
-    Slopes, in units of sigma, are at most `steepest` and not negative, and fall by at most `room` along the noise t on the
-    record's row.  The privacy loss at slope s is at most ``max(s t + s^2/2, 0)``, and `curvature` more where s falls as fast
-    as it can, by ``1 - exp(-curvature)`` for each unit of t (docs/theory.md, section 7, one margin).
-    """
-    plain = float(gaussian_delta(epsilon, steepest))
-    rate = -math.expm1(-curvature)
-    if rate <= 0 or steepest <= 0:
-        return plain
-    start = (epsilon - curvature) / steepest - steepest / 2
-    start = min(start, 0.0) if curvature >= epsilon else start
-    t = np.linspace(start, start + MARGIN_REACH, MARGIN_CELLS + 1)
-    level = steepest - room * np.arange(MARGIN_SLICES)[:, None] / MARGIN_SLICES
-    density = np.exp(-(np.where((t[:-1] < 0) & (t[1:] > 0), 0.0, np.minimum(np.abs(t[:-1]), np.abs(t[1:]))) ** 2) / 2)
-    paid = -np.expm1(np.minimum(epsilon - np.maximum(steepest * t[:-1] + steepest**2 / 2, 0.0), 0.0))
-    loss = np.maximum(level * t[1:] + level**2 / 2, 0.0)
-    gained = (-np.expm1(np.minimum(epsilon - curvature - loss, 0.0)) - paid) * density
-    most = np.maximum(gained.max(axis=1), math.exp(-(max(t[-1], 0.0) ** 2) / 2))
-    total = plain + room / rate * float(most.mean()) / math.sqrt(2 * math.pi)
-    return min(total * (1 + 1e-9), 1.0)
-
-
 def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Array:
     """Bound what curvature adds to delta while a slope falls, for each unit, in units of sigma, that it falls by.
 
@@ -174,50 +111,21 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
     return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + 1e-9) / math.sqrt(2 * math.pi)))
 
 
-def swing(epsilon: float, steepest: float, room: float, curvature: float, behind: float = 0.0) -> float:
-    """Bound what curvature adds where slopes fall from `steepest` by at most `room`, beside a gradient of length `behind`."""
-    if room <= 0 or curvature <= 0:
-        return 0.0
-    slopes = steepest - room * np.arange(SLICES) / SLICES
-    return room * float(moving_delta(epsilon, slopes + behind, curvature).mean())
+def swing(
+    epsilon: float, steepest: float, flattest: float, curvature: float, ratio: float = 0.0, behind: float = 0.0
+) -> float:
+    """Bound what curvature adds where slopes fall from `steepest` to `flattest`, beside a gradient of length `behind`.
 
-
-def logistic_swing(epsilon: float, shift: float, ratio: float, high: float = 1.0, behind: float = 0.0) -> float:
-    """Bound the same for a logistic record, whose curvature at slope s is ``log(1 + ratio s (1 - s))``."""
-    ends = np.linspace(0.0, high, SLICES + 1)
-    steepest = np.clip(0.5, ends[:-1], ends[1:])
-    curvature = np.log1p(ratio * steepest * (1 - steepest)) * (1 + 1e-12)
-    return high * shift * float(moving_delta(epsilon, ends[1:] * shift + behind, curvature).mean())
-
-
-@lru_cache(maxsize=8)
-def slopes(ratio: float, high: float) -> tuple[Array, Array, Array]:
-    """Return a grid of slopes s, ``log(1 + q s (1 - s))`` there with room for what lies between, minus its bend."""
-    bend = 2 * ratio + ratio**2  # the logarithm's second derivative in s is at least minus this
-    count = int(min(max(math.ceil(math.sqrt(bend / (8 * GRID_SLACK))), 200), LARGEST_GRID))
-    slack = bend * high**2 / (8 * count**2)
-    s = np.linspace(0.0, high, count + 1)
-    u = ratio * s * (1 - s)
-    return s, np.log1p(u) + slack, (bend - 2 * ratio * u) / (1 + u) ** 2
-
-
-def highest(t: Array, slope: Array, base: Array, convex: NDArray[np.bool_]) -> Array:
-    """Return the largest of ``slope t + base`` over a grid on which `base` is concave, but for one run where it is convex.
-
-    Within such a run the ends are the highest, and on either side of it each point is the highest from where it overtakes the
-    one before to where the next overtakes it.
+    Of a logistic record with the slopes ``s * steepest``, 0 <= s <= 1, curvature is ``log(1 + ratio s (1 - s))`` if that is less.
     """
-    run = np.flatnonzero(convex)
-    cuts = (len(base), len(base)) if len(run) == 0 else (run[0] + 1, run[-1])
-    result = np.full(len(t), -np.inf)
-    for part in (slice(0, cuts[0]), slice(cuts[1], len(base))):
-        rise, level = slope[part], base[part]
-        if len(rise):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                overtaken = np.maximum.accumulate(np.diff(level) / -np.diff(rise))
-            at = np.searchsorted(overtaken, t)
-            result = np.maximum(result, rise[at] * t + level[at])
-    return result
+    if steepest <= flattest or curvature <= 0:
+        return 0.0
+    ends = np.linspace(flattest, steepest, SLICES + 1)
+    bend = np.full(SLICES, curvature)
+    if ratio > 0:
+        s = np.clip(steepest / 2, ends[:-1], ends[1:]) / steepest
+        bend = np.minimum(bend, np.log1p(ratio * s * (1 - s)) * (1 + 1e-12))
+    return (steepest - flattest) * float(moving_delta(epsilon, ends[1:] + behind, bend).mean())
 
 
 def smallest_scale(
@@ -256,7 +164,7 @@ def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     4.225
     """
     found = smallest_scale(
-        lambda sigma: delta_of_shift(epsilon, sensitivity / sigma), delta, sensitivity, reach=math.inf
+        lambda sigma: float(gaussian_delta(epsilon, sensitivity / sigma)), delta, sensitivity, reach=math.inf
     )
     if found is None:
         raise NotPrivate(

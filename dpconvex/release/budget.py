@@ -15,8 +15,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dpconvex.accounting.event_fields import event_of
-from dpconvex.accounting.events import Event
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.accounting.rules import Amount, Basic, Entry, Rule, rule_of
 from dpconvex.accounting.totals import Total, totals
 from dpconvex.core.markup import aligned, bar, paragraph

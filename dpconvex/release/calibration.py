@@ -71,8 +71,8 @@ def calibrate(
 ) -> Shared:
     """Find how much each of several releases may promise for all of them to keep one promise; no data are needed.
 
-    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and, where the package dp-accounting is
-    installed, numerical convolution prove.  It holds for releases that are fixed beforehand: their number, templates and
+    The total is the smallest that basic composition, Rényi divergences, Gaussian shifts and numerical convolution prove.
+    It holds for releases that are fixed beforehand: their number, templates and
     noise may not depend on what the first of them show.  For releases that are chosen one after the other, keep a `Budget`.
 
     Parameters

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.accounting.event_fields import event_of
-from dpconvex.accounting.events import Event
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.plain_data import built
 from dpconvex.errors import DPConvexError
 from dpconvex.language.privacy import Privacy

@@ -12,8 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.accounting.event_fields import event_of
-from dpconvex.accounting.events import Event
+from dpconvex.accounting.events import Event, event_of
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moments import Kind, Moments, QuadraticLoss, quadratic_loss
 from dpconvex.calculus.weighted_moments import turned_parameters

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
-from dpconvex.accounting.event_fields import event_of
-from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail
+from dpconvex.accounting.events import Approximate, Composition, Event, Gaussian, Pure, Tail, event_of
 from dpconvex.accounting.rules import SPARE, Amount, Entry, rule_of
-from dpconvex.accounting.totals import converted, profile_epsilon
+from dpconvex.accounting.totals import converted
 from dpconvex.errors import BudgetExceeded, DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
+from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma, profile_epsilon
 from dpconvex.release.budget import Budget
 
 TOTAL = Privacy(1.0, 1e-6)

@@ -11,7 +11,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.neighbour_differences import Difference, Ray, differences, tally
+from dpconvex.calculus.neighbour_differences import Difference, Slopes, differences, tally
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.release.verify import analyse
 
@@ -33,15 +33,14 @@ def test_a_hinge_that_appears_has_one_vertex_and_a_replaced_one_three() -> None:
     assert (alone.dimension, vertices(alone)) == (1, {1.0: 1})
     (pair,) = differences(analysis, "replace-one")
     assert (pair.dimension, vertices(pair)) == (2, {1.0: 2, 2.0: 1})
-    assert alone.margin == pair.margin == pytest.approx((0.0, 1.0))
+    assert alone.slopes == pair.slopes == Slopes(0.0, pytest.approx(1.0), 0.0)
     assert pair.behind == pytest.approx([0.0, 1.0])
 
 
-def test_the_logistic_vertex_is_treated_apart() -> None:
+def test_a_logistic_record_has_slopes_of_its_own() -> None:
     analysis = of("logistic_regression", features=4, radius=2.0)
     (alone,) = differences(analysis, "add-remove")
-    assert isinstance(alone.ray, Ray)
-    assert (alone.ray.radius, alone.ray.scale, alone.ray.high) == pytest.approx((2.0, 1.0, 1.0))
+    assert alone.slopes == Slopes(0.0, pytest.approx(2.0), pytest.approx(4.0))
     assert vertices(alone) == {2.0: 1}
     (pair,) = differences(analysis, "replace-one")
     assert vertices(pair) == {2.0: 2, 4.0: 1}

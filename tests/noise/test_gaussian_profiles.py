@@ -12,7 +12,6 @@ from dpconvex.noise.gaussian_profiles import (
     chi_delta,
     gaussian_delta,
     gaussian_sigma,
-    logistic_delta,
     smallest_scale,
 )
 
@@ -61,26 +60,6 @@ def by_quadrature(epsilon: float, dimension: int, a: float) -> float:
 def test_the_chi_bound_is_above_quadrature_and_close(dimension: int, a: float, epsilon: float) -> None:
     exact = by_quadrature(epsilon, dimension, a)
     assert exact * (1 - 1e-8) <= chi_delta(epsilon, dimension, a) <= exact * (1 + 2e-4)
-
-
-@pytest.mark.parametrize("high", [1.0, 0.6])
-@pytest.mark.parametrize(("a", "q", "epsilon"), [(0.5, 1.0, 0.5), (0.1, 0.01, 0.1), (2.0, 5.0, 1.0), (0.7, 30.0, 3.0)])
-def test_the_logistic_bound_is_above_quadrature_and_close(a: float, q: float, epsilon: float, high: float) -> None:
-    s = np.linspace(0.0, high, 10001)
-    base = (s * a) ** 2 / 2 + np.log1p(q * s * (1 - s))
-    t = np.linspace(-8.0, 14.0, 4401)
-    loss = np.array([(s * a * x + base).max() for x in t])
-    values = np.maximum(-np.expm1(epsilon - loss), 0.0) * stats.norm.pdf(t)
-    exact = float(np.trapezoid(values, t))
-    assert exact * (1 - 1e-5) <= logistic_delta(epsilon, a, q, high) <= exact * (1 + 3e-4)
-
-
-@pytest.mark.parametrize("epsilon", [100.0, 800.0, 3000.0, 1e5])
-def test_the_logistic_bound_is_a_number_for_large_epsilon(epsilon: float) -> None:
-    for a in math.sqrt(2 * epsilon) + np.array([-5.0, 0.0, 5.0]):
-        exact = float(gaussian_delta(epsilon, a))
-        assert exact * (1 - 1e-9) <= logistic_delta(epsilon, a, 0.0) <= exact * (1 + 1e-4) + 1e-12
-        assert logistic_delta(epsilon, a, 1.0) >= exact * (1 - 1e-9)
 
 
 def test_a_delta_that_is_no_number_proves_nothing() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 from lines import Kind, Line
 from scipy.special import ndtr
 
-from dpconvex.accounting.perturbation import Hull, hull_delta
-from dpconvex.noise.gaussian_profiles import gaussian_delta, logistic_swing, moving_delta, smallest_scale, swing
+from dpconvex.accounting.perturbation import Hull
+from dpconvex.noise.gaussian_profiles import gaussian_delta, moving_delta, smallest_scale, swing
 
 NORMAL = np.linspace(-7.0, 9.0, 801)
 WEIGHT = np.exp(-(NORMAL**2) / 2) / math.sqrt(2 * math.pi) * (NORMAL[1] - NORMAL[0])
@@ -47,26 +47,34 @@ def test_noise_that_moves_a_slope_counts_most_along_the_difference(
 
 def hinge(epsilon: float, sigma: float, curvature: float) -> float:
     """Delta of a hinge that replaces an opposite one, as a certificate bounds it."""
-    step, every = 1 / sigma, (0.0, 1 / sigma)
-    hull = Hull(2 * step, curvature, (step, 2 * step), (2.0, 1.0), None, (step, 0.0, 0.0, curvature), every)
-    return hull_delta(hull, 2, epsilon)[0]
+    step = 1 / sigma
+    hull = Hull(2, 2 * step, curvature, (step, 2 * step), (2.0, 1.0), (step, 0.0, 0.0, 0.0), (0.0, step))
+    return hull.delta(epsilon)[0]
 
 
-def one_fall(epsilon: float, sigma: float, curvature: float) -> float:
-    """The slope stays, falls as fast as it may, and stays, beside a record whose slope is the opposite of its steepest."""
+def alone(epsilon: float, sigma: float, curvature: float) -> float:
+    """Delta of a hinge that appears."""
+    step = 1 / sigma
+    return Hull(1, step, curvature, (step,), (1.0,), (step, 0.0, 0.0, 0.0), (0.0,)).delta(epsilon)[0]
+
+
+def one_fall(epsilon: float, sigma: float, curvature: float, behind: float = 1.0) -> float:
+    """The slope stays, falls as fast as it may, and stays, beside a record with an opposite slope."""
     start, length = np.linspace(-2, 8, 401)[:, None], np.linspace(0, 12, 481)[None]
     end, left = start + length, np.maximum(0.0, 1 / sigma + math.expm1(-curvature) * length)
     there = ndtr(-start) - ndtr(-end)
-    moved = ndtr(-(start + 2 / sigma)) - ndtr(-(end + left + 1 / sigma))
+    moved = ndtr(-(start + (1 + behind) / sigma)) - ndtr(-(end + left + behind / sigma))
     return float((there - math.exp(epsilon) * moved).max())
 
 
 @pytest.mark.parametrize("curvature", [0.1, 0.3, 0.5, 0.8])
-def test_a_hinge_in_the_place_of_another(curvature: float) -> None:
-    sigma = found(lambda s: hinge(1.0, s, curvature))
-    assert one_fall(1.0, sigma, curvature) <= 1e-6
-    assert one_fall(1.0, 0.9 * sigma, curvature) > 1e-6  # a tenth less would be found out
-    everywhere = found(lambda s: float((np.array([2, 1]) * gaussian_delta(1 - curvature, np.array([1, 2]) / s)).sum()))
+@pytest.mark.parametrize(("bound", "behind"), [(alone, 0.0), (hinge, 1.0)])
+def test_no_adversary_beats_a_hinge_and_one_comes_close(bound: object, behind: float, curvature: float) -> None:
+    sigma = found(lambda s: bound(1.0, s, curvature))  # type: ignore[operator]
+    assert one_fall(1.0, sigma, curvature, behind) <= 1e-6
+    assert one_fall(1.0, 0.9 * sigma, curvature, behind) > 1e-6  # a tenth less would be found out
+    steps, counts = (np.array([1, 2]), np.array([2, 1])) if behind else (np.array([1]), np.array([1]))
+    everywhere = found(lambda s: float((counts * gaussian_delta(1 - curvature, steps / s)).sum()))
     assert everywhere >= 1.05 * sigma
 
 
@@ -76,8 +84,8 @@ def test_a_logistic_record_in_the_place_of_another(mu: float, before: float | No
 
     def bound(sigma: float) -> float:
         step = 1 / sigma
-        hull = Hull(2 * step, math.log1p(0.25 / mu), (step, 2 * step), (1.0, 1.0), (step, 1 / mu, 1.0), None, (step,))
-        return hull_delta(hull, 2, 1.0)[0]
+        hull = Hull(2, 2 * step, math.log1p(0.25 / mu), (step, 2 * step), (1.0, 1.0), (step, 0.0, 0.0, 1 / mu), (step,))
+        return hull.delta(1.0)[0]
 
     def exact(sigma: float) -> float:
         pair = Kind("logistic").derivatives(1.0), Kind("linear", sign=-1.0).derivatives(1.0)
@@ -87,14 +95,14 @@ def test_a_logistic_record_in_the_place_of_another(mu: float, before: float | No
     sigma = found(bound)
     assert exact(sigma) <= 1e-6 * (1 + 1e-3)
     assert exact(0.9 * sigma) > 1e-6
-    assert before is None or sigma <= 0.94 * before
+    assert before is None or sigma <= 0.98 * before
 
 
 def test_limits() -> None:
-    assert swing(1.0, 0.5, 0.0, 0.3) == swing(1.0, 0.5, 0.5, 0.0) == 0.0
-    assert swing(1.0, 0.5, 0.2, 0.3) < swing(1.0, 0.5, 0.5, 0.3) < swing(1.0, 0.5, 0.5, 0.3, 1.0)
-    assert logistic_swing(1.0, 0.3, 2.0) <= swing(1.0, 0.3, 0.3, math.log1p(0.5)) * (1 + 1e-9)
-    assert logistic_swing(1.0, 0.3, 2.0, behind=0.3) >= logistic_swing(1.0, 0.3, 2.0)
+    assert swing(1.0, 0.5, 0.5, 0.3) == swing(1.0, 0.5, 0.0, 0.0) == 0.0
+    assert swing(1.0, 0.5, 0.3, 0.3) < swing(1.0, 0.5, 0.0, 0.3) < swing(1.0, 0.5, 0.0, 0.3, behind=1.0)
+    everywhere = swing(1.0, 0.3, 0.0, math.log1p(0.5))
+    assert swing(1.0, 0.3, 0.0, math.log1p(0.5), 2.0) < everywhere < swing(1.0, 0.3, 0.0, math.log1p(0.5), behind=0.3)
     lengths, bends = np.geomspace(1e-8, 5.0, 40), np.geomspace(1e-6, 50.0, 40)
     assert (np.diff(moving_delta(1.0, lengths, 0.4)) >= 0).all()
     assert (np.diff(moving_delta(1.0, 0.4, bends)) >= -1e-3 * moving_delta(1.0, 0.4, bends)[1:]).all()

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 import dpconvex as dp
 from dpconvex.auditing.laws import SampledProfile, profile_delta
 from dpconvex.noise.gaussian_profiles import gaussian_delta, gaussian_sigma
-from dpconvex.noise.poisson_sampling import sampled_delta, sampled_multiplier
+from dpconvex.noise.loss_distributions import sampled_delta, sampled_multiplier
 
 
 def one_step(epsilon: float, multiplier: float, rate: float) -> float:

@@ -364,8 +364,7 @@ def test_a_fork_in_the_middle_of_a_spend_does_not_keep_the_lock(path: Path) -> N
 def test_a_spend_reads_and_prices_only_what_is_new(
     accounting: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpconvex.accounting.event_fields import event_of as read
-    from dpconvex.accounting.events import Concentrated
+    from dpconvex.accounting.events import Concentrated, event_of as read
 
     total, level = Privacy(10, 1e-6), Concentrated.level
     priced, parsed = [], []
