@@ -189,8 +189,8 @@ class Additive(Rule):
             said += (
                 f". Beside that it loses delta = {more:.3g}, and of the {self.share:.3g} that the ledger keeps for such losses, "
                 f"{max(self.share - lost, 0.0):.3g} is left: the delta of a promise without an event is lost, and the "
-                "probability of noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller epsilon or "
-                "a larger delta has more room, and so has basic accounting"
+                "probability of noise beyond its cap counts 1 + exp(epsilon of the total) times. A total with a smaller "
+                "epsilon or a larger delta has more room, and so has basic accounting"
             )
         return said
 
