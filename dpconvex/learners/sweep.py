@@ -73,11 +73,10 @@ def sweep(
         For tests: fit number k is drawn with ``seed + k``, and says that it is not private.
     progress : bool, optional
         Whether to show a progress bar (with tqdm, if it is installed); by default, on a terminal.
-    workers : int or executor, optional
-        Solve so many problems at a time, in processes of their own; or in those of an executor: anything with the method
-        ``submit`` of `concurrent.futures`, such as a Dask client's ``get_executor()``.  Noise is drawn and the budget charged
-        here, before a problem is sent.  Each fit then starts from zero, so with a seed every number of workers gives the bits
-        of single fits.  Up to two fits for each worker are begun ahead of the one that is yielded (docs/performance.md).
+    workers : int, optional
+        Do so many fits at a time, in threads of this process (docs/performance.md).  Each fit then starts from zero, so with a
+        seed every number of workers gives the bits of single fits.  So many are begun, and paid for, ahead of the one that is
+        yielded.
 
     Yields
     ------
@@ -88,11 +87,10 @@ def sweep(
     Raises
     ------
     NotPrivate, DomainError, NotConverged, BudgetExceeded
-        As for `solve`, wherever it is solved; no data are read before every combination is proved private.  `NotConverged`
-        also if a worker comes to its end in the middle of a fit.
+        As for `solve`; no data are read before every combination is proved private.
     TemplateError
-        If something cannot be sent to workers, as records in partitions, which are summed where they lie; or the number of
-        records is no longer the one that a `total` was proved for.
+        If records in partitions, which are summed where they lie, are to be fitted by workers; or the number of records is no
+        longer the one that a `total` was proved for.
 
     Examples
     --------
@@ -153,23 +151,23 @@ def fits(
             check_size(found, door.data)
         pay(budget, bill[0], "sweep", bill[1])
 
-    def fit(found: Proved, checked: Checked, stream: int | None, own: Any, given: Any) -> Release:
+    def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
         check_size(found, checked)
         source = NoiseSource(stream)
         if bill is None:
             pay(budget, found.certificate.privacy, "sweep", found.certificate.event)
-        return run(found, checked, own or given, source, door.clip)
+        return run(found, checked, backend, source, door.clip)
 
-    def tasks() -> Iterator[Callable[[Any], Release]]:
+    def tasks() -> Iterator[Callable[[], Release]]:
         last: Template | None = None
         for number, found in enumerate(order):
             if found.template is not last:
                 last, checked = found.template, found.template.record.checked(door.data, door.clip)
-                own = Warm() if warm else None
-            yield partial(fit, found, checked, None if seed is None else seed + number, own)
+                backend = Warm() if warm else door.backend
+            yield partial(fit, found, checked, None if seed is None else seed + number, backend)
 
     with bar(len(order), progress) as shown:
-        for release in fitted(tasks(), workers, door.backend):
+        for release in fitted(tasks(), workers):
             yield release
             if bill is not None and this_process() != began:
                 raise DPConvexError(

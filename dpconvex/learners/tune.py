@@ -114,7 +114,7 @@ def tune(
         For tests; the outcome is then not private.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by a noisy second moment of its own, of its part of the data.
-    workers : int or executor, optional
+    workers : int, optional
         As for `sweep`: so many candidates are fitted at a time.
 
     Returns
@@ -158,7 +158,7 @@ def tune(
     batch = record.validate(columns, clip=clip, empty=protected)
     part = parts(batch.size, len(named) + 1, privacy.adjacency, rng)
 
-    def fit(k: int, template: Template, given: Any) -> Release:
+    def fit(k: int, template: Template) -> Release:
         mine: Mapping[str, Any]
         if isinstance(batch, PartitionedBatch):
             mine = template.record.of_another(batch.chosen(part == k), record, clip)
@@ -166,9 +166,9 @@ def tune(
             mine = {name: column[part == k] for name, column in columns.items()}
         stream, nominal = None if seed is None else seed + k, share if protected else None
         options: dict[str, Any] = {"size": nominal, "clip": clip, "seed": stream, "whitening": whitening}
-        return solve(template, mine, privacy, mechanism, given, **options)
+        return solve(template, mine, privacy, mechanism, door.backend, **options)
 
-    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(templates)), workers, door.backend))
+    releases = list(fitted((partial(fit, k, t) for k, t in enumerate(templates)), workers))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
     counts = [count_mistakes(release, record, held_out, features, label, privacy.adjacency) for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, door.source.seeded, selection)
@@ -248,14 +248,14 @@ def on_all(
     pay(budget, plan.privacy, "tune", plan.shares.event)
     checked_for, source = reading(named, door.data, door.clip), door.source
 
-    def fit(template: Template, way: Proved, own: NoiseSource, given: Any) -> tuple[Release, int]:
+    def fit(template: Template, way: Proved, own: NoiseSource) -> tuple[Release, int]:
         checked = checked_for(template.record)
-        release = run(way, checked, given, own, door.clip)
+        release = run(way, checked, door.backend, own, door.clip)
         return release, count_mistakes(release, template.record, checked, *fields, plan.privacy.adjacency)
 
     pairs = zip(named.values(), plan.fits, strict=True)
     tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
-    releases, wrong = zip(*fitted(tasks, workers, door.backend), strict=True)
+    releases, wrong = zip(*fitted(tasks, workers), strict=True)
     chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.seeded, selection)
     certificate = plan.certificates[chosen]
     release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))

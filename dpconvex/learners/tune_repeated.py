@@ -100,7 +100,7 @@ def tune_repeated(
         proof takes to be secret (docs/pitfalls.md).
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by a noisy second moment of its own.
-    workers : int or executor, optional
+    workers : int, optional
         As for `sweep`: so many repetitions are done at a time.
 
     Returns
@@ -149,14 +149,14 @@ def tune_repeated(
     names = list(named)
     best: tuple[int, str, Release] | None = None
 
-    def repetition(name: str, own: NoiseSource, given: Any) -> tuple[int, str, Release]:
-        release = run(plans[name].fit, checked[name], given, own, clip)
+    def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
+        release = run(plans[name].fit, checked[name], door.backend, own, clip)
         wrong = count_mistakes(release, named[name].record, checked[name], features, label, privacy.adjacency)
         return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))
     with bar(None, progress) as shown:
-        for found in fitted(tasks, workers, door.backend):
+        for found in fitted(tasks, workers):
             # Of equal scores the first counts: runs are exchangeable, so that is a choice at random among them.
             if best is None or found[0] < best[0]:
                 best = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,12 +92,8 @@ class DataEngine:
         Where no bound on the curvature of a loss is known, rounding may decide what a record's gradient is, but no other record
         does.
         """
-        from dpconvex.solvers.elsewhere import Elsewhere
-
         if self.analysis.kink is not None or not math.isfinite(self.analysis.hessian_bound):
             return self.clipped_gradient(theta, math.inf)
-        if isinstance(self.backend, Elsewhere):
-            return self.backend.loss_gradient(self._plain, theta)
         return self._plain.loss_gradient(theta)
 
     @cached_property
@@ -113,11 +109,7 @@ class DataEngine:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Return the sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,)."""
-        from dpconvex.solvers.elsewhere import Elsewhere
-
         clipped = self._losses.clipped_gradient
-        if isinstance(self.backend, Elsewhere):
-            clipped = partial(self.backend.clipped_gradient, self._plain)
         project = self.analysis.form.projection
         if project is None:
             return clipped(theta, clip, chosen)

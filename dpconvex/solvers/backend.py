@@ -72,11 +72,10 @@ def solve(problem: Problem, backend: str | Backend | None = None, tolerance: flo
     """
     from dpconvex.solvers.certify import certify, is_certified
     from dpconvex.solvers.conic import Conic
-    from dpconvex.solvers.elsewhere import Elsewhere
     from dpconvex.solvers.first_order import FirstOrder, Warm
 
     chosen = resolve_backend(backend)
-    if type(chosen) in (Conic, Elsewhere, FirstOrder, Warm):  # these leave a problem as it is
+    if type(chosen) in (Conic, FirstOrder, Warm):  # these leave a problem as it is
         # Not `chosen.solve`: an object can have a method of its own beside those of its class.
         solution = type(chosen).solve(chosen, problem, tolerance)
         if is_certified(solution, problem):
