@@ -68,14 +68,14 @@ only. *bounded sets* means: no constant holds on the whole space.
 ABILITIES = """
 ## What each atom can do
 
-Affine atoms can do all that is asked of them. *Loss*: the atom has a rule, so it may stand in a loss. *Record*: it may be
-applied to fields of the record alone. Sums, products and whole powers of fields are polynomials, bounded by interval arithmetic
-and by Cauchy-Schwarz with the fields' norms; any other function becomes a field of its own, with bounds over the declared
-domain. *Strong*: it may make a regularizer strongly convex. *Rounded*: its kink can be rounded off. *Conic*: it has a conic
+Affine atoms can do all that is asked of them. *Loss*: the atom has a rule, so it may stand in a loss, and be applied to fields
+of the record alone. Sums, products and whole powers of fields are polynomials, bounded by interval arithmetic and by
+Cauchy-Schwarz with the fields' norms; any other function becomes a field of its own, with bounds over the declared domain.
+*Strong*: it may make a regularizer strongly convex. *Rounded*: its kink can be rounded off. *Conic*: it has a conic
 form, so that a conic solver can minimise it.
 
-| atom | loss | record | strong | rounded | conic |
-|---|---|---|---|---|---|
+| atom | loss | strong | rounded | conic |
+|---|---|---|---|---|
 """
 
 STRONG = """
@@ -108,6 +108,9 @@ ALSO = {
     "norm": ("norm", "norm2"),
 }
 
+# Classes of CVXPY whose functions have other names.
+SPELLED = {"Trace": "trace", "diag_mat": "diag", "diag_vec": "diag", "Hstack": "hstack", "Vstack": "vstack"}
+
 SOFTPLUS = dp.Atom("softplus", lambda m: np.logaddexp(m, 0.0), slope=(0.0, 1.0), curvature=0.25)
 
 # One expression for each curved atom, in a variable w with three entries.
@@ -115,19 +118,15 @@ EXAMPLES: dict[str, tuple[str, Callable[[cp.Variable], Any]]] = {
     "logistic": ("logistic(w[0])", lambda w: cp.logistic(w[0])),
     "exp": ("exp(w[0])", lambda w: cp.exp(w[0])),
     "log": ("-log(w[0])", lambda w: -cp.log(w[0])),
-    "entr": ("-entr(w[0])", lambda w: -cp.entr(w[0])),
     "xexp": ("xexp(w[0])", lambda w: cp.xexp(w[0])),
     "log_sum_exp": ("log_sum_exp(w)", cp.log_sum_exp),
     "rel_entr": ("rel_entr(w[0], w[1])", lambda w: cp.rel_entr(w[0], w[1])),
-    "kl_div": ("kl_div(w[0], w[1])", lambda w: cp.kl_div(w[0], w[1])),
     "huber": ("huber(w[0], 1)", lambda w: cp.huber(w[0], 1)),
     "abs": ("abs(w[0])", lambda w: cp.abs(w[0])),
     "power": ("square(w[0])", lambda w: cp.square(w[0])),
     "quad_over_lin": ("quad_over_lin(w[:2], w[2])", lambda w: cp.quad_over_lin(w[:2], w[2])),
     "maximum": ("maximum(w[0], w[1])", lambda w: cp.maximum(w[0], w[1])),
-    "minimum": ("-minimum(w[0], w[1])", lambda w: -cp.minimum(w[0], w[1])),
     "max": ("max(w)", cp.max),
-    "min": ("-min(w)", lambda w: -cp.min(w)),
     "sum_largest": ("sum_largest(w, 2)", lambda w: cp.sum_largest(w, 2)),
     "norm": ("norm(w)", cp.norm),
     "lambda_max": ("lambda_max(diag(w))", lambda w: cp.lambda_max(cp.diag(w))),
@@ -142,7 +141,8 @@ def page() -> str:
     """Return the text of docs/rules.md."""
     parts = [HEAD]
     for kind, heading in AFFINE.items():
-        names = ", ".join(f"`{atom.name}`" for atom in ATOMS.values() if atom.affine == kind)
+        affine = [atom for atom in ATOMS.values() if atom.affine == kind]
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(n for a in affine for n in (a.name, *functions(a))))
         parts.append(f"- {heading}: {names}.\n")
     ruled = [ATOMS[name] for name in EXAMPLES if ATOMS[name].rule is not None]
     parts.append(CURVED)
@@ -155,7 +155,7 @@ def page() -> str:
         parts.append(f"| {atom.name} | `{text}` | {constants(make, None)} | {constants(make, [0.5, 2.0])} |\n")
     parts.append(ABILITIES)
     for atom in (atom for atom in ATOMS.values() if atom.affine == "curved"):
-        known = (atom.rule, atom.bounds or atom.expand, atom.strong, atom.smooth, atom.writes)
+        known = (atom.rule, atom.strong, atom.smooth, atom.writes)
         parts.append(f"| {atom.name} | {' | '.join('yes' if slot else '' for slot in known)} |\n")
     parts.append(STRONG)
     for term in (atom.strong for atom in ATOMS.values() if atom.strong):
@@ -167,10 +167,15 @@ def page() -> str:
 
 def spelled(atom: Atom) -> str:
     """Return the functions of CVXPY that make an atom."""
-    read = [atom.reads] if isinstance(atom.reads, str) else atom.reads
-    names = [*(name.rsplit(".", 1)[-1] for name in read), *ALSO.get(atom.name, ())]
-    found = [f"`cp.{name}`" for name in dict.fromkeys(names) if name[0].islower() and hasattr(cp, name)]
+    found = [f"`cp.{name}`" for name in dict.fromkeys([*functions(atom), *ALSO.get(atom.name, ())])]
     return ", ".join(found) if found else "`dp.Atom`"
+
+
+def functions(atom: Atom) -> list[str]:
+    """Return the names of CVXPY's functions that are read as an atom."""
+    read = [atom.reads] if isinstance(atom.reads, str) else atom.reads
+    names = [SPELLED.get(name, name) for name in (name.rsplit(".", 1)[-1] for name in read)]
+    return [name for name in names if name[0].islower() and hasattr(cp, name)]
 
 
 def sentence(text: str) -> str:

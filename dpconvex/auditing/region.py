@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.atoms.arrangement import vec
-from dpconvex.core.atoms.squares import sum_squares
+from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.atoms.sums import add
 from dpconvex.core.expression import Field, constant
 from dpconvex.core.record_domains import Ball, Box

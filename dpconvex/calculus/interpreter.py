@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar, Term, Together
-from dpconvex.core.atom import Atom
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.expansion import Expander
+from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.errors import MissingRule, NotPrivate
@@ -109,28 +108,12 @@ class Walker:
                 expression,
                 "write the loss with atoms that have rules (see docs/rules.md), or register a rule for this one",
             )
-        try:
-            self._check_symmetric(expression, atom)
+        with placed(expression):
+            self.expander.check_symmetric(expression)
             entries = atom.rule(expression, [entries for entries, _ in walked])
-        except NotPrivate as error:
-            if error.expression is None:
-                raise type(error)(error.reason, expression, error.remedy) from error
-            raise
         curved = atom.affine == "curved"
         name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
         return entries, summarise(name, expression, entries, source, children)
-
-    def _check_symmetric(self, expression: Expression, atom: Atom) -> None:
-        """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""
-        for matrix, kind in zip(expression.args, atom.domain(expression), strict=True):
-            if kind not in ("symmetric", "semidefinite"):
-                continue
-            if not (matrix.is_affine and self.expander.expand(matrix).is_symmetric):
-                raise NotPrivate(
-                    f"{atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
-                    expression,
-                    "declare the variable symmetric, and add fields of the record as outer products or diagonals",
-                )
 
     def _constant(self, expression: Expression) -> tuple[Entries, Step]:
         low, high = self.expander.bases.range(self.expander.expand(expression))

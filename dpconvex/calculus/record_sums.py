@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, DIAG_MATRIX, INDEX, RESHAPE, SELECT, TRANSPOSE
-from dpconvex.core.atoms.extremes import MAX, MIN
+from dpconvex.core.atoms.arrangement import BROADCAST, CONCATENATE, INDEX, RESHAPE, SELECT, TRANSPOSE
+from dpconvex.core.atoms.extremes import MAX
 from dpconvex.core.atoms.products import MATMUL
-from dpconvex.core.atoms.sums import ADD, CUMSUM
+from dpconvex.core.atoms.sums import ADD
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression
 
 # What adds up nothing, though shapes change.
-NONE = {RESHAPE, TRANSPOSE, DIAG_MATRIX, INDEX, CONCATENATE, MAX, MIN}
+NONE = {RESHAPE, TRANSPOSE, INDEX, CONCATENATE, MAX}
 
 
 def longest_sum(losses: Iterable[Expression]) -> int:
@@ -41,5 +41,5 @@ def terms(node: Expression) -> int:
         return max(node.shape, default=0)  # slopes; see `longest_product` for values
     if node.atom is SELECT:
         return max(Counter(node.option("places")).values(), default=0) if node.variables else 0
-    entrywise = node.atom is not CUMSUM and all(argument.shape == node.shape for argument in node.args)
+    entrywise = all(argument.shape == node.shape for argument in node.args)
     return 0 if entrywise else max(argument.size for argument in node.args)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dpconvex.core.atoms.extremes import is_hinge
+from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import HUBER, POWER
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Expression, node
 from dpconvex.core.remembered import once

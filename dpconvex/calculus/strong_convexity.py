@@ -14,9 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Reach
-from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.norms import NORM, quad_over_lin
 from dpconvex.core.atoms.powers import POWER
-from dpconvex.core.atoms.squares import quad_over_lin
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.expansion import Expander

@@ -100,7 +100,7 @@ class Atom:
     sign : callable
         ``sign(expression, signs)`` with the signs of the arguments: 1 (nowhere negative), -1, or 0 (unknown).
     curve : callable
-        ``curve(expression)``: 1 if convex on its domain, -1 if concave, 0 if neither; affine atoms are not asked.
+        ``curve(expression)``: 1 if convex on its domain (the default), -1 if concave; affine atoms are not asked.
     slope : callable
         ``slope(expression, k, signs)``: 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
     text : callable or None
@@ -109,11 +109,9 @@ class Atom:
     expand : callable or None
         ``expand(expander, expression)`` returns a `Polynomial`, or None where the atom makes none of polynomials.  Affine atoms
         have one, and whole powers.
-    bounds : callable or None
-        Range of a function of the record that is not a polynomial: ``bounds(expression, expander)`` returns lower and upper
-        bounds of its entries in column order; ``expander.bounds(argument)`` are an argument's.
     rule : callable or None
-        Gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the result's.
+        Range, gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the
+        result's.
     strong : LeastCurvature or None
         Least curvature of a term of a regularizer.
     smooth : callable or None
@@ -124,18 +122,17 @@ class Atom:
     value: Callable[..., Any]
     shape: Callable[..., Shape] = same
     statement: str = ""
-    source: str = ""
+    source: str = "elementary calculus"
     affine: str = "curved"
     reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
     writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name
     pull: Callable[..., Sequence[Any]] | None = None
     domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
-    curve: Callable[[Expression], int] = lambda expression: 0
+    curve: Callable[[Expression], int] = lambda expression: 1
     slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
     text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
     expand: Callable[..., Any] | None = None
-    bounds: Callable[..., Any] | None = None
     rule: Callable[..., Any] | None = None
     strong: LeastCurvature | None = None
     smooth: Callable[..., Any] | None = None

@@ -1,25 +1,39 @@
 """Affine expressions as polynomials, and ranges of functions of the record.
 
 `Expander.expand` turns an expression that is affine in the variables into a `Polynomial`: exactly, whatever way it is written in.
-What each atom does to polynomials and to ranges is said by the atom (its slots `expand` and `bounds`).  Functions of the record
+What each atom does to polynomials and to ranges is said by the atom (its slots `expand` and `rule`).  Functions of the record
 that are not polynomials become bases of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.abstract_values import Scalar, Together
 from dpconvex.core.expression import Constant, Expression, Field, Variable
+from dpconvex.core.intervals import Interval
 from dpconvex.core.parameter_space import Block, Space
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.errors import MissingRule, NotPrivate
 
 Array = NDArray[np.float64]
+
+
+@contextmanager
+def placed(expression: Expression) -> Iterator[None]:
+    """Say where a rule refused, if it did not."""
+    try:
+        yield
+    except NotPrivate as error:
+        if error.expression is None:
+            raise type(error)(error.reason, expression, error.remedy) from error
+        raise
 
 
 class Expander:
@@ -91,14 +105,36 @@ class Expander:
             return self.bases.range(polynomial)
         atom = expression.atom
         assert atom is not None
-        if atom.bounds is None:
+        if atom.rule is None:
             raise MissingRule(
-                f"there is no interval rule for {atom.name} of the record",
+                f"there is no rule for {atom.name} of the record",
                 expression,
                 "compute it beforehand and declare it as a field with its own bounds",
             )
-        low, high = atom.bounds(expression, self)
-        return low, high
+        self.check_symmetric(expression)
+        with np.errstate(over="ignore"), placed(expression):  # an infinite bound is refused later, by name
+            found = atom.rule(expression, [self._ranges(argument) for argument in expression.args])
+        return np.array([entry.value.low for entry in found]), np.array([entry.value.high for entry in found])
+
+    def _ranges(self, expression: Expression) -> list[Scalar]:
+        """Return the entries of a function of the record as the atoms' rules take them."""
+        polynomial, ends = self.polynomial(expression), self.bounds(expression)
+        found = [Scalar(Interval(float(low), float(high))) for low, high in zip(*ends, strict=True)]
+        if polynomial is None:
+            return found
+        array = Together(lambda places: self.bases.norm(polynomial.gathered(np.array(places))))
+        return [replace(entry, together=(array, k)) for k, entry in enumerate(found)]
+
+    def check_symmetric(self, expression: Expression) -> None:
+        """Refuse eigenvalues of a matrix that is not symmetric: the atom's domain would be a constraint on the data."""
+        assert expression.atom is not None
+        for matrix, kind in zip(expression.args, expression.atom.domain(expression), strict=True):
+            if kind in ("symmetric", "semidefinite") and not (matrix.is_affine and self.expand(matrix).is_symmetric):
+                raise NotPrivate(
+                    f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
+                    expression,
+                    "declare the variable symmetric, and add fields of the record as outer products or diagonals",
+                )
 
     def _expand(self, expression: Expression) -> Polynomial | None:
         if expression.is_constant:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.atoms import ATOMS
 from dpconvex.core.atoms.arrangement import repeated, reshape, together, vec
-from dpconvex.core.atoms.squares import sum_squares
+from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Field, Variable, constant
 from dpconvex.core.read_only import frozen

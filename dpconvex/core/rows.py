@@ -24,17 +24,16 @@ from dpconvex.core.atoms.arrangement import (
     reshape,
 )
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP
-from dpconvex.core.atoms.extremes import MAX, MIN
-from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.extremes import MAX
+from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import absolute, square
 from dpconvex.core.atoms.products import MATMUL
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.atoms.sums import SUMMED
 from dpconvex.core.expression import Constant, Expression, constant
 from dpconvex.core.normal_form import Terms, terms, together
 from dpconvex.errors import NotPrivate
 
-REDUCTIONS = (SUMMED, MAX, MIN, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
+REDUCTIONS = (SUMMED, MAX, NORM, LOG_SUM_EXP, QUAD_OVER_LIN)
 REMEDY = (
     "write the objective as a sum over rows of the data, in atoms that treat each row alone, plus terms without data; or declare "
     "the record and the loss of one record with dp.Template"
@@ -63,7 +62,7 @@ def split(objective: Expression, rows: Mapping[Expression, Expression], count: i
     Examples
     --------
     >>> from dpconvex.core.atoms.exponentials import logistic
-    >>> from dpconvex.core.atoms.squares import sum_squares
+    >>> from dpconvex.core.atoms.norms import sum_squares
     >>> from dpconvex.core.expression import Field, Variable
     >>> X, x, w = Field.of((9, 2), "X"), Field.of((2,), "x"), Variable.of((2,), "w", 1)
     >>> found = split(SUMMED(logistic(X @ w), axis=(0,), keepdims=False) / 9 + sum_squares(w), {X: x}, 9)

@@ -9,11 +9,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import hstack, repeated, reshape, transpose, vstack
-from dpconvex.core.atoms.divergences import rel_entr
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.exponentials import rel_entr
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, POWER
+from dpconvex.core.atoms.sums import NEGATE
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, sign
 from dpconvex.core.evaluate import postorder
@@ -31,7 +32,7 @@ Array = NDArray[np.float64]
 Affine = tuple[sp.csr_array, Array]
 
 # Atoms with kinks that no condition of ours avoids; norms of order 1 and infinity have them too.
-KINKED = (ABS, MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
+KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 
 
 def has_kinks(expression: Expression) -> bool:
@@ -244,10 +245,10 @@ def simplified(constraint: Constraint) -> list[Constraint]:
         above = reshape(large, (large.size,))[groups(small)] if large.size > 1 else large
         sides = (inner,) if small.atom is MAX else (inner, -inner)
         return [Constraint("inequality", (side, above)) for side in sides]
-    if small.atom is MAXIMUM or large.atom is MINIMUM:
-        smaller = small.args if small.atom is MAXIMUM else (small,)
-        larger = large.args if large.atom is MINIMUM else (large,)
-        return [c for a in smaller for b in larger for c in simplified(Constraint("inequality", (a, b)))]
+    if large.atom is NEGATE and large.args[0].atom is MAXIMUM:
+        return simplified(Constraint("inequality", (large.args[0], -small)))
+    if small.atom is MAXIMUM:
+        return [c for a in small.args for c in simplified(Constraint("inequality", (a, large)))]
     if small.atom in (LAMBDA_MAX, SIGMA_MAX) and small.args[0].is_affine and large.is_affine:
         inner, level = small.args[0], reshape(large, ())
         rows, columns = inner.shape

@@ -12,11 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM
 from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
-from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.norms import NORM, QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import ABS, POWER
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.discipline import is_concave, is_convex, sign
 from dpconvex.core.expression import Expression
@@ -151,7 +150,7 @@ def at_most(expression: Expression, level: Array, space: Space, text: str) -> Pi
         if np.isfinite(upper).any():
             found.append(atom_at_most(part, upper, space, text))
         if np.isfinite(lower).any():
-            found.append(atom_at_least(part, lower, space, text))
+            found.append(None)  # a convex function from below
     return together(found)
 
 
@@ -204,15 +203,6 @@ def atom_at_most(part: Expression, level: Array, space: Space, text: str) -> Pie
             bound = bound if atom is NORM else root(bound * divisor, text)
             found.append(norm_ball(sp.csr_array(matrix[rows]), offset[rows], order, bound, text))
         return together(found)
-    return None
-
-
-def atom_at_least(part: Expression, level: Array, space: Space, text: str) -> Pieces:
-    """Read bounds from below on the entries of an atom that is not affine."""
-    if part.atom is MINIMUM:
-        return together([at_most(-argument, -level, space, text) for argument in part.args])
-    if part.atom is MIN:
-        return at_most(-part.args[0], -level[groups(part)], space, text)
     return None
 
 

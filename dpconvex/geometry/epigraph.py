@@ -14,9 +14,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.arrangement import reshape
-from dpconvex.core.atoms.divergences import KL_DIV, REL_ENTR
-from dpconvex.core.atoms.exponentials import ENTR, LOG
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST
+from dpconvex.core.atoms.exponentials import LOG, REL_ENTR
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
 from dpconvex.core.atoms.matrices import LOG_DET, NORM_NUC
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, POWER, absolute
@@ -35,8 +34,8 @@ from dpconvex.geometry.region import Region
 Array = NDArray[np.float64]
 
 # Atoms that are piecewise linear; and those whose curvature has no bound where their arguments are near zero.
-POLYHEDRAL = (ABS, MAX, MAXIMUM, MIN, MINIMUM, SUM_LARGEST)
-STEEP = (ENTR, LOG, REL_ENTR, KL_DIV)
+POLYHEDRAL = (ABS, MAX, MAXIMUM, SUM_LARGEST)
+STEEP = (LOG, REL_ENTR)
 
 
 @dataclass(frozen=True, eq=False)

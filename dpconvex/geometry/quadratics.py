@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.atoms.powers import POWER
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
@@ -59,7 +59,7 @@ class Bend:
 def quadratic(expression: Expression, space: Space) -> Quadratic | None:
     """Read a public scalar expression as a quadratic function; None if it is not written as squares and affine terms.
 
-    >>> from dpconvex.core.atoms.squares import sum_squares
+    >>> from dpconvex.core.atoms.norms import sum_squares
     >>> from dpconvex.core.expression import Variable
     >>> w = Variable.of((2,), "w", 1)
     >>> form = quadratic(3 * sum_squares(w - 1) + w[0], Space([w]))

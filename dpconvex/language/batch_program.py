@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dpconvex.core.atoms.extremes import SUM_LARGEST
-from dpconvex.core.atoms.squares import QUAD_OVER_LIN
+from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.declared import DECLARED
+from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable

@@ -17,7 +17,7 @@ from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.from_cvxpy import Reader
 from dpconvex.core.markup import aligned, paragraph
-from dpconvex.core.normal_form import normal_forms
+from dpconvex.core.normal_form import normal_form
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
@@ -150,9 +150,7 @@ class Template:
         self.variables: tuple[Variable, ...] = tuple(reader.variables.values())
         # A loss without a field of the record is refused by `verify`, however large the arrays that were written into it.
         mentions = any(loss.fields for loss in self.written)
-        self.losses: tuple[Expression, ...] = (
-            normal_forms(self.written, self.variables, record) if mentions else self.written
-        )
+        self.losses: tuple[Expression, ...] = tuple(map(normal_form, self.written)) if mentions else self.written
         originals = [*losses, public, *constraints]
         check_reading(originals, [*self.losses, self.regularizer, *self.constraints], record, reader)
         self._sealed = True

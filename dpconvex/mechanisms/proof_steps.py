@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.atoms.declared import DECLARED
+from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.remembered import once

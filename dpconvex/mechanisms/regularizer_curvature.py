@@ -16,11 +16,10 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.abstract_values import Kink
 from dpconvex.core.atoms.arrangement import hstack, vec
 from dpconvex.core.atoms.matrices import LOG_DET
-from dpconvex.core.atoms.norms import norm
-from dpconvex.core.atoms.squares import sum_squares
+from dpconvex.core.atoms.norms import norm, sum_squares
 from dpconvex.core.constraint import Constraint
 from dpconvex.core.expression import Expression, constant
-from dpconvex.core.normal_form import normal_forms
+from dpconvex.core.normal_form import normal_form
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
@@ -78,7 +77,7 @@ def found(form: LossForm, radius: float) -> Bend:
         near.append(Constraint("inequality", (norm(everything), constant(radius))))
     record = Record(unused=Box(0.0, 1.0))
     try:
-        losses = normal_forms([rest], form.template.variables, record)
+        losses = (normal_form(rest),)
         alone = form.template.with_parts(
             record=record, written=(rest,), losses=losses, regularizer=sum_squares(everything), constraints=tuple(near)
         )

@@ -178,7 +178,7 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], str, str]] = {
     "square": (lambda s: cp.square(v * s), [], "power 2 is Lipschitz only on bounded sets", "square(v * s)"),
     "exp": (lambda s: cp.exp(v * s), [], "exp is Lipschitz only where its argument is bounded above", "exp(v * s)"),
     "log": (lambda s: -cp.log(v + s), [v <= 1], "log is Lipschitz only where its argument keeps away", "log(v + s)"),
-    "entr": (lambda s: -cp.entr(v + 1), [v >= 0], "entr is Lipschitz only on bounded sets", "entr(v + 1"),
+    "entr": (lambda s: -cp.entr(v + 1), [v >= 0], "relative entropy is Lipschitz only on bounded sets", "entr(v + 1"),
     "xexp": (lambda s: cp.xexp(v * s), [v >= -1, v <= 1], "xexp is defined for arguments that are not", "xexp(v * s)"),
     "root": (lambda s: -cp.sqrt(v * s), [v >= 0, v <= 1], "power 0.5 needs an argument", "v * s"),
     "power 1.5": (lambda s: cp.power(v * s, 1.5), [v >= 0, v <= 1], "power 1.5 needs an argument", "v * s"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from dpconvex.core.atoms.squares import sum_squares
+from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.rules import Entries, total
-from dpconvex.core.atoms.shared import Write, _refuse, sum_sign
+from dpconvex.core.atoms.rules import Entries, Write, common_sign, grows, refused
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.text import ATOM
@@ -19,7 +17,7 @@ from dpconvex.core.text import ATOM
 def repeated(argument: Any, shape: Shape) -> Expression:
     """Repeat an argument to a shape, as NumPy would, by a node of its own."""
     argument = constant(argument)
-    return argument if argument.shape == shape else broadcast(argument, shape=shape)
+    return argument if argument.shape == shape else BROADCAST(argument, shape=tuple(shape))
 
 
 def together(*arguments: Any) -> list[Expression]:
@@ -37,20 +35,13 @@ def unrepeated(expression: Expression) -> Expression:
 
 
 def places(expression: Expression) -> NDArray[np.int64]:
-    """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through; -1 for 0.
-
-    >>> from dpconvex.core.expression import Variable
-    >>> v = Variable.of((2,), "v", 1)
-    >>> places(diag_matrix(v)), places(hstack(v, v[::-1]))
-    (array([[ 0, -1],
-           [-1,  1]]), array([0, 1, 2, 3]))
-    """
-    numbers, count = [], 1
+    """Return, for each entry of a rearrangement, the number of the entry that it was, all arguments counted through."""
+    numbers, count = [], 0
     for argument in expression.args:
         numbers.append((count + np.arange(argument.size)).reshape((*argument.shape, 1), order="F"))
         count += argument.size
     assert expression.atom is not None
-    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64) - 1
+    return np.asarray(expression.atom.value(np, expression, *numbers)[..., 0], dtype=np.int64)
 
 
 def rearrange(expander: Any, expression: Expression) -> Polynomial:
@@ -61,7 +52,7 @@ def rearrange(expander: Any, expression: Expression) -> Polynomial:
 
 def rearranged(expression: Expression, arguments: list[Entries]) -> Entries:
     everything = [entry for entries in arguments for entry in entries]
-    return [everything[k] if k >= 0 else total([]) for k in places(expression).ravel(order="F")]
+    return [everything[k] for k in places(expression).ravel(order="F")]
 
 
 def indexed(shape: Shape, key: tuple[Any, ...]) -> Shape:
@@ -131,9 +122,8 @@ def summed_back(slope: Any, shape: Shape) -> Any:
 
 
 def rearrangement(**slots: Any) -> Atom:
-    """Return a linear atom whose entries are entries of its arguments, or 0."""
-    grows = partial(Atom, affine="linear", sign=sum_sign, slope=lambda expression, k, signs: 1)
-    return grows(expand=rearrange, rule=rearranged, **slots)
+    """Return a linear atom whose entries are entries of its arguments."""
+    return Atom(affine="linear", sign=common_sign, slope=grows, expand=rearrange, rule=rearranged, **slots)
 
 
 INDEX = rearrangement(
@@ -172,7 +162,7 @@ SELECT = rearrangement(
 
 RESHAPE = rearrangement(
     name="reshape",
-    shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else _refuse("the reshaping of", inner, shape),
+    shape=lambda inner, shape: shape if np.prod(inner) == np.prod(shape) else refused("the reshaping of", inner, shape),
     value=lambda xp, e, a: xp.reshape(a, (*e.shape, a.shape[-1]), order="F"),
     pull=lambda e, value, slope, a: [slope.reshape((*e.args[0].shape, -1), order="F")],
     reads={
@@ -204,24 +194,6 @@ TRANSPOSE = rearrangement(
 )
 
 
-def on_diagonal(xp: Any, expression: Expression, a: Any) -> Any:
-    """Put a vector on a diagonal, and zeros elsewhere."""
-    count, k = expression.args[0].size, expression.option("k")
-    places = np.full(expression.shape, count)
-    places[np.arange(count) + max(-k, 0), np.arange(count) + max(k, 0)] = np.arange(count)
-    return xp.concatenate([a, xp.zeros((1, a.shape[-1]))])[places]
-
-
-DIAG_MATRIX = rearrangement(
-    name="diag",
-    shape=lambda inner, k: (inner[0] + abs(k),) * 2 if len(inner) == 1 else _refuse("the diagonal matrix of", inner),
-    value=on_diagonal,
-    pull=lambda e, value, slope, a: [np.moveaxis(np.diagonal(slope, e.option("k")), -1, 0)],
-    reads={"cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k))},
-    writes=lambda cp, e, args: cp.diag(args[0], k=e.option("k")),
-)
-
-
 def repeated_by_ones(cp: Any, expression: Expression, inner: Any) -> Any:
     """Write a repetition with CVXPY: times ones."""
     if expression.args[0].is_scalar and inner.shape:
@@ -234,7 +206,7 @@ BROADCAST = rearrangement(
     shape=lambda inner, shape: (
         np.broadcast_shapes(inner, shape)
         if np.broadcast_shapes(inner, shape) == shape
-        else _refuse("the repetition of", inner, shape)
+        else refused("the repetition of", inner, shape)
     ),
     value=lambda xp, e, a: xp.broadcast_to(
         a.reshape((1,) * (e.ndim - e.args[0].ndim) + a.shape), (*e.shape, a.shape[-1])
@@ -253,7 +225,7 @@ def concatenated(*shapes: Shape, axis: int) -> Shape:
     """Shape of arrays joined along an axis."""
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rest) != 1 or len({len(shape) for shape in shapes}) != 1:
-        return _refuse("the concatenation of", *shapes)
+        return refused("the concatenation of", *shapes)
     return (*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :])
 
 
@@ -271,7 +243,7 @@ def stacked(cp: Any, expression: Expression, args: list[Any]) -> Any:
     return (cp.hstack if expression.ndim == 1 or expression.option("axis") else cp.vstack)(args)
 
 
-CONCATENATE = rearrangement(
+CONCATENATE: Atom = rearrangement(
     name="concatenate",
     shape=concatenated,
     value=joined,
@@ -281,7 +253,7 @@ CONCATENATE = rearrangement(
     reads={
         "cvxpy.atoms.affine.hstack.Hstack": lambda node, args: hstack(*args),
         "cvxpy.atoms.affine.vstack.Vstack": lambda node, args: vstack(*args),
-        "cvxpy.atoms.affine.concatenate.Concatenate": lambda node, args: concatenate(
+        "cvxpy.atoms.affine.concatenate.Concatenate": lambda node, args: CONCATENATE(
             *args, axis=int(node.axis) % args[0].ndim
         ),
     },
@@ -312,24 +284,10 @@ def transpose(a: Any, axes: tuple[int, ...] | None = None) -> Expression:
     return a if axes == tuple(range(a.ndim)) else TRANSPOSE(a, axes=axes)
 
 
-def diag_matrix(a: Any, k: int = 0) -> Expression:
-    return DIAG_MATRIX(a, k=k)
-
-
 def diagonal(a: Any, k: int = 0) -> Expression:
     a = constant(a)
     rows, columns = np.nonzero(np.eye(a.shape[0], a.shape[1], k))
     return entry_at(a, (rows, columns))
-
-
-def broadcast(a: Any, shape: Shape) -> Expression:
-    """Repeat as NumPy does."""
-    return BROADCAST(a, shape=tuple(shape))
-
-
-def concatenate(*parts: Any, axis: int) -> Expression:
-    """Join along an axis."""
-    return CONCATENATE(*parts, axis=axis)
 
 
 def hstack(*parts: Any) -> Expression:

@@ -1,4 +1,4 @@
-"""Exponentials and logarithms, entropies, and their sums."""
+"""Exponentials and logarithms, relative entropies, and the logarithm of a sum of exponentials."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ import numpy as np
 
 from dpconvex.core.abstract_values import Piece, Scalar, hull_of, mixed_pieces
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
-from dpconvex.core.atoms.divergences import a_log_ratio, log_ratio_slope
-from dpconvex.core.atoms.groups import Pair, along_axis, entry_ends, lines, outward
-from dpconvex.core.atoms.rules import BOUND_IT, CALCULUS, Entries, at_most, bounded, claimed, entrywise, image, positive
-from dpconvex.core.atoms.shared import (
+from dpconvex.core.atoms.arrangement import together
+from dpconvex.core.atoms.rules import (
+    BOUND_IT,
+    MINUS,
+    Entries,
+    along_axis,
+    at_most,
     axis_for,
+    bounded,
+    claimed,
     concave,
-    convex,
+    entry_ends,
+    entrywise,
     every_axis,
     grows,
+    image,
     kept,
+    kink_of,
     nowhere_negative,
     over,
+    positive,
     reduced,
     reduction_text,
     unreduced,
+    varies,
 )
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.intervals import Interval
-from dpconvex.errors import NotPrivate
+from dpconvex.errors import MissingRule, NotPrivate
 
 # exp of this is finite, and so are products of a few of them with anything reasonable.
 LARGEST_EXPONENT = 300.0
-
-
-def exp_range(expression: Expression, expander: Any) -> Any:
-    """Increasing: exp at the ends."""
-    with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
-        return outward(*(np.exp(end) for end in expander.bounds(expression.args[0])))
-
-
-def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """Exp is its own slope and its own curvature; it needs an upper bound of the argument."""
-    value = image(np.exp, exponent(entry, "exp"))
-    return entry.through(value, value, value.high)
 
 
 def exponent(entry: Scalar, what: str) -> Interval:
@@ -57,36 +55,25 @@ def exponent(entry: Scalar, what: str) -> Interval:
     return entry.value
 
 
+def exp_rule(expression: Expression, entry: Scalar) -> Scalar:
+    value = image(np.exp, exponent(entry, "exp"))
+    return entry.through(value, value, value.high)
+
+
 EXP = Atom(
     name="exp",
     value=lambda xp, expression, a: xp.exp(a),
     pull=lambda expression, value, slope, a: [slope * value],
     reads="cvxpy.atoms.elementwise.exp.exp",
     sign=nowhere_negative,
-    curve=convex,
     slope=grows,
-    bounds=exp_range,
     rule=entrywise(exp_rule),
     statement="exp(m) on m <= u: slope and second derivative at most exp(u)",
-    source=CALCULUS,
 )
 exp = EXP
 
 
-def log_range(expression: Expression, expander: Any) -> Any:
-    """Increasing: log at the ends, of an argument that keeps away from zero."""
-    low, high = expander.bounds(expression.args[0])
-    if not (low > 0).all():
-        raise NotPrivate(
-            f"the logarithm's argument can reach zero: over the declared domain it goes down to {float(low.min()):.4g}",
-            expression,
-            "shift it (cp.log(x + 1)), or declare a domain that keeps away from zero",
-        )
-    return outward(np.log(low), np.log(high))
-
-
 def log_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """Slope 1/m, second derivative -1/m^2; needs a positive lower bound of the argument."""
     low = positive(entry, "log")
     slope = Interval(1 / entry.value.high, 1 / low).rounded()
     return entry.through(image(np.log, entry.value), slope, 1 / low**2, sign=-1)
@@ -103,7 +90,6 @@ LOG: Atom = Atom(
     domain=lambda expression: ("not negative",),
     curve=concave,
     slope=grows,
-    bounds=log_range,
     rule=entrywise(log_rule),
     strong=LeastCurvature(
         "logarithmic barrier",
@@ -111,64 +97,26 @@ LOG: Atom = Atom(
         lambda expression, weights, reach: claimed(weights, at_most(reach.high) ** -2.0),
     ),
     statement="log(m) on m >= l > 0: concave, slope at most 1/l, second derivative at most 1/l^2",
-    source=CALCULUS,
 )
 log = LOG
 
 
-def entr_rule(expression: Expression, entry: Scalar) -> Scalar:
-    """Slope -1 - log m, second derivative -1/m; needs positive bounds of the argument."""
-    low = positive(entry, "entr")
-    high = bounded(entry, "entr").high
-    ends = [-low * np.log(low), -high * np.log(high)]
-    top = float(np.exp(-1.0)) if low <= np.exp(-1.0) <= high else max(ends)
-    slope = Interval(float(-1 - np.log(high)), float(-1 - np.log(low))).rounded(1.0)
-    return entry.through(Interval(float(min(ends)), float(top)).rounded(), slope, 1 / low, sign=-1)
-
-
-ENTR = Atom(
-    name="entr",
-    value=lambda xp, expression, a: -a_log_ratio(xp, a, 1.0),
-    pull=lambda expression, value, slope, a: [-slope * log_ratio_slope(a, 1.0)],
-    reads="cvxpy.atoms.elementwise.entr.entr",
-    domain=lambda expression: ("not negative",),
-    curve=concave,
-    rule=entrywise(entr_rule),
-    strong=LeastCurvature(
-        "negative entropy",
-        "sum_k w_k m_k log m_k on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
-        lambda expression, weights, reach: claimed(weights, 1 / at_most(reach.high)),
-    ),
-    statement="-m log m on l <= m <= u, l > 0: concave, slope -1 - log m, second derivative at most 1/l",
-    source=CALCULUS,
-)
-entr = ENTR
-
-
-def xexp_range(expression: Expression, expander: Any) -> Any:
-    """Increasing on the numbers that are not negative: its values at the ends."""
-    low, high = expander.bounds(expression.args[0])
-    check_not_negative(float(low.min(initial=0.0)), expression)
-    with np.errstate(over="ignore"):  # an infinite bound is refused later, by name
-        return outward(low * np.exp(low), high * np.exp(high))
-
-
 def xexp_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope (m + 1) exp(m), second derivative (m + 2) exp(m), both increasing."""
-    check_not_negative(entry.value.low, None)
+    if not entry.value.low >= 0:
+        raise NotPrivate(
+            f"xexp is defined for arguments that are not negative, and its argument goes down to {entry.value.low:.4g}",
+            None,
+            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
+        )
     value = exponent(entry, "xexp")
     slope = image(lambda m: (m + 1) * np.exp(m), value)
     return entry.through(image(lambda m: m * np.exp(m), value), slope, slope.high * (1 + 1 / (1 + value.high)))
 
 
-def check_not_negative(low: float, place: Expression | None) -> None:
-    """Refuse arguments of xexp outside its domain."""
-    if not low >= 0:
-        raise NotPrivate(
-            f"xexp is defined for arguments that are not negative, and its argument goes down to {low:.4g}",
-            place,
-            "shift the argument, or bound the parameters or the declared domain so that it is not negative",
-        )
+def least_of(reach: Reach) -> Any:
+    """Return lower bounds of arguments that are not negative."""
+    return np.minimum(np.maximum(reach.low, 0.0), LARGEST_EXPONENT)
 
 
 XEXP = Atom(
@@ -178,9 +126,7 @@ XEXP = Atom(
     reads="cvxpy.atoms.elementwise.xexp.xexp",
     domain=lambda expression: ("not negative",),
     sign=nowhere_negative,
-    curve=convex,
     slope=grows,
-    bounds=xexp_range,
     rule=entrywise(xexp_rule),
     strong=LeastCurvature(
         "xexp",
@@ -188,14 +134,8 @@ XEXP = Atom(
         lambda e, weights, reach: claimed(weights, (least_of(reach) + 2) * np.exp(least_of(reach))),
     ),
     statement="m exp(m) on 0 <= m <= u: slope at most (u + 1) exp(u), second derivative at most (u + 2) exp(u)",
-    source=CALCULUS,
 )
 xexp = XEXP
-
-
-def least_of(reach: Reach) -> Any:
-    """Return lower bounds of arguments that are not negative."""
-    return np.minimum(np.maximum(reach.low, 0.0), LARGEST_EXPONENT)
 
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
@@ -244,11 +184,6 @@ def sigmoid(value: float) -> float:
     return float(np.exp(-np.logaddexp(0.0, -value)))
 
 
-def logistic_range(expression: Expression, expander: Any) -> Any:
-    """Increasing: log(1 + exp) at the ends."""
-    return outward(*(np.logaddexp(0.0, end) for end in expander.bounds(expression.args[0])))
-
-
 def logistic_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Slope s(m), second derivative s(m)(1 - s(m)) with the sigmoid s; the latter is largest where m is nearest 0."""
     nearest = sigmoid(min(max(0.0, entry.value.low), entry.value.high))
@@ -266,14 +201,76 @@ LOGISTIC = Atom(
     pull=lambda expression, value, slope, a: [slope * logistic_slope(a)],
     reads="cvxpy.atoms.elementwise.logistic.logistic",
     sign=nowhere_negative,
-    curve=convex,
     slope=grows,
-    bounds=logistic_range,
     rule=entrywise(logistic_rule),
     statement="log(1 + exp(m)): slope in [0, 1], second derivative at most 1/4; sharper on a bounded range",
-    source=f"Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; {CALCULUS}",
+    source="Chaudhuri, Monteleoni & Sarwate 2011, corollary 11; elementary calculus",
 )
 logistic = LOGISTIC
+
+
+def log_ratio_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
+    safe = xp.where(a > 0, a, 1.0)
+    return xp.where(a > 0, safe * xp.log(safe / b), xp.where(a == 0, 0.0, np.inf))
+
+
+def log_ratio_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    first = np.where(a > 0, np.log(np.where(a > 0, a, 1.0) / b) + 1.0, 0.0)
+    return [slope * first, -slope * a / b if varies(expression, 1) else None]
+
+
+def relative_entropy(m: Scalar, y: Scalar) -> Scalar:
+    """Bound one entry of m log(m/y), whose Hessian is the square of ``g_m/sqrt(m) - (sqrt(m)/y) g_y``."""
+    low_m, low_y = positive(m, "relative entropy"), positive(y, "relative entropy")
+    high_m, high_y = bounded(m, "relative entropy").high, bounded(y, "relative entropy").high
+    ratio = Interval(low_m / high_y, high_m / low_y)
+    slope_m = Interval(float(np.log(ratio.low)) + 1, float(np.log(ratio.high)) + 1).rounded(1.0)
+    slope_y = Interval(-ratio.high, -ratio.low).rounded(1.0 + ratio.high)
+    corners = [a * np.log(a / b) for a in (low_m, high_m) for b in (low_y, high_y)]
+    if not (m.is_affine and y.is_affine):
+        raise MissingRule("relative entropy has a rule for affine arguments", None, "expand the composition")
+    if not y.terms:
+        piece = Piece(m.terms, 1.0 / low_m)
+    elif not m.terms:
+        piece = Piece(y.terms, high_m / low_y**2)
+    else:
+        own, other = Interval(high_m**-0.5, low_m**-0.5), Interval(-(high_m**0.5) / low_y, -(low_m**0.5) / high_y)
+        piece = Piece((*(t.scaled(own) for t in m.terms), *(t.scaled(other) for t in y.terms)), 1.0)
+    terms = tuple(t.scaled(slope_m) for t in m.terms) + tuple(t.scaled(slope_y) for t in y.terms)
+    size = high_m * (1 + max(abs(np.log(ratio.low)), abs(np.log(ratio.high)))) + high_y
+    least = float(min(*corners, -high_y * np.exp(-1.0)))
+    return Scalar(Interval(least, float(max(corners))).rounded(float(size)), terms, (piece,))
+
+
+def entropy_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """Claim curvature in the first argument, over numbers."""
+    return claimed(weights, 1 / at_most(reach.high)) if expression.args[1].is_constant else None
+
+
+REL_ENTR = Atom(
+    name="rel_entr",
+    value=log_ratio_value,
+    pull=log_ratio_pull,
+    reads={
+        "cvxpy.atoms.elementwise.rel_entr.rel_entr": lambda node, args: rel_entr(*args),
+        "cvxpy.atoms.elementwise.kl_div.kl_div": lambda node, args: rel_entr(*args) - args[0] + args[1],
+        "cvxpy.atoms.elementwise.entr.entr": lambda node, args: -rel_entr(args[0], 1.0),
+    },
+    domain=lambda expression: ("not negative", "not negative"),
+    slope=lambda expression, k, signs: -1 if k == 1 else 0,
+    rule=lambda expression, arguments: [relative_entropy(m, y) for m, y in zip(*arguments, strict=True)],
+    strong=LeastCurvature(
+        "negative entropy",
+        "sum_k w_k m_k log(m_k/c_k) on a bounded K, m = A theta + c <= u: Hessian at least A' diag(w/u) A",
+        entropy_bend,
+    ),
+    statement="m log(m/y) on positive bounded m, y: Hessian (1/m) v v' with v = g_m - (m/y) g_y; -m log m over y = 1",
+    source="Boyd & Vandenberghe, Convex Optimization, example 3.19",
+)
+
+
+def rel_entr(a: Any, b: Any) -> Expression:
+    return REL_ENTR(*together(a, b))
 
 
 def log_sum_exp_value(xp: Any, expression: Expression, a: Any) -> Any:
@@ -294,21 +291,16 @@ def soft_maximum(low: Any, high: Any) -> Interval:
     return Interval(float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))).rounded(len(low) * largest)
 
 
-def log_sum_exp_bounds(expression: Expression, expander: Any) -> Pair:
-    low, high = expander.bounds(expression.args[0])
-    found = [soft_maximum(low[line], high[line]) for line in lines(expression)]
-    return np.array([value.low for value in found]), np.array([value.high for value in found])
-
-
-def log_sum_exp_rule(expression: Expression, arguments: list[Entries]) -> Entries:
-    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``."""
-    result = []
-    for group in along_axis(expression, arguments[0]):
-        hull = hull_of(group)
-        kink = next((entry.kink for entry in group if entry.kink), None)
-        spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
-        result.append(Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, kink))
-    return result
+def softmax_rule(expression: Expression, group: Entries) -> Scalar:
+    """Softmax weights p: gradient ``sum p_j g_j``, Hessian ``Cov_p(g) + sum p_j H_j``.  Of c and m: c + logistic(m - c)."""
+    if len(group) == 2:
+        for base, other in (group, group[::-1]):
+            if base.is_affine and all(not term.rows.any() and not term.masses.any() for term in base.terms):
+                still = Scalar(base.value)
+                return still + logistic_rule(expression, other + still.scaled(MINUS))
+    hull = hull_of(group)
+    spread = (Piece((hull,), 0.0, 1.0),) if len(hull.rows) + hull.merged > 1 else ()
+    return Scalar(soft_maximum(*entry_ends(group)), (hull,), spread + mixed_pieces(group), 1, kink_of(group))
 
 
 def softmax(expression: Expression, value: Any, slope: Any, a: Any) -> list[Any]:
@@ -324,16 +316,16 @@ LOG_SUM_EXP = Atom(
     value=log_sum_exp_value,
     pull=softmax,
     reads={"cvxpy.atoms.log_sum_exp.log_sum_exp": over(lambda a, axis, keepdims: log_sum_exp(a, axis, keepdims))},
-    writes=lambda cp, e, args: cp.log_sum_exp(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
+    writes=lambda cp, e, args: cp.log_sum_exp(args[0], **axis_for(e)),
     sign=lambda expression, signs: 1 if signs[0] == 1 else 0,
-    curve=convex,
     slope=grows,
     text=reduction_text,
     statement="gradient a convex combination of the arguments' (so bounded by the largest, not the root sum of squares); "
     "Hessian their covariance under softmax weights, plus the arguments' own",
     source="Boyd & Vandenberghe, Convex Optimization, section 3.1.5; Popoviciu's inequality for the eigenvalues",
-    bounds=log_sum_exp_bounds,
-    rule=log_sum_exp_rule,
+    rule=lambda expression, arguments: [
+        softmax_rule(expression, group) for group in along_axis(expression, arguments[0])
+    ],
 )
 
 

@@ -9,26 +9,32 @@ import numpy as np
 
 from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
-from dpconvex.core.atoms.groups import Pair, affine_rows, entry_ends, largest_sizes, outward, scaled_mass
-from dpconvex.core.atoms.rules import NO_SMOOTHNESS, Entries
-from dpconvex.core.atoms.shared import concave, convex, nowhere_negative
+from dpconvex.core.atoms.rules import (
+    NO_SMOOTHNESS,
+    Entries,
+    affine_rows,
+    ball_of,
+    concave,
+    entry_ends,
+    largest_sizes,
+    nowhere_negative,
+    refused,
+)
 from dpconvex.core.expression import Expression, Shape
 from dpconvex.core.intervals import EPSILON, Interval
 from dpconvex.errors import NotPrivate
+
+Ends = Callable[[Shape, Any, Any], Interval]
 
 SPECTRAL_REMEDY = f"use cp.sum_squares of the matrix on bounded parameters, or a trace; {NO_SMOOTHNESS}"
 
 
 def of_matrix(shape: Shape) -> Shape:
-    if len(shape) != 2:
-        raise ValueError(f"there is a rule for matrices, and the argument has shape {shape}")
-    return ()
+    return () if len(shape) == 2 else refused("functions of a matrix for", shape)
 
 
 def of_square(shape: Shape) -> Shape:
-    if len(shape) != 2 or shape[0] != shape[1]:
-        raise ValueError(f"there is a rule for square matrices, and the argument has shape {shape}")
-    return ()
+    return () if len(shape) == 2 and shape[0] == shape[1] else refused("functions of a square matrix for", shape)
 
 
 def each(function: Callable[[Any, Any], Any]) -> Callable[[Any, Expression, Any], Any]:
@@ -111,35 +117,14 @@ def log_det_range(shape: Shape, low: Any, high: Any) -> Interval:
     return Interval(side * float(np.log(values.low)), float(diagonal.sum())).rounded(float(np.abs(diagonal).sum()))
 
 
-Ends = Callable[[Shape, Any, Any], Interval]
-
-
-def bounds_by(ends: Ends) -> Callable[[Expression, Any], Pair]:
-    """Return the rule for ranges of a function of one matrix of the record, which must be symmetric if the atom says so."""
-
-    def bounds(expression: Expression, expander: Any) -> Pair:
-        (inner,) = expression.args
-        assert expression.atom is not None
-        if expression.atom.domain(expression) != (None,) and not expander.expand(inner).is_symmetric:
-            raise NotPrivate(
-                f"{expression.atom.name} is defined for symmetric matrices, and this one is not symmetric for every record",
-                expression,
-                "add it to its transpose, or use outer products and diagonals",
-            )
-        found = ends(inner.shape, *expander.bounds(inner))
-        return outward(np.array([found.low]), np.array([found.high]), 4 + inner.size)
-
-    return bounds
-
-
 def spectral_rule(ends: Ends, steepest: Callable[[Shape], float], reason: str) -> Callable[..., Entries]:
     """Return the rule of a function whose gradients are matrices of Frobenius norm at most `steepest`."""
 
     def rule(expression: Expression, arguments: list[Entries]) -> Entries:
         shape, entries = expression.args[0].shape, arguments[0]
-        size, rows = steepest(shape), affine_rows(entries, "a spectral function")
-        term = Term(rows * size, True, scaled_mass(entries, size))
-        return [Scalar(ends(shape, *entry_ends(entries)), (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
+        term = ball_of(entries, "a spectral function", steepest(shape))
+        value = ends(shape, *entry_ends(entries)).rounded(count=4 + len(entries))
+        return [Scalar(value, (term,), (), 1, Kink(reason, expression, SPECTRAL_REMEDY))]
 
     return rule
 
@@ -157,10 +142,10 @@ def log_det_rule(expression: Expression, arguments: list[Entries]) -> Entries:
     """With eigenvalues of at least l the gradient X^-1 has Frobenius norm at most sqrt(side)/l, the Hessian is below 1/l^2."""
     shape, entries = expression.args[0].shape, arguments[0]
     value, least = log_det_range(shape, *entry_ends(entries)), eigenvalue_range(shape, *entry_ends(entries)).low
-    rows, size = affine_rows(entries, "a log-determinant"), float(np.sqrt(shape[0])) / least
-    term = Term(rows * size, True, scaled_mass(entries, size))
+    term = ball_of(entries, "a log-determinant", float(np.sqrt(shape[0])) / least)
+    rows = affine_rows(entries, "a log-determinant")
     pieces = tuple(Piece((Term(row[None, :]),), 1 / least**2) for row in rows if row.any())
-    return [Scalar(value, (term,), pieces, -1)]
+    return [Scalar(value.rounded(count=4 + len(entries)), (term,), pieces, -1)]
 
 
 def log_det_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
@@ -213,10 +198,8 @@ LAMBDA_MAX = Atom(
     pull=largest_eigenvector,
     reads="cvxpy.atoms.lambda_max.lambda_max",
     domain=lambda expression: ("symmetric",),
-    curve=convex,
     statement=LARGEST,
     source=LEWIS,
-    bounds=bounds_by(largest_eigenvalue_range),
     rule=spectral_rule(largest_eigenvalue_range, lambda shape: 1.0, TIE),
     smooth=never_smooth,
 )
@@ -230,10 +213,8 @@ SIGMA_MAX = Atom(
     pull=lambda e, value, slope, a: [slope * singular_pairs(a, largest=True)],
     reads="cvxpy.atoms.sigma_max.sigma_max",
     sign=nowhere_negative,
-    curve=convex,
     statement=LARGEST,
     source=LEWIS,
-    bounds=bounds_by(singular_value_range),
     rule=spectral_rule(singular_value_range, lambda shape: 1.0, TIE),
     smooth=never_smooth,
 )
@@ -248,10 +229,8 @@ NORM_NUC = Atom(
     reads="cvxpy.atoms.norm_nuc.normNuc",
     writes=lambda cp, expression, args: cp.normNuc(args[0]),
     sign=nowhere_negative,
-    curve=convex,
     statement="gradient U V' of Frobenius norm at most sqrt(rank); not differentiable",
     source="Watson, Characterization of the subdifferential of some matrix norms, 1992",
-    bounds=bounds_by(nuclear_range),
     rule=spectral_rule(
         nuclear_range,
         lambda shape: float(np.sqrt(min(shape))),
@@ -273,7 +252,6 @@ LOG_DET = Atom(
     statement="log det(M) with eigenvalues of at least l > 0: concave, gradient M^-1 of Frobenius norm at most sqrt(side)/l, "
     "Hessian at most sum g_j g_j' / l^2",
     source="Boyd & Vandenberghe, Convex Optimization, sections 3.1.5 and A.4",
-    bounds=bounds_by(log_det_range),
     rule=log_det_rule,
     strong=LeastCurvature(
         "negative log-determinant",

@@ -1,4 +1,4 @@
-"""Norms of vectors."""
+"""Norms of vectors, and sums of squares."""
 
 from __future__ import annotations
 
@@ -7,40 +7,47 @@ from typing import Any
 import numpy as np
 
 from dpconvex.core.abstract_values import Kink, Piece, Scalar, Term
-from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import concatenate, reshape, vec
+from dpconvex.core.atom import Atom, LeastCurvature, Reach
+from dpconvex.core.atoms.arrangement import CONCATENATE, reshape, vec
 from dpconvex.core.atoms.exponentials import log_sum_exp
-from dpconvex.core.atoms.groups import (
-    Pair,
+from dpconvex.core.atoms.powers import huber
+from dpconvex.core.atoms.rules import (
+    NO_SMOOTHNESS,
+    ROUNDING,
+    Entries,
+    Write,
     absolute_value,
     affine_rows,
     along_axis,
-    entry_ends,
-    largest,
-    largest_sizes,
-    least_sizes,
-    lines,
-    outward,
-    scaled_mass,
-)
-from dpconvex.core.atoms.powers import huber
-from dpconvex.core.atoms.rules import CALCULUS, NO_SMOOTHNESS, ROUNDING, Entries
-from dpconvex.core.atoms.shared import (
     axes_of,
     axis_for,
-    axis_text,
-    convex,
+    ball_of,
+    behind,
+    bounded,
+    called,
     even_slope,
     every_axis,
+    is_one_row,
     kept,
+    kink_of,
+    largest,
+    length_of,
+    lines,
     nowhere_negative,
     over,
+    positive,
     reduced,
+    sizes_of,
+    sum_matrix,
+    total as added_up,
     unreduced,
+    varies,
 )
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
+from dpconvex.core.polynomial import Polynomial
+from dpconvex.errors import MissingRule
 
 INFINITE = float("inf")
 
@@ -78,20 +85,14 @@ def norm_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[An
     return [slope * (share if p == 2 else np.sign(a) * np.abs(share) ** (p - 1))]
 
 
-def order_of(node: Any) -> float:
-    """Return the order of a norm of CVXPY as its user gave it."""
-    return float(node.original_p)
-
-
 def norm_written(cp: Any, expression: Expression, inner: Any) -> Any:
     """Write a norm of a vector or of entries along an axis with CVXPY, which has an atom for each order."""
     order = expression.option("p")
     if not expression.args[0].ndim:
         return cp.abs(inner)
-    options = {"axis": axis_for(expression), "keepdims": expression.option("keepdims")}
     if order in (1.0, INFINITE):
-        return (cp.norm1 if order == 1 else cp.norm_inf)(inner, **options)
-    return cp.pnorm(inner, order, **options)
+        return (cp.norm1 if order == 1 else cp.norm_inf)(inner, **axis_for(expression))
+    return cp.pnorm(inner, order, **axis_for(expression))
 
 
 def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) -> Shape:
@@ -105,36 +106,21 @@ def norm_shape(shape: Shape, p: float, axis: tuple[int, ...], keepdims: bool) ->
     return reduced(shape, axis, keepdims)
 
 
-def norm_bounds(expression: Expression, expander: Any) -> Pair:
-    """The norm of the entries' least and largest sizes; of polynomials also a multiple of the bound on their Euclidean norm."""
-    inner, order, table = expression.args[0], expression.option("p"), lines(expression)
-    low, high = expander.bounds(inner)
-    least, most = (np.linalg.norm(sizes(low, high)[table], ord=order, axis=1) for sizes in (least_sizes, largest_sizes))
-    polynomial = expander.polynomial(inner)
-    if polynomial is not None:
-        scale = table.shape[1] ** max(0.0, 1.0 / order - 0.5)
-        most = np.minimum(most, [scale * expander.bases.norm(polynomial.gathered(line)) for line in table])
-    return outward(least, most, 4 + table.shape[1])
-
-
-def norm_rule(expression: Expression, arguments: list[Entries]) -> Entries:
-    """Sums and maxima of absolute values, and what lies between."""
+def norm_of(expression: Expression, group: Entries) -> Scalar:
     order = expression.option("p")
-    one = norm_1 if order == 1 else norm_infinity if order == INFINITE else norm_p
-    return [one(expression, group) for group in along_axis(expression, arguments[0])]
+    return (norm_1 if order == 1 else norm_infinity if order == INFINITE else norm_p)(expression, group)
 
 
 def norm_1(expression: Expression, group: Entries) -> Scalar:
-    """Add up absolute values."""
+    """Add up absolute values; of a function of the record, no more than the Euclidean norm allows."""
     kink = Kink(
         "the 1-norm is not differentiable where an entry is 0",
         expression,
         f"cp.sum(cp.huber(m, M)) rounds the corners off; {NO_SMOOTHNESS}",
     )
-    result = absolute_value(expression, group[0], kink)
-    for entry in group[1:]:
-        result = result + absolute_value(expression, entry, kink)
-    return result
+    result = added_up([absolute_value(expression, entry, kink) for entry in group])
+    most = Interval(0.0, length_of(group) * len(group) ** 0.5).rounded()
+    return result.with_value(result.value & most) if most.high < result.value.high else result
 
 
 def norm_infinity(expression: Expression, group: Entries) -> Scalar:
@@ -152,11 +138,10 @@ def norm_infinity(expression: Expression, group: Entries) -> Scalar:
 def norm_p(expression: Expression, group: Entries) -> Scalar:
     """Away from zero the Hessian of the p-norm is at most (p - 1)/norm for p >= 2; at zero it has a kink."""
     order = expression.option("p")
-    rows = affine_rows(group, "a norm")
     size = 1.0 if order >= 2 else len(group) ** (1.0 / order - 0.5)
+    rows, term = affine_rows(group, "a norm"), ball_of(group, "a norm", size)
     least, most = (float(np.linalg.norm(sizes, ord=order)) for sizes in sizes_of(group))
-    value = Interval(least, most).rounded(count=8 + len(group))
-    term = Term(size * rows, True, scaled_mass(group, size))
+    value = Interval(least, max(least, min(most, size * length_of(group)))).rounded(count=8 + len(group))
     if order >= 2 and value.low > 0:
         pieces = tuple(Piece((Term(row[None, :]),), (order - 1) / value.low) for row in rows)
         still = [entry for entry, row in zip(group, rows, strict=True) if not row.any()]
@@ -173,12 +158,6 @@ def norm_p(expression: Expression, group: Entries) -> Scalar:
     return Scalar(value, (term,), (), 1, Kink(reason, expression, f"{remedy}; {NO_SMOOTHNESS}"))
 
 
-def sizes_of(group: Entries) -> Pair:
-    """Bound the absolute values of entries from below and above."""
-    ends = entry_ends(group)
-    return least_sizes(*ends), largest_sizes(*ends)
-
-
 def rounded_norm(expression: Expression, args: list[Expression], width: float) -> Expression | None:
     """Huber's function for p = 1, a log-sum-exp for infinity, and for p >= 2 the norm of one entry more, the width."""
     (inner,), order, axis = args, expression.option("p"), expression.option("axis")
@@ -188,10 +167,15 @@ def rounded_norm(expression: Expression, args: list[Expression], width: float) -
         return None
     inner = vec(inner)
     if order == INFINITE:
-        rounded = width * log_sum_exp(concatenate(inner / width, inner / -width, axis=0))
+        rounded = width * log_sum_exp(CONCATENATE(inner / width, inner / -width, axis=0))
     else:
-        rounded = norm(concatenate(inner, [width], axis=0), order)
+        rounded = norm(CONCATENATE(inner, [width], axis=0), order)
     return reshape(rounded, expression.shape)
+
+
+def norm_text(expression: Expression, write: Write) -> tuple[str, int]:
+    order = expression.option("p")
+    return called("norm", expression, write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"]))
 
 
 NORM = Atom(
@@ -203,33 +187,146 @@ NORM = Atom(
         "cvxpy.atoms.norm1.norm1": over(lambda a, axis, keepdims: norm(a, 1.0, axis, keepdims)),
         "cvxpy.atoms.norm_inf.norm_inf": over(lambda a, axis, keepdims: norm(a, INFINITE, axis, keepdims)),
         **{
-            f"cvxpy.atoms.pnorm.{name}": lambda node, args: norm(
-                args[0], order_of(node), axes_of(node), bool(node.keepdims)
+            f"cvxpy.atoms.pnorm.{name}": lambda node, args: norm(  # of the order that its user gave
+                args[0], float(node.original_p), axes_of(node), bool(node.keepdims)
             )
             for name in ("Pnorm", "PnormApprox", "pnorm")
         },
     },
     writes=lambda cp, e, args: norm_written(cp, e, args[0]),
     sign=nowhere_negative,
-    curve=convex,
     slope=even_slope,
-    text=lambda e, write: norm_text(e, write),
+    text=norm_text,
     statement="p = 1: rules of abs and sum; p = inf: of abs and max; else gradient sum u_j g_j with ||u||_2 <= 1 (p >= 2) or "
     "<= k^(1/p - 1/2) (p < 2), Hessian at most (p - 1)/norm sum g_j g_j' for p >= 2; not differentiable at 0",
-    source=CALCULUS,
-    bounds=norm_bounds,
-    rule=norm_rule,
+    rule=lambda expression, arguments: [norm_of(expression, group) for group in along_axis(expression, arguments[0])],
     smooth=rounded_norm,
 )
-
-
-def norm_text(expression: Expression, write: Any) -> tuple[str, int]:
-    order, axis = expression.option("p"), expression.option("axis")
-    words = [write(expression.args[0], 0), *([] if order == 2 else [f"{order:.6g}"])]
-    return f"norm({', '.join(words)}{axis_text(expression, axis)})", 4
 
 
 def norm(a: Any, p: float = 2.0, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
     """p-norm of the entries along axes."""
     a = constant(a)
     return NORM(a, p=float(p), axis=every_axis(a, axis), keepdims=keepdims)
+
+
+def squares_over(group: Entries, divisor: Scalar) -> Scalar:
+    """Bound the sum of the squares of some entries, over one that keeps away from zero.
+
+    With varying y the Hessian is ``(2/y) sum_j v_j v_j'``, ``v_j = g_j - (m_j/y) g_y``, less ``||m||^2/y^2`` times y's.
+    The square of pos(m) has the slope 2 pos(m) times m's: there is no kink.
+    """
+    low, y = positive(divisor, "quad_over_lin", "divisor"), divisor.value
+    ranges = [bounded(entry, "a square") for entry in group]
+    if any(not e.is_affine and (e.value.low if e.sign > 0 else -e.value.high) < 0 for e in group):
+        raise MissingRule("the square of a curved term that can change its sign", None, "square affine expressions")
+    inner = [behind(entry) for entry in group]
+    smallest, sizes = sizes_of(group)
+    least = float((smallest**2).sum())
+    most = min(float(np.linalg.norm(sizes)), length_of(inner))
+    value = Interval(least / y.high, max(most**2, least) / low)
+    plain = len(group) == 1 and y == Interval(1.0, 1.0)
+    value = ranges[0].power(2) if plain else value.rounded(count=8 + len(group))
+    if len(group) > 1 and all(map(is_one_row, inner)):
+        terms: tuple[Term, ...] = (ball_of(inner, "a sum of squares", 2 * most / low),)
+    else:
+        slopes = [
+            Interval(2 * min(r.low / low, r.low / y.high), 2 * max(r.high / low, r.high / y.high)) for r in ranges
+        ]
+        terms = tuple(term.scaled(s) for entry, s in zip(inner, slopes, strict=True) for term in entry.terms)
+    pieces = []
+    for entry, reach in zip(inner, ranges, strict=True):
+        ratio = Interval(-reach.high, -reach.low) * Interval(1 / y.high, 1 / low)
+        extra = tuple(term.scaled(ratio) for term in divisor.terms)
+        pieces.append(Piece(entry.terms + extra, 2.0 / low))
+        pieces.extend(piece.scaled(2 * reach.size / low) for piece in entry.pieces)
+    if divisor.terms:
+        bound = Interval(-value.high / low, -value.low / y.high)
+        terms = terms + tuple(term.scaled(bound) for term in divisor.terms)
+        pieces.extend(piece.scaled(value.high / low) for piece in divisor.pieces)
+    return Scalar(value, terms, tuple(pieces), 1, kink_of([*inner, divisor]))
+
+
+def squares_bend(expression: Expression, weights: Any, reach: Reach) -> Any:
+    """Twice the weights, over a constant divisor."""
+    divisor = expression.args[1]
+    if not divisor.is_constant:
+        return None
+    result = np.zeros(expression.args[0].size)
+    for weight, line in zip(weights, lines(expression), strict=True):
+        result[line] = 2 * weight / float(divisor.number)
+    return result
+
+
+def squares_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
+    """Twice the entries over the divisor, and minus the value over it."""
+    first = 2 * a * unreduced(expression, slope / b)
+    second = -np.sum(slope * value, axis=tuple(range(expression.ndim))) / b if varies(expression, 1) else None
+    return [first, second]
+
+
+def summed_squares(expander: Any, expression: Expression) -> Polynomial | None:
+    """Expand a sum of squares of functions of the record."""
+    inner, divisor = expression.args
+    if expression.variables or not divisor.is_constant or divisor.number != 1:
+        return None
+    squares: Polynomial = expander.expand(inner).power(2)
+    return squares.linear(sum_matrix(expression), expression.shape)
+
+
+def squares_shape(shape: Shape, divisor: Shape, axis: tuple[int, ...], keepdims: bool) -> Shape:
+    if divisor:
+        raise ValueError(f"sums of squares are divided by a number, and the divisor has shape {divisor}")
+    return reduced(shape, axis, keepdims)
+
+
+def squares_text(expression: Expression, write: Write) -> tuple[str, int]:
+    """Write a sum of squares as such if the divisor is 1."""
+    inner, divisor = (write(argument, 0) for argument in expression.args)
+    return (
+        called("sum_squares", expression, inner)
+        if divisor == "1"
+        else called("quad_over_lin", expression, inner, divisor)
+    )
+
+
+QUAD_OVER_LIN = Atom(
+    name="quad_over_lin",
+    shape=squares_shape,
+    value=lambda xp, e, a, b: (
+        kept(e, xp.sum(a * a, axis=e.option("axis"), keepdims=True)) / b.reshape((1,) * e.ndim + (-1,))
+    ),
+    pull=squares_pull,
+    reads={
+        "cvxpy.atoms.quad_over_lin.quad_over_lin": lambda node, args: quad_over_lin(
+            args[0], args[1], axes_of(node), bool(getattr(node, "keepdims", False))
+        )
+    },
+    writes=lambda cp, e, args: cp.quad_over_lin(args[0], args[1], **axis_for(e)),
+    domain=lambda expression: (None, "positive"),
+    sign=nowhere_negative,
+    slope=lambda expression, k, signs: signs[0] if k == 0 else -1,
+    text=squares_text,
+    expand=summed_squares,
+    statement="||m||^2 / y on bounded m and y >= l > 0; with constant y (sum_squares): gradient 2 sum m_j g_j / y, "
+    "Hessian (2/y) sum g_j g_j'; of pos(m): no kink",
+    rule=lambda e, arguments: [squares_over(group, arguments[1][0]) for group in along_axis(e, arguments[0])],
+    strong=LeastCurvature(
+        "sum of squares",
+        "||A theta + c||^2 / y with a constant y > 0: Hessian 2 A'A / y",
+        squares_bend,
+        exact=lambda expression: expression.args[1].is_constant,
+    ),
+)
+
+
+def quad_over_lin(a: Any, b: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
+    """Sum of squares along axes, over a positive number."""
+    a, b = constant(a), reshape(constant(b), ())
+    if b.is_constant and not float(b.number) > 0:
+        raise ValueError("squares are divided by a number that is not positive")
+    return QUAD_OVER_LIN(a, b, axis=every_axis(a, axis), keepdims=keepdims)
+
+
+def sum_squares(a: Any, axis: tuple[int, ...] | None = None) -> Expression:
+    return quad_over_lin(a, 1.0, axis)

@@ -1,4 +1,4 @@
-"""Powers, absolute values and Huber's function."""
+"""Powers, absolute values, Huber's function, and users' own functions with declared constants."""
 
 from __future__ import annotations
 
@@ -10,26 +10,18 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom, LeastCurvature, Reach
-from dpconvex.core.atoms.groups import (
-    absolute_value,
-    largest_sizes,
-    least_sizes,
-    outward,
-)
 from dpconvex.core.atoms.rules import (
     BOUND_IT,
-    CALCULUS,
+    absolute_value,
     at_most,
     behind,
     claimed,
     entrywise,
-    shrunk,
-)
-from dpconvex.core.atoms.shared import (
-    convex,
     even_slope,
+    least_sizes,
     nowhere_negative,
     number,
+    shrunk,
 )
 from dpconvex.core.expression import Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -63,58 +55,38 @@ def huber_rule(expression: Expression, entry: Scalar) -> Scalar:
     return behind(entry).through(Interval(least, max(value(low), value(high))).rounded(), slope, curvature)
 
 
-def huber_range(expression: Expression, expander: Any) -> Any:
-    """Increasing in the absolute value: its values at the least and the largest."""
-    ends = (sizes(*expander.bounds(expression.args[0])) for sizes in (least_sizes, largest_sizes))
-    return outward(*(clipped_product(np, expression, end) for end in ends))
+def huber_shape(shape: Shape, M: float) -> Shape:
+    if not M > 0:
+        raise ValueError(f"the threshold of huber is {M:g}, and must be positive")
+    return shape
 
 
 HUBER = Atom(
     name="huber",
-    shape=lambda shape, M: shape if M > 0 else _threshold(M),
+    shape=huber_shape,
     value=clipped_product,
     pull=lambda e, value, slope, a: [slope * (2 * np.clip(a, -e.option("M"), e.option("M")))],
     reads={"cvxpy.atoms.elementwise.huber.huber": lambda node, args: huber(args[0], number(node.M))},
     writes=lambda cp, e, args: cp.huber(args[0], e.option("M")),
     sign=nowhere_negative,
-    curve=convex,
     slope=even_slope,
     text=lambda e, write: (f"huber({write(e.args[0], 0)}, {e.option('M'):.6g})", 4),
-    bounds=huber_range,
     rule=entrywise(huber_rule),
     statement="huber(m, M): slope in [-2M, 2M], second derivative at most 2; of pos(m): slope in [0, 2M], no kink",
-    source=f"Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); {CALCULUS}",
+    source="Chaudhuri, Monteleoni & Sarwate 2011, section 3.4.2, equation 35 (as a hinge); elementary calculus",
 )
-
-
-def _threshold(M: float) -> Shape:
-    raise ValueError(f"the threshold of huber is {M:g}, and must be positive")
-
-
-def magnitude(xp: Any, expression: Expression, a: Any) -> Any:
-    """Absolute value with the derivative 0 at 0."""
-    return xp.maximum(a, -a)
-
-
-def abs_range(expression: Expression, expander: Any) -> Any:
-    """The larger end; from 0 if the interval contains it, else from the smaller end."""
-    low, high = expander.bounds(expression.args[0])
-    return least_sizes(low, high), largest_sizes(low, high)
 
 
 ABS = Atom(
     name="abs",
-    value=magnitude,
+    value=lambda xp, expression, a: xp.maximum(a, -a),  # with the derivative 0 at 0
     pull=lambda expression, value, slope, a: [slope * np.sign(a)],
     reads="cvxpy.atoms.elementwise.abs.abs",
     sign=nowhere_negative,
-    curve=convex,
     slope=even_slope,
-    bounds=abs_range,
     rule=entrywise(absolute_value),
     smooth=lambda expression, args, width: huber(args[0], width) / (2 * width),
     statement="|m|: slope in [-1, 1]; not differentiable at 0",
-    source=CALCULUS,
 )
 
 
@@ -137,8 +109,10 @@ def whole_power(base: Any, p: int) -> Any:
     return half * half * base if p % 2 else half * half
 
 
-def _exponent(p: float) -> Shape:
-    raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
+def power_shape(shape: Shape, p: float) -> Shape:
+    if not np.isfinite(p) or p in (0.0, 1.0):
+        raise ValueError(f"the exponent of a power is {p:g}, and must be finite and neither 0 nor 1")
+    return shape
 
 
 def power_value(xp: Any, expression: Expression, a: Any) -> Any:
@@ -153,11 +127,6 @@ def power_value(xp: Any, expression: Expression, a: Any) -> Any:
     return xp.where(a == 0, 0.0 if p > 0 else np.inf, base**p)
 
 
-def power_sign(expression: Expression, signs: Sequence[int]) -> int:
-    """Powers are not negative on their domains."""
-    return 1
-
-
 def power_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
     """Positive powers grow on the positive numbers; those of the whole line are even."""
     p = expression.option("p")
@@ -169,39 +138,23 @@ def is_short(expression: Expression) -> bool:
     return not expression.variables and expression.option("p") in range(1, 9)
 
 
-def power_range(expression: Expression, expander: Any) -> Any:
-    """Monotone on the positive numbers: the power at the ends (whole powers up to 8 are polynomials)."""
-    low, high = expander.bounds(expression.args[0])
-    p = expression.option("p")
-    if is_whole_line(p):
-        return outward(least_sizes(low, high) ** p, largest_sizes(low, high) ** p)
-    if (low < 0).any() or (p < 0 and (low <= 0).any()):
-        raise NotPrivate(
-            f"the argument of the power {p:g} can leave the positive numbers: over the declared domain it goes down "
-            f"to {float(low.min()):.4g}",
-            expression,
-            "declare a domain that keeps away from zero, or shift the argument",
-        )
-    ends = np.stack([low**p, high**p])
-    return outward(ends.min(axis=0), ends.max(axis=0))
-
-
 def power_rule(expression: Expression, entry: Scalar) -> Scalar:
     """Squares, whole powers, fractional and negative powers where the argument keeps to their domain."""
     p, value = expression.option("p"), entry.value
     even = is_whole_line(p)
-    if not even and (value.low < 0 or (p < 2 and shrunk(value) <= 0)):
+    steep = p < 0 or (p < 2 and bool(entry.terms))  # at 0, its value or its slope
+    if not even and (value.low < 0 or (steep and shrunk(value) <= 0)):
         raise NotPrivate(
-            f"the power {p:g} needs an argument bounded away from {'zero' if p < 2 else 'negative numbers'}, and it goes down "
+            f"the power {p:g} needs an argument bounded away from {'zero' if steep else 'negative numbers'}, and it goes down "
             f"to {value.low:.4g}",
             None,
-            "shift the argument, or bound the parameters; cp.square and dp.huber_hinge take any argument",
+            "shift the argument, or bound the parameters or the declared domain; cp.square and dp.huber_hinge take any argument",
         )
     if not np.isfinite(value.high) or not np.isfinite(value.low):
         raise NotPrivate(
             f"the power {p:g} is Lipschitz only on bounded sets, and its argument is unbounded", None, BOUND_IT
         )
-    if p < 2:
+    if steep and not even:
         value = Interval(shrunk(value), value.high)
     ends = (value.low, value.high)
     if max((p * np.log(abs(m)) for m in ends if m != 0), default=0.0) > LARGEST_LOGARITHM:
@@ -214,10 +167,13 @@ def power_rule(expression: Expression, entry: Scalar) -> Scalar:
             return [1.0, 1.0]
         return [float(np.sign(m) ** int(exponent) * abs(m) ** exponent if even else m**exponent) for m in ends]
 
-    values, slopes = at(p), [p * slope for slope in at(p - 1)]
-    least = 0.0 if value.low < 0 < value.high else min(values)
+    values = at(p)
+    result = Interval(0.0 if value.low < 0 < value.high else min(values), max(values)).rounded()
+    if not entry.terms:
+        return Scalar(result)
+    slopes = [p * slope for slope in at(p - 1)]
     return (behind(entry) if p >= 2 else entry).through(
-        Interval(least, max(values)).rounded(),
+        result,
         Interval(min(slopes), max(slopes)).rounded(),
         max(abs(p * (p - 1) * bend) for bend in at(p - 2)),
         sign=-1 if 0 < p < 1 else 1,
@@ -239,7 +195,7 @@ def power_pull(expression: Expression, value: Any, slope: Any, a: Any) -> list[A
 
 POWER = Atom(
     name="power",
-    shape=lambda shape, p: shape if np.isfinite(p) and p not in (0.0, 1.0) else _exponent(p),
+    shape=power_shape,
     value=power_value,
     pull=power_pull,
     reads={
@@ -248,7 +204,7 @@ POWER = Atom(
     },
     writes=lambda cp, e, args: written_power(cp, e, args[0]),
     domain=lambda e: (None if is_whole_line(e.option("p")) else "positive" if e.option("p") < 0 else "not negative",),
-    sign=power_sign,
+    sign=nowhere_negative,
     curve=lambda e: -1 if 0 < e.option("p") < 1 else 1,
     slope=power_slope,
     text=lambda e, write: (
@@ -257,7 +213,6 @@ POWER = Atom(
         else (f"power({write(e.args[0], 0)}, {e.option('p'):.6g})", 4)
     ),
     expand=lambda expander, e: expander.expand(e.args[0]).power(int(e.option("p"))) if is_short(e) else None,
-    bounds=power_range,
     rule=entrywise(power_rule),
     strong=LeastCurvature(
         "power",
@@ -267,7 +222,6 @@ POWER = Atom(
         exact=lambda e: bool(e.option("p") == 2),
     ),
     statement="m^p: slope p m^(p-1), second derivative p(p-1) m^(p-2), on a bounded range; of pos(m): no kink for p >= 2",
-    source=CALCULUS,
 )
 
 
@@ -290,3 +244,54 @@ def power(a: Any, p: float) -> Expression:
 
 def square(a: Any) -> Expression:
     return power(a, 2.0)
+
+
+def tried(expression: Expression) -> Any:
+    """Return the declaration of a user's function; one that the function visibly breaks is refused."""
+    declaration = expression.option("declaration")
+    try:
+        declaration.attack()
+    except NotPrivate as error:
+        raise NotPrivate(error.reason, expression, error.remedy) from error
+    return declaration
+
+
+def declared_value(xp: Any, expression: Expression, a: Any) -> Any:
+    declaration = tried(expression)
+    return derived(declaration, a, 0) if xp is np else declaration.apply(a)
+
+
+def derived(declaration: Any, a: Any, order: int) -> Any:
+    """Apply a derivative of the function that runs; what carries derivatives (`core.dual_numbers`) asks for the next."""
+    if isinstance(a, np.ndarray):
+        return declaration.evaluate(a, order)
+    return a.composed(declaration.evaluate(a.value, order), declaration.evaluate(a.value, order + 1))
+
+
+def declared_slope(expression: Expression, k: int, signs: Sequence[int]) -> int:
+    low, high = expression.option("declaration").slope
+    return 1 if low >= 0 else -1 if high <= 0 else 0
+
+
+def declared_rule(expression: Expression, entry: Scalar) -> Scalar:
+    declaration = tried(expression)
+    value, slope = Interval(declaration.lower, float("inf")), Interval(*declaration.slope)
+    return entry.through(value, slope, declaration.curvature)
+
+
+DECLARED: Atom = Atom(
+    name="declared",
+    shape=lambda shape, declaration: shape,
+    value=declared_value,
+    writes=None,  # it has no conic form
+    pull=lambda e, value, slope, a: [slope * derived(e.option("declaration"), a, 1)],
+    reads={
+        "dpconvex.core.declared_atoms.DeclaredAtom": lambda node, args: DECLARED(args[0], declaration=node.declaration)
+    },
+    sign=lambda e, signs: 1 if e.option("declaration").lower >= 0 else 0,
+    slope=declared_slope,
+    text=lambda e, write: (f"{e.option('declaration').name}({write(e.args[0], 0)})", 4),
+    rule=entrywise(declared_rule),
+    statement="a user's function of one variable: slope and curvature as declared; what runs has them by construction",
+    source="declared by the user; dpconvex/core/interpolation.py",
+)

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from dpconvex.core.abstract_values import Scalar
 from dpconvex.core.atom import Atom
-from dpconvex.core.atoms.arrangement import BROADCAST, reshape, together
+from dpconvex.core.atoms.arrangement import BROADCAST, entry_at, hstack, reshape, together, transpose, vec
 from dpconvex.core.atoms.powers import power
-from dpconvex.core.atoms.rules import Entries, total
-from dpconvex.core.atoms.shared import _refuse, infix, product_sign, varies
-from dpconvex.core.atoms.sums import added
+from dpconvex.core.atoms.rules import Entries, infix, product_sign, refused, total, varies
 from dpconvex.core.contraction import contracted
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
 from dpconvex.core.intervals import Interval
@@ -40,7 +38,11 @@ MULTIPLY = Atom(
     affine="bilinear",
     value=lambda xp, expression, a, b: a * b,
     pull=lambda e, value, slope, a, b: [slope * b if varies(e, 0) else None, slope * a if varies(e, 1) else None],
-    reads={"cvxpy.atoms.affine.binary_operators.multiply": lambda node, args: multiply(*args)},
+    reads={
+        "cvxpy.atoms.affine.binary_operators.multiply": lambda node, args: multiply(*args),
+        "cvxpy.atoms.affine.diag.diag_vec": lambda node, args: diag_matrix(args[0], int(node.k)),
+        "cvxpy.atoms.affine.kron.kron": lambda node, args: kron(*args),
+    },
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("*"),
@@ -129,119 +131,18 @@ MATMUL = Atom(
     shape=matmul_shape,
     value=matmul_value,
     pull=matmul_pull,
-    reads={"cvxpy.atoms.affine.binary_operators.MulExpression": lambda node, args: matmul(*args)},
+    reads={
+        "cvxpy.atoms.affine.binary_operators.MulExpression": lambda node, args: matmul(*args),
+        "cvxpy.atoms.affine.cumsum.cumsum": lambda node, args: cumsum(args[0], node.axis),
+        "cvxpy.atoms.affine.conv.conv": lambda node, args: reshape(convolve(*args), node.shape),
+        "cvxpy.atoms.affine.conv.convolve": lambda node, args: reshape(convolve(*args), node.shape),
+    },
     writes=lambda cp, expression, args: args[0] @ args[1],
     sign=product_sign,
     slope=lambda expression, k, signs: signs[1 - k],
     text=infix("@"),
     expand=lambda expander, e: expander.expand(e.args[0]).matmul(expander.expand(e.args[1]), e.shape),
     rule=lambda e, arguments: combined(e, arguments, factors(e)),
-)
-
-
-def kron_shape(one: Shape, two: Shape) -> Shape:
-    if len(one) != 2 or len(two) != 2:
-        return _refuse("the Kronecker product of", one, two)
-    return (one[0] * two[0], one[1] * two[1])
-
-
-def kron_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
-    """Kronecker product, records last."""
-    return xp.einsum("ij...,kl...->ikjl...", a, b).reshape((*expression.shape, -1))
-
-
-def kron_places(expression: Expression) -> list[list[int]]:
-    """Return, for each argument, the entries that are the factors of each entry of a Kronecker product."""
-    numbers = [np.arange(float(a.size)).reshape((*a.shape, 1), order="F") for a in expression.args]
-    ones = [np.ones_like(part) for part in numbers]
-    found = kron_value(np, expression, numbers[0], ones[1]), kron_value(np, expression, ones[0], numbers[1])
-    return [part.ravel(order="F").astype(np.int64).tolist() for part in found]
-
-
-def kron_product(expander: Any, expression: Expression) -> Polynomial:
-    pairs = zip(expression.args, kron_places(expression), strict=True)
-    left, right = (expander.expand(a).gathered(np.array(k, dtype=np.int64)) for a, k in pairs)
-    product: Polynomial = left.times(right).reshaped(expression.shape)
-    return product
-
-
-def kron_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    """Sums of blocks."""
-    (i, j), (k, m) = (argument.shape for argument in expression.args)
-    blocks = slope.reshape((i, k, j, m, -1))
-    return [np.einsum("ikjlz,klz->ijz", blocks, b), np.einsum("ikjlz,ijz->klz", blocks, a)]
-
-
-KRON = Atom(
-    name="kron",
-    affine="bilinear",
-    shape=kron_shape,
-    value=kron_value,
-    pull=kron_pull,
-    reads={"cvxpy.atoms.affine.kron.kron": lambda node, args: kron(as_matrix(args[0]), as_matrix(args[1]))},
-    sign=product_sign,
-    slope=lambda expression, k, signs: signs[1 - k],
-    expand=kron_product,
-    rule=lambda e, arguments: combined(e, arguments, [[pair] for pair in zip(*kron_places(e), strict=True)]),
-)
-
-
-def convolve_value(xp: Any, expression: Expression, a: Any, b: Any) -> Any:
-    """Discrete convolution of two vectors: shifted copies of the second, added up."""
-    count, other = (argument.shape[0] for argument in expression.args)
-    shifted = [xp.pad(a[k : k + 1] * b, ((k, count - 1 - k), (0, 0))) for k in range(count)]
-    return added(xp, expression, *shifted) if other else xp.zeros((count - 1, 1))
-
-
-def convolution(expander: Any, expression: Expression) -> Polynomial:
-    """Expand a convolution: all products of two entries, each where it belongs."""
-    left, right = (expander.expand(argument) for argument in expression.args)
-    pairs = (
-        np.repeat(np.arange(len(left.entry)), len(right.entry)),
-        np.tile(np.arange(len(right.entry)), len(left.entry)),
-    )
-    product: Polynomial = left.product(right, pairs, left.entry[pairs[0]] + right.entry[pairs[1]], expression.shape)
-    return product
-
-
-def meetings(expression: Expression) -> list[list[tuple[int, int]]]:
-    """Return the pairs of entries whose products make each entry of a convolution."""
-    one, two = (argument.size for argument in expression.args)
-    return [[(i, k - i) for i in range(max(0, k + 1 - two), min(one, k + 1))] for k in range(expression.size)]
-
-
-def convolve_pull(expression: Expression, value: Any, slope: Any, a: Any, b: Any) -> list[Any]:
-    """Correlations."""
-    count, other = (argument.shape[0] for argument in expression.args)
-    shifted = [slope[k : k + other] for k in range(count)]
-    return [
-        np.stack([np.sum(part * b, axis=0) for part in shifted]),
-        added(np, expression, *(part * a[k] for k, part in enumerate(shifted))),
-    ]
-
-
-def convolved(node: Any, args: list[Expression]) -> Expression:
-    """Read a convolution; CVXPY has one of columns and one of vectors."""
-    result = convolve(*(reshape(argument, (argument.size,)) for argument in args))
-    return reshape(result, node.shape)
-
-
-CONVOLVE = Atom(
-    name="convolve",
-    affine="bilinear",
-    shape=lambda one, two: (
-        (one[0] + two[0] - 1,) if len(one) == len(two) == 1 else _refuse("the convolution of", one, two)
-    ),
-    value=convolve_value,
-    pull=convolve_pull,
-    reads={"cvxpy.atoms.affine.conv.conv": convolved, "cvxpy.atoms.affine.conv.convolve": convolved},
-    writes=lambda cp, e, args: (
-        cp.convolve(args[0], args[1]) if not e.args[0].variables else cp.convolve(args[1], args[0])
-    ),
-    sign=product_sign,
-    slope=lambda expression, k, signs: signs[1 - k],
-    expand=convolution,
-    rule=lambda e, arguments: combined(e, arguments, meetings(e)),
 )
 
 
@@ -262,13 +163,38 @@ def matmul(a: Any, b: Any) -> Expression:
 
 
 def kron(a: Any, b: Any) -> Expression:
-    """Kronecker product of matrices."""
-    return KRON(a, b)
+    """Kronecker product of matrices: entries of both, repeated, and multiplied."""
+    a, b = as_matrix(constant(a)), as_matrix(constant(b))
+    i, j = np.indices((a.shape[0] * b.shape[0], a.shape[1] * b.shape[1]))
+    return multiply(entry_at(a, (i // b.shape[0], j // b.shape[1])), entry_at(b, (i % b.shape[0], j % b.shape[1])))
 
 
 def convolve(a: Any, b: Any) -> Expression:
-    """Discrete convolution of vectors."""
-    return CONVOLVE(a, b)
+    """Discrete convolution of vectors: a matrix of shifted copies of one, times the other."""
+    a, b = (vec(b), vec(a)) if constant(a).variables else (vec(a), vec(b))
+    shift = np.arange(a.size + b.size - 1)[:, None] - np.arange(b.size)
+    copies = entry_at(hstack(a, 0.0), np.where((shift >= 0) & (shift < a.size), shift, a.size))
+    return matmul(copies, b)
+
+
+def diag_matrix(a: Any, k: int = 0) -> Expression:
+    """Put a vector on a diagonal."""
+    a, zeros = vec(a), np.zeros(abs(k))
+    rows = hstack(*((a, zeros) if k > 0 else (zeros, a))) if k else a
+    return multiply(np.eye(rows.size, k=k), reshape(rows, (rows.size, 1)))
+
+
+def cumsum(a: Any, axis: int | None) -> Expression:
+    """Cumulative sum: times a triangle of ones; without an axis, over all entries row by row."""
+    a = constant(a)
+    if axis is None:
+        a, axis = vec(transpose(a)), 0
+    if not a.ndim:
+        return a
+    if a.ndim > 2:
+        refused("cumulative sums of", a.shape)
+    ones = np.tri(a.shape[axis])
+    return matmul(ones, a) if axis % a.ndim == 0 else matmul(a, ones.T)
 
 
 def as_matrix(a: Expression) -> Expression:

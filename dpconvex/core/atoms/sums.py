@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from dpconvex.core.atom import Atom, same
-from dpconvex.core.atoms.arrangement import reshape, together, transpose, unrepeated
-from dpconvex.core.atoms.groups import along_axis
-from dpconvex.core.atoms.rules import total as added_up
-from dpconvex.core.atoms.shared import (
+from dpconvex.core.atoms.arrangement import diagonal, together, unrepeated
+from dpconvex.core.atoms.rules import (
     Write,
-    _refuse,
-    axes_of,
+    along_axis,
     axis_for,
+    common_sign,
+    every_axis,
+    grows,
+    over,
     reduced,
     reduction_text,
     sum_matrix,
-    sum_sign,
+    total as added_up,
     unreduced,
 )
 from dpconvex.core.expression import OPERATORS, Expression, Shape, constant
@@ -62,10 +62,9 @@ ADD = Atom(
     pull=lambda expression, value, slope, *terms: [slope] * len(terms),
     reads={"cvxpy.atoms.affine.add_expr.AddExpression": lambda node, args: add(*args)},
     writes=lambda cp, expression, args: sum(args[1:], args[0]),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
+    sign=common_sign,
+    slope=grows,
     text=summed_text,
-    statement="sums: gradients and curvatures add up",
     expand=add_terms,
     rule=lambda e, arguments: [added_up(terms) for terms in zip(*arguments, strict=True)],
 )
@@ -92,68 +91,16 @@ SUMMED = Atom(
     shape=reduced,
     value=lambda xp, e, a: xp.sum(a, axis=e.option("axis"), keepdims=True).reshape((*e.shape, -1)),
     pull=lambda e, value, slope, a: [np.broadcast_to(unreduced(e, slope), (*e.args[0].shape, slope.shape[-1]))],
-    reads={"cvxpy.atoms.affine.sum.Sum": lambda node, args: total(args[0], axes_of(node), bool(node.keepdims))},
-    writes=lambda cp, e, args: cp.sum(args[0], axis=axis_for(e), keepdims=e.option("keepdims")),
-    sign=sum_sign,
-    slope=lambda expression, k, signs: 1,
+    reads={
+        "cvxpy.atoms.affine.sum.Sum": over(lambda a, axis, keepdims: total(a, axis, keepdims)),
+        "cvxpy.atoms.affine.trace.Trace": lambda node, args: total(diagonal(args[0])),
+    },
+    writes=lambda cp, e, args: cp.sum(args[0], **axis_for(e)),
+    sign=common_sign,
+    slope=grows,
     text=reduction_text,
     expand=lambda expander, e: expander.expand(e.args[0]).linear(sum_matrix(e), e.shape),
     rule=lambda e, arguments: [added_up(entries) for entries in along_axis(e, arguments[0])],
-)
-
-
-TRACE = Atom(
-    name="trace",
-    affine="linear",
-    shape=lambda shape: () if len(shape) == 2 and shape[0] == shape[1] else _refuse("the trace of", shape),
-    value=lambda xp, expression, a: xp.einsum("ii...->...", a),
-    pull=lambda e, value, slope, a: [slope * np.eye(e.args[0].shape[0])[..., None]],
-    reads="cvxpy.atoms.affine.trace.Trace",
-    sign=lambda expression, signs: signs[0],
-    slope=lambda expression, k, signs: 1,
-    expand=lambda expander, e: expander.expand(e.args[0]).linear(np.eye(e.args[0].shape[0]).reshape(1, -1), ()),
-    rule=lambda e, arguments: [added_up(arguments[0][:: e.args[0].shape[0] + 1])],
-)
-trace = TRACE
-
-
-def cumsum_axis(node: Any) -> int:
-    """Return the axis of CVXPY's cumulative sum."""
-    return int(node.axis) % len(node.args[0].shape) if node.axis is not None else 0
-
-
-def running_sums(expression: Expression) -> sp.csr_array:
-    """Return the matrix of a cumulative sum: every entry goes into those that come after it on its line."""
-    inner, axis = expression.args[0], expression.option("axis")
-    numbers = np.arange(inner.size).reshape(inner.shape, order="F")
-    lines = np.moveaxis(numbers, axis, -1).reshape(-1, inner.shape[axis])
-    source, target = np.triu_indices(inner.shape[axis])
-    places = lines[:, target].ravel(), lines[:, source].ravel()
-    return sp.csr_array((np.ones(len(places[0])), places), shape=(inner.size, inner.size))
-
-
-CUMSUM = Atom(
-    name="cumsum",
-    affine="linear",
-    shape=lambda shape, axis: (
-        shape if axis in range(len(shape)) else _refuse(f"cumulative sums along {axis} of", shape)
-    ),
-    value=lambda xp, e, a: xp.cumsum(a, axis=e.option("axis")),
-    pull=lambda e, value, slope, a: [
-        np.flip(np.cumsum(np.flip(slope, e.option("axis")), e.option("axis")), e.option("axis"))
-    ],
-    reads={
-        "cvxpy.atoms.affine.cumsum.cumsum": lambda node, args: (
-            cumsum(args[0], axis=cumsum_axis(node))
-            if node.axis is not None
-            else cumsum(reshape(transpose(args[0]), (args[0].size,)), axis=0)
-        )
-    },
-    writes=lambda cp, e, args: cp.cumsum(args[0], axis=e.option("axis")),
-    sign=lambda expression, signs: signs[0],
-    slope=lambda expression, k, signs: 1,
-    expand=lambda expander, e: expander.expand(e.args[0]).linear(running_sums(e), e.shape),
-    rule=lambda e, arguments: [added_up([arguments[0][k] for k in row.indices]) for row in running_sums(e)],
 )
 
 
@@ -165,7 +112,6 @@ def add(*terms: Any) -> Expression:
 
 
 def negate(a: Any) -> Expression:
-    """Minus."""
     a = constant(a)
     return a.args[0] if a.atom is NEGATE else NEGATE(a)
 
@@ -173,13 +119,7 @@ def negate(a: Any) -> Expression:
 def total(a: Any, axis: tuple[int, ...] | None = None, keepdims: bool = False) -> Expression:
     """Sum over axes, or over everything."""
     a = constant(a)
-    axis = tuple(range(a.ndim)) if axis is None else axis
-    return SUMMED(a, axis=axis, keepdims=keepdims) if a.ndim else a
-
-
-def cumsum(a: Any, axis: int) -> Expression:
-    """Cumulative sum."""
-    return CUMSUM(a, axis=axis) if constant(a).ndim else constant(a)
+    return SUMMED(a, axis=every_axis(a, axis), keepdims=keepdims) if a.ndim else a
 
 
 OPERATORS.update(add=add, negate=negate)
