@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from benchmarks.published.noise_coverage import check_coverage
 from benchmarks.published.pathak_raj import PublishedPerturbation
-from dpconvex.mechanisms.noise_coverage import check_coverage
 from dpconvex.release.verify import analyse
 
 PROMISE = dp.Privacy(epsilon=1.0)

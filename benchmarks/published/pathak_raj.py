@@ -22,6 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from benchmarks.published.noise_coverage import check_coverage
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.parameter_space import Block, Space
@@ -29,7 +30,6 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_coverage import check_coverage
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.noise.samplers import gamma_direction
 

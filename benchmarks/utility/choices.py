@@ -1,7 +1,7 @@
 """What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
 
 ``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
-`dpconvex.mechanisms.automatic.FORESEEN` that follow from it, and the regret of the choice on public data.  Clipped steps on
+`dpconvex.mechanisms.certificate_text.PLACES` that follow from it, and the regret of the choice on public data.  Clipped steps on
 whitened records are fitted beside them, for `dpconvex.mechanisms.recipe.ENOUGH`: up to how many records to whiten.
 """
 
@@ -18,7 +18,8 @@ import numpy as np
 import dpconvex as dp
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
-from dpconvex.mechanisms.automatic import FORESEEN, Automatic, kind_of
+from dpconvex.mechanisms.automatic import Automatic
+from dpconvex.mechanisms.certificate_text import PLACES
 from dpconvex.mechanisms.private_whitening import level
 from dpconvex.mechanisms.recipe import ENOUGH, clipped_steps
 from dpconvex.release.verify import analyse
@@ -30,6 +31,8 @@ EPSILONS = (0.1, 1.0, 8.0)
 BINARY = ("logistic_regression", "huber_svm", "hinge_svm")
 SMALLEST = 1e-9  # as good as never
 CHOICES = 41  # factors that are tried, from 1/100 to 100
+
+FORESEEN = {kind: place.foreseen for kind, place in PLACES.items()}
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def measured(split: Split, problem: str, epsilon: float, seeds: int) -> Setting:
             certificate = dp.verify(template, privacy, size, mechanism)
         except dp.NotPrivate:
             continue
-        found.append((kind_of(certificate), certificate.predicted_risk or math.inf, error_of(mechanism)))
+        found.append((certificate.perturbed, certificate.predicted_risk or math.inf, error_of(mechanism)))
     kinds, risks, errors = zip(*found, strict=True)
     recipe = math.inf
     if dp.verify(template, privacy, 1, whitening="auto").whitening is not None:

@@ -3,7 +3,7 @@
 It rests on public numbers, so the choice costs nothing.  For noise on the objective the risk is at most
 ``added r^2/2 + E||b||^2/(2 mu)``, for noise on the output what the curvature or the slopes of all records can make of it, for
 noise on gradients R B/sqrt(T) (docs/theory.md).  These bounds are not equally loose: each is multiplied with what its mechanism
-really did on synthetic data (`FORESEEN`).  None of this is a promise; the certificate says what was compared.
+really did on synthetic data (`certificate_text.PLACES`).  None of this is a promise; the certificate says what was compared.
 """
 
 from __future__ import annotations
@@ -30,9 +30,6 @@ Candidate = ObjectivePerturbation | OutputPerturbation | NoisyGradientDescent
 # A mechanism replaces one of higher preference only if its foreseen risk is below this fraction of the other's: a small gain
 # in a prediction is none, and matrix-shaped noise has heavier tails, which the covered release pays for.
 CLEARLY = 0.85
-# What a predicted risk is multiplied with to foresee what the mechanism does: bounds are looser for some than for others.
-# Measured on synthetic data of many sizes by `benchmarks.utility.choices`; a new kind of mechanism gets a line.
-FORESEEN = {"objective": 1.0, "output": 50.0, "gradients": 1.0}
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,12 @@ class Automatic:
         """Run the mechanism that the certificate is for; returns coordinates, shape (dim,)."""
         return self._chosen(certificate).run(analysis, certificate, engine, rng)
 
-    def looser(self, certificate: Certificate, tolerance: float) -> OutputPerturbation | None:
-        """Return the chosen mechanism for a solver that leaves so much."""
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+        """Return the chosen mechanism's certificate with noise that hides rounding, or what a solver leaves."""
         chosen = self._chosen(certificate)
-        return chosen.looser(certificate, tolerance) if isinstance(chosen, OutputPerturbation) else None
+        if isinstance(chosen, ObjectivePerturbation):
+            return certificate
+        return chosen.hiding(analysis, certificate, records, tolerance)
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         return self._chosen(certificate).noise_bound(certificate, probability)
@@ -113,12 +112,6 @@ class Automatic:
         return kind(certificate.noise)
 
 
-def kind_of(certificate: Certificate) -> str:
-    """Return which line of `FORESEEN` a certificate belongs to."""
-    return certificate.perturbed
-
-
 def foreseen(certificate: Certificate) -> float:
     """Return the risk that is foreseen, infinite if there is none."""
-    predicted = math.inf if certificate.predicted_risk is None else certificate.predicted_risk
-    return predicted * FORESEEN.get(kind_of(certificate), 1.0)
+    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.place.foreseen

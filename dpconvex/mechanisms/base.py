@@ -63,8 +63,7 @@ class Mechanism(Protocol):
     """A recipe for a release that can be checked before any data are read.
 
     A mechanism is a small frozen description of a theorem's noise.  `verify` accepts every object of this kind, one of
-    your own included; noise that leaves out a direction that the data can reach is refused with
-    `dpconvex.mechanisms.noise_coverage.check_coverage`.
+    your own included.
     """
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:

@@ -14,7 +14,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import clustering_rows, number, ratio, source, tree
+from dpconvex.mechanisms.certificate_text import PLACES, Place, number, ratio, source, tree
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
@@ -23,23 +23,23 @@ from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 TAIL = 2.0**-100
 # Parts of a certificate that are objects of their own.
 PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise, "whitening": WhiteningNoise}
-
-
-COMPARED = (
-    ("epsilon", "epsilon"),
-    ("delta", "delta"),
-    ("size", "records"),
-    ("gradient_bound", "gradient bound G"),
-    ("sensitivity", "sensitivity G_adj"),
-    ("strong_convexity", "strong convexity mu"),
-    ("hessian_bound", "largest Hessian eigenvalue"),
-    ("jacobian_epsilon", "epsilon for curvature"),
-    ("noise_epsilon", "epsilon for noise"),
-    ("noise_dimension", "noise dimension"),
-    ("noise_scale", "noise scale"),
-    ("expected_noise", "mean norm of b"),
-    ("expected_shift", "mean norm of b / mu"),
-)
+# Of epsilon, less than this part is shown as none of it.
+NOTHING = 5e-4
+COMPARED = {
+    "epsilon": "epsilon",
+    "delta": "delta",
+    "size": "records",
+    "gradient_bound": "gradient bound G",
+    "sensitivity": "sensitivity G_adj",
+    "strong_convexity": "strong convexity mu",
+    "hessian_bound": "largest Hessian eigenvalue",
+    "jacobian_epsilon": "epsilon for curvature",
+    "noise_epsilon": "epsilon for noise",
+    "noise_dimension": "noise dimension",
+    "noise_scale": "noise scale",
+    "expected_noise": "mean norm of b",
+    "expected_shift": "mean norm of b / mu",
+}
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,19 @@ class Certificate:
         return max(self.delta - paid, 0.0)
 
     @property
+    def place(self) -> Place:
+        """What the noise is added to."""
+        return PLACES[self.perturbed]
+
+    @property
     def minimises(self) -> bool:
         """Whether noise is added to a minimiser or to what is minimised, and not to gradients or statistics."""
-        return self.perturbed not in ("gradients", "statistics")
+        return self.place.minimises
 
     @property
     def pays_for_distance(self) -> bool:
         """Whether the noise, on the minimiser itself, also hides the distance that a solver leaves."""
-        return self.perturbed == "output"
+        return self.place.pays
 
     @property
     def expected_noise(self) -> float:
@@ -173,11 +178,19 @@ class Certificate:
 
         For noise on gradients it is the length of all steps that the noise makes; for statistics, what these are moved by.
         """
-        if self.perturbed == "statistics":
-            return self.expected_noise
-        if not self.minimises:
-            return self.settings["steps"] * self.settings["step_size"] * self.expected_noise
-        return self.expected_noise if self.pays_for_distance else self.expected_noise / self.strong_convexity
+        factor = {
+            "objective": 1 / (self.strong_convexity or math.inf),
+            "gradients": self.settings.get("steps", 1.0) * self.settings.get("step_size", 1.0),
+        }
+        return self.expected_noise * factor.get(self.perturbed, 1.0)
+
+    @property
+    def gaussian_level(self) -> float | None:
+        """How far neighbours are apart, in deviations of Gaussian noise; None where that is not all there is to the mechanism."""
+        if self.noise != "gaussian" or self.perturbed == "objective" or "sampling" in self.settings:
+            return None
+        apart = self.settings.get("distance_of_answers", self.sensitivity)
+        return apart * math.sqrt(self.settings.get("steps", 1.0)) / self.noise_scale
 
     @property
     def proviso(self) -> str:
@@ -210,55 +223,37 @@ class Certificate:
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (constant, value, where it comes from)."""
+        root = self.derivation
         if self.perturbed == "statistics":
-            yield from self._statistics_rows()
+            yield "statistics", f"{self.noise_dimension}", source(root, "moments")
+            yield "length of a record's", number(self.gradient_bound), source(root, "length")
+            yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
         else:
-            yield from self._answer_rows()
+            yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+            yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+            added = f", of which {number(self.added)} were added" if self.added else ""
+            yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+            if self.perturbed == "objective":
+                yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
+            yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
+        mean = f"mean norm of b: {number(self.expected_noise)}{self.place.where}"
+        yield name, number(self.noise_scale), mean
         if self.predicted_risk is not None:
-            yield (
-                "predicted excess risk",
-                number(self.predicted_risk),
-                "sum of losses, from public numbers; a prediction",
-            )
-        for name, value in self.settings.items():
-            if name == "whitened_field":  # named below
-                continue
-            why = (
-                "of both gradients together, which this noise is charged for"
-                if "sensitivity" in name
-                else "chosen publicly"
-            )
-            yield name.replace("_", " "), number(value), why
+            said = "sum of losses, from public numbers; a prediction"
+            yield "predicted excess risk", number(self.predicted_risk), said
+        for setting, value in self.settings.items():
+            if setting != "whitened_field":  # named below
+                both = "of both gradients together, which this noise is charged for"
+                yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
         if self.cover is not None:
             exponent = round(math.log2(self.cover.step))
             what = "statistics from the exact ones" if self.perturbed == "statistics" else "answer from the exact one"
             yield "distance tau", number(self.cover.distance), f"of the computed {what}, at most"
             yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
-        if self.clustering is not None:
-            yield from clustering_rows(self.clustering)
-        if self.whitening is not None:
-            yield from self.whitening.rows()
-
-    def _statistics_rows(self) -> Iterator[tuple[str, str, str]]:
-        root = self.derivation
-        yield "statistics", f"{self.noise_dimension}", source(root, "moments")
-        yield "length of a record's", number(self.gradient_bound), source(root, "length")
-        yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
-        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
-        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)} (on the statistics)"
-
-    def _answer_rows(self) -> Iterator[tuple[str, str, str]]:
-        root = self.derivation
-        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
-        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
-        added = f", of which {number(self.added)} were added" if self.added else ""
-        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
-        if self.perturbed == "objective":
-            yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
-        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
-        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
-        where = {"objective": "", "output": " (on the parameters)", "gradients": " (at every step)"}[self.perturbed]
-        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{where}"
+        for part in (self.clustering, self.whitening):
+            if part is not None:
+                yield from part.rows()
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
@@ -270,29 +265,22 @@ class Certificate:
         lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
         lines += [*(said for said in (self.proviso, self.answer) if said), "", "Constants (sum form)"]
         lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
-        lines += ["", *self.spending(), "", "Derivation"]
-        lines += [f"  {line}" for line in self.derivation.lines()]
+        lines += ["", "How epsilon is spent"]
+        lines += [f"  {number(e):>8}  ({100 * e / self.epsilon:3.0f} %)  {what}" for e, what in self.shares()]
+        lines += [f"  {sentence}" for sentence in self.advice]
+        lines += ["", "Derivation", *(f"  {line}" for line in self.derivation.lines())]
         if self.assumptions:
-            lines += ["", "Assumed"]
-            lines += [f"  - {text}" for text in self.assumptions]
+            lines += ["", "Assumed", *(f"  - {text}" for text in self.assumptions)]
         return "\n".join(lines)
-
-    def spending(self) -> Iterator[str]:
-        """Yield lines that say how epsilon is spent."""
-        yield "How epsilon is spent"
-        for spent, what in self.shares():
-            yield f"  {number(spent):>8}  ({100 * spent / self.epsilon:3.0f} %)  {what}"
-        yield from (f"  {sentence}" for sentence in self.advice)
 
     def shares(self) -> Iterator[tuple[float, str]]:
         """Yield the shares of epsilon and what each pays for."""
-        delta = "all of delta" if self.clustering is None else "its delta"
+        paid = {
+            "gaussian": f", with {'all of delta' if self.clustering is None else 'its delta'}",
+            "matrix": ": beta x the sensitivity in the nuclear norm",
+        }
         product = ": beta x the sensitivity" if self.perturbed == "statistics" else ": beta x G_adj"
-        paid = {"gaussian": f", with {delta}", "matrix": ": beta x the sensitivity in the nuclear norm"}
-        yield (
-            self.noise_epsilon,
-            f"the noise{paid.get(self.noise, product)}",
-        )
+        yield self.noise_epsilon, f"the noise{paid.get(self.noise, product)}"
         if self.perturbed == "objective":
             yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
         if self.cover is not None:
@@ -352,30 +340,21 @@ class Comparison:
 
     def rows(self) -> Iterator[tuple[str, float, float, float]]:
         """Yield (constant, first, second, second/first); the ratio is NaN where the first is 0."""
-        for attribute, name in COMPARED:
+        for attribute, name in COMPARED.items():
             a, b = float(getattr(self.first, attribute)), float(getattr(self.second, attribute))
-            yield name, a, b, b / a if a else float("nan")
-
-    def __repr__(self) -> str:
-        return f"Comparison({self.first!r}, {self.second!r})"
+            yield name, a, b, b / a if a else math.nan
 
     def __str__(self) -> str:
         head = f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"
-        lines = [
-            f"first:  {self.first.mechanism}, {self.first.privacy}",
-            f"second: {self.second.mechanism}, {self.second.privacy}",
-            "",
-            head,
-            "-" * len(head),
-        ]
+        lines = [f"first:  {self.first.mechanism}, {self.first.privacy}"]
+        lines += [f"second: {self.second.mechanism}, {self.second.privacy}", "", head, "-" * len(head)]
         lines += [f"{name:<28}{a:>12.6g}{b:>12.6g}{ratio(r):>9}" for name, a, b, r in self.rows()]
         return "\n".join([*lines, "", self.verdict()])
 
     def _repr_html_(self) -> str:
         rows = [(name, number(a), number(b), ratio(r)) for name, a, b, r in self.rows()]
-        return aligned(["constant", "first", "second", "ratio"], rows, numbers=(1, 2, 3)) + paragraph(
-            "", self.verdict()
-        )
+        table = aligned(["constant", "first", "second", "ratio"], rows, numbers=(1, 2, 3))
+        return table + paragraph("", self.verdict())
 
     def verdict(self) -> str:
         """Say which of the two moves the answer less."""
@@ -388,14 +367,6 @@ class Comparison:
         return f"The {better} perturbs the answer less, by a factor of {factor:.3g} (mean norm of b over mu)."
 
 
-# Of epsilon, less than this part is shown as none of it.
-NOTHING = 5e-4
-
-
 def tail_of(epsilon: float) -> float:
-    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours.
-
-    >>> tail_of(1.0) == (1 + math.exp(1.0)) * 2.0**-100
-    True
-    """
+    """Return the part of delta that noise beyond its cap takes: a probability of 2^-100 under either of two neighbours."""
     return (1 + math.exp(min(epsilon, 700.0))) * TAIL

@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpconvex.accounting.events import Gaussian
 from dpconvex.calculus.analysis import Analysis
@@ -25,23 +24,19 @@ from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.remembered import once
-from dpconvex.errors import DomainError, NotPrivate, TemplateError
+from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.absolute_values import weighted_sum
 from dpconvex.geometry.kinks import split_kinks
 from dpconvex.geometry.linear_maps import linear_parts
 from dpconvex.geometry.quadratics import squares
 from dpconvex.language.privacy import Privacy, left
-from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import TAIL, Certificate
-from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, sensitivity_of
+from dpconvex.mechanisms.proof_steps import DRAWN, UNSEEN, declared_constants, louder, public_steps, sensitivity_of
 from dpconvex.mechanisms.regularizer_curvature import bend_of, parts
-from dpconvex.mechanisms.rounding import covered_count, largest_eigenvalue, public_start
+from dpconvex.mechanisms.rounding import largest_eigenvalue, public_start
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
-from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
-
-Array = NDArray[np.float64]
 
 GAUSSIAN = SPHERICAL["gaussian"]
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Abadi et al. 2016 (clipping); docs/theory.md, section 8"
@@ -53,7 +48,7 @@ NOISE_MARGIN, STEP_MARGIN, UNBOUNDED_MARGIN, BENDS = 2.0, 45.0, 7.0, 54.0
 ROUNDED = 1 + 1e-12
 # With samples, the part of the promise that hides what rounding does to all other records' gradients.
 ROUNDING_SHARE = 1e-3
-# How often more noise is tried where there are far more records than planned.
+# How often twice the noise is tried where there are far more records than planned.
 ROUNDS = 30
 # Probabilities of samples are multiples of this, as uniform variates are.
 GRAIN = 2.0**-53
@@ -72,51 +67,32 @@ class Options:
     directions: float | None
 
 
-@dataclass(frozen=True)
-class Path:
-    """Public numbers of a descent: clip, number of steps, largest step, norm of the noise at most, slope of the regularizer."""
-
-    clip: float
-    steps: int
-    step: float
-    cap: float
-    slope: float
-    start: float
-
-    def radius(self, records: float) -> float:
-        """Bound the norm of all iterates: a gradient step on a smooth convex regularizer moves no two points apart."""
-        return self.start + self.steps * self.step * (records * self.clip + self.cap + self.slope)
-
-
 def certify_clipped(options: Options, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
     """Calibrate the noise of all steps together, and choose the steps, from public numbers."""
     clip, steps, rate = options.clip, options.steps, sampling_rate(options, privacy)
     bound, apart = largest_norms(analysis, privacy, clip)
-    p = analysis.form.noise_dimension
-    clean = deviation(privacy, apart, 0.0, steps, rate)
-    stiff, slope = regularizer_steepness(analysis, size)
-    step, largest = step_sizes(options, analysis, clean, size * rate, bound, rate * stiff)
+    p, root = analysis.form.noise_dimension, math.sqrt(steps) * (1 + 1e-12)
+    if rate == 1.0:
+        sigma = gaussian_sigma(privacy.epsilon, privacy.delta, apart) * root
+    else:  # the rest of the promise is for rounding: see `hiding`
+        rest = (left(total, ROUNDING_SHARE * total) for total in (privacy.epsilon, privacy.delta))
+        sigma = sampled_multiplier(*rest, rate, steps) * apart * (1 + 1e-12)
+    stiff, _ = regularizer_steepness(analysis, size)
+    step, largest = step_sizes(options, analysis, sigma, size * rate, bound, rate * stiff)
     if not largest * rate * stiff <= 2:
         raise TemplateError(
             f"NoisyGradientDescent: steps of {largest:.3g} are too long for the regularizer, whose curvature is up to "
             f"{stiff:.3g} in sum form; give a smaller `step_size`, below {2 / (rate * stiff):.3g}."
         )
-    path = Path(bound, steps, largest, noise_quantile(p, 2 * clean, steps), rate * slope, start_norm(analysis))
-    rounding = path_rounding(analysis, covered_count(privacy, size), path)
-    sigma = deviation(privacy, apart, rounding, steps, rate)
-    if not sigma <= 2 * clean:
-        raise TemplateError(
-            "NoisyGradientDescent: rounding in sums of so many gradients is larger than the clip; give a larger `clip`."
-        )
     settings = {"clip": clip, "steps": float(steps), "step_size": step}
     settings |= {"momentum": options.momentum, "average": options.average, "largest_step": largest}
-    more = {"sampling": rate} if options.sampling is not None else {}
+    sampled = {"sampling": rate} if options.sampling is not None else {}
     return Certificate(
         privacy=privacy,
-        mechanism="noisy gradient descent, clipped" + (" and sampled" if more else ""),
+        mechanism="noisy gradient descent, clipped" + (" and sampled" if sampled else ""),
         size=size,
         gradient_bound=bound,
-        sensitivity=apart + 2 * rounding,
+        sensitivity=apart,
         strong_convexity=0.0,
         added=0.0,
         hessian_bound=curvature(analysis),
@@ -124,15 +100,15 @@ def certify_clipped(options: Options, analysis: Analysis, privacy: Privacy, size
         noise_epsilon=privacy.epsilon,
         noise_dimension=p,
         noise_scale=sigma,
-        tolerance=max(steps * largest * rounding, 1e-200),
-        derivation=derive(analysis, privacy, clip, apart + 2 * rounding, steps, sigma, rate),
+        tolerance=math.inf,  # see `hiding`
+        derivation=derive(analysis, privacy, clip, apart, steps, sigma, rate),
         assumptions=assumptions(analysis),
         advice=advise(analysis, clip),
         perturbed="gradients",
-        event=None if more else Gaussian(math.sqrt(steps) * (apart + 2 * rounding) / sigma * (1 + 1e-12)),
+        event=None if sampled else Gaussian(math.sqrt(steps) * apart / sigma * (1 + 1e-12)),
         noise="gaussian",
         mean_noise=GAUSSIAN.mean(p, sigma),
-        settings=settings | more,
+        settings=settings | sampled,
     )
 
 
@@ -159,49 +135,20 @@ def largest_norms(analysis: Analysis, privacy: Privacy, clip: float) -> tuple[fl
     return bound, min(apart, sensitivity_of(analysis, privacy)) if bound < clip else apart
 
 
-def deviation(privacy: Privacy, apart: float, rounding: float, steps: int, rate: float) -> float:
-    """Return the deviation of every step's noise.
-
-    Rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by sampling: it is
-    paid from a share of its own, with noise on top.
-    """
-    root = math.sqrt(steps) * (1 + 1e-12)
-    if rate == 1.0:
-        return gaussian_sigma(privacy.epsilon, privacy.delta, apart + 2 * rounding) * root
-    multiplier = sampled_multiplier(
-        left(privacy.epsilon, ROUNDING_SHARE * privacy.epsilon),
-        left(privacy.delta, ROUNDING_SHARE * privacy.delta),
-        rate,
-        steps,
-    )
-    return math.hypot(multiplier * apart, rounding_noise(privacy, rounding) * root) * (1 + 1e-12)
-
-
-def rounding_noise(privacy: Privacy, rounding: float) -> float:
-    """Return the deviation of one release that hides rounding alone."""
-    if rounding <= 0:
-        return 0.0
-    return gaussian_sigma(ROUNDING_SHARE * privacy.epsilon, ROUNDING_SHARE * privacy.delta, 2 * rounding)
-
-
-def noise_quantile(dimension: int, sigma: float, steps: int) -> float:
-    """Return what the norm of no step's noise exceeds, but for a probability of 2^-100."""
-    return GAUSSIAN.quantile(dimension, sigma, TAIL / steps) if dimension else 0.0
-
-
 def step_sizes(
     options: Options, analysis: Analysis, sigma: float, records: float, bound: float, stiff: float
 ) -> tuple[float, float]:
     """Return the step, and the largest that whitened records may lead to."""
     if options.step_size is not None:
         return options.step_size, options.step_size
-    largest = min(
-        NOISE_MARGIN * margin_length(analysis) / (sigma * math.sqrt(options.steps)), 1 / stiff if stiff else math.inf
-    )
-
+    most = NOISE_MARGIN * margin_length(analysis) / (sigma * math.sqrt(options.steps))
+    most = min(most, 1 / stiff if stiff else math.inf)
     directions = options.directions or 1.0
-    most = max(directions, analysis.form.bases.count)
-    return tuple(min(largest, capped(analysis, bound * records, records, d)) for d in (directions, most))  # type: ignore[return-value]
+    step, largest = (
+        min(most, capped(analysis, bound * records, records, d))
+        for d in (directions, max(directions, analysis.form.bases.count))
+    )
+    return step, largest
 
 
 def capped(analysis: Analysis, pull: float, records: float, directions: float) -> float:
@@ -221,7 +168,7 @@ def margin_length(analysis: Analysis) -> float:
     return (offset if 0 < offset < math.inf else 1.0) / longest
 
 
-def regularizer_steepness(analysis: Analysis, size: float) -> tuple[float, float]:
+def regularizer_steepness(analysis: Analysis, size: int) -> tuple[float, float]:
     """Bound the curvature of the regularizer's smooth part, and the slope of the rest of it, in sum form.
 
     A gradient step on the smooth part, from the start, has the slope there.  Where K is bounded, nothing depends on the slope.
@@ -253,82 +200,50 @@ def slope_of_rest(form: LossForm, smooth: bool) -> float:
     return slope_of(weighted_sum(steep), form) if steep else 0.0
 
 
-def start_norm(analysis: Analysis) -> float:
-    """Return the norm of the first iterate, the point of K next to 0."""
-    return float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
-
-
-def path_rounding(analysis: Analysis, records: float, path: Path) -> float:
-    """Bound how far the computed sum of clipped gradients can be from the exact one, at all iterates."""
-    radius = min(path.radius(records), analysis.form.feasible.norm_bound)
-    return analysis.form.lengths.gradient_error(records, path.clip, curvature(analysis), radius, 0.0)
-
-
 def curvature(analysis: Analysis) -> float:
     """Return the largest curvature of one record's loss, 0 if that is not known."""
     known = analysis.unbounded is None and analysis.kink is None and math.isfinite(analysis.hessian_bound)
     return analysis.hessian_bound if known else 0.0
 
 
-def clipped_rounding(analysis: Analysis, certificate: Certificate, records: float) -> float:
-    settings, steps = certificate.settings, int(certificate.settings["steps"])
-    slope = certificate.settings.get("sampling", 1.0) * regularizer_steepness(analysis, certificate.size)[1]
-    cap = noise_quantile(certificate.noise_dimension, 2 * certificate.noise_scale, steps)
-    path = Path(certificate.gradient_bound, steps, settings["largest_step"], cap, slope, start_norm(analysis))
-    return path_rounding(analysis, records, path)
+def hide_rounding(analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
+    """Return the certificate with noise that also hides what rounding does to sums of so many clipped gradients.
 
-
-def reclipped(analysis: Analysis, certificate: Certificate, before: float, records: float) -> Certificate:
-    """Return the certificate for more records: rounding of their sum is larger, and the noise that hides it."""
-    known, scale, p = (
-        clipped_rounding(analysis, certificate, before),
-        certificate.noise_scale,
-        certificate.noise_dimension,
-    )
-    for _ in range(ROUNDS):
-        more = max(clipped_rounding(analysis, replace(certificate, noise_scale=scale), records), known)
-        if "sampling" in certificate.settings:
-            # On top of what there is, which hides some rounding already.
-            privacy = replace(certificate.privacy, epsilon=certificate.noise_epsilon, delta=certificate.noise_delta)
-            hidden = rounding_noise(privacy, more) * math.sqrt(certificate.settings["steps"]) * (1 + 1e-12)
-            sigma = math.hypot(certificate.noise_scale, hidden)
+    With samples rounding may move the sum for all other records too, in samples or not, so what it does is not amplified by
+    sampling: it is paid from a share of its own, with noise on top.
+    """
+    settings, scale = certificate.settings, certificate.noise_scale
+    reach, clean = certificate.sensitivity, largest_norms(analysis, certificate.privacy, settings["clip"])[1]
+    root = math.sqrt(settings["steps"]) * (1 + 1e-12)
+    for most in scale * 2.0 ** np.arange(1, ROUNDS):  # iterates are bounded for noise of that size
+        rounding = path_rounding(analysis, certificate, records, float(most))
+        apart = max(clean + 2 * rounding, reach)
+        if "sampling" in settings and rounding > 0:
+            paid = ROUNDING_SHARE * certificate.noise_epsilon, ROUNDING_SHARE * certificate.noise_delta
+            more = math.hypot(scale, gaussian_sigma(*paid, 2 * rounding) * root) - scale
+            found = louder(certificate, scale, more, {"G_adj": apart})
         else:
-            sigma = certificate.noise_scale * (1 + 2 * (more - known) / certificate.sensitivity) * (1 + 1e-12)
-        if sigma <= 2 * scale:  # the noise that iterates were bounded for
-            break
-        scale = sigma
-    else:
-        raise DomainError(
-            "there are so many records that rounding in the sum of their gradients is larger than their gradients; nothing is "
-            "released. Give a larger nominal number of records as `size`."
-        )
-    return replace(
-        certificate,
-        noise_scale=sigma,
-        mean_noise=GAUSSIAN.mean(p, sigma),
-        sensitivity=certificate.sensitivity + 2 * (more - known),
-        tolerance=certificate.tolerance * more / known,
+            found = louder(certificate, reach, apart - reach, {"G_adj": apart})
+        if found.noise_scale <= most:
+            tolerance = max(settings["steps"] * settings["largest_step"] * rounding, 1e-200)
+            return replace(found, sensitivity=apart, tolerance=tolerance)
+    raise TemplateError(
+        "NoisyGradientDescent: rounding in sums of so many gradients is larger than the clip; give a larger `clip`."
     )
 
 
-def descend(analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-    """Descend with momentum; return the mean of the last iterates, or the last one, shape (dim,)."""
-    settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
-    steps, rate = int(settings["steps"]), settings.get("sampling", 1.0)
-    clip = settings["clip"] if certificate.gradient_bound >= settings["clip"] else math.inf
-    kept = max(round(settings["average"] * steps), 1)
-    momentum, step = settings["momentum"], settings["step_size"]
-    theta = engine.project(np.zeros(analysis.form.space.dim))
-    velocity, total = np.zeros_like(theta), np.zeros_like(theta)
-    for t in range(steps):
-        chosen = rng.random(engine.records) < rate if rate < 1 else None
-        noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
-        released = engine.clipped_gradient(theta, clip, chosen) + noise
-        velocity = momentum * velocity + (1 - momentum) * step * released
-        theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
-        if t >= steps - kept:
-            total += theta
-    return total / kept
+def path_rounding(analysis: Analysis, certificate: Certificate, records: float, sigma: float) -> float:
+    """Bound how far computed sums of so many clipped gradients can be from exact ones, at all iterates.
+
+    A gradient step on a smooth convex regularizer moves no two points apart.
+    """
+    settings, bound = certificate.settings, certificate.gradient_bound
+    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, TAIL / settings["steps"])
+    pull = settings.get("sampling", 1.0) * regularizer_steepness(analysis, certificate.size)[1]
+    moved = settings["steps"] * settings["largest_step"] * (records * bound + longest + pull)
+    start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
+    radius = min(start + moved, analysis.form.feasible.norm_bound)
+    return analysis.form.lengths.gradient_error(records, bound, curvature(analysis), radius, 0.0)
 
 
 def for_directions(analysis: Analysis, certificate: Certificate, directions: float) -> Certificate:
@@ -350,36 +265,33 @@ def derive(
         why = (
             "two clipped gradients: 2 clips apart at most, or what gradients differ by if none is longer than the clip"
         )
-    moved = Derivation("sensitivity", "", {"G_adj": sensitivity}, f"{why}; rounding of the sums included")
+    moved = Derivation("sensitivity", "", {"G_adj": sensitivity}, why)
     values = {"steps": float(steps), "sigma": sigma}
     how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
     if rate < 1:
         values["sampling"] = rate
         how = "privacy-loss distribution of Gaussian noise on Poisson samples, rounded up"
     composed = Derivation("composition of all steps", "", values, how)
-    children = (gradient, moved, composed, *public_steps(analysis, "add-remove"))
+    children = (gradient, moved, composed, *public_steps(analysis))
     return Derivation("noisy descent, clipped", "", privacy.claims, SOURCE, children)
 
 
 def assumptions(analysis: Analysis) -> tuple[str, ...]:
     """Say what the proof takes for granted, and what it does not say."""
     said = [
-        "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+        DRAWN,
         "Clipped gradients are no longer than the clip as they are computed, and none depends on other records, to the last bit; "
         "a bound on what rounding does to their sum is part of the sensitivity (docs/release.md).",
         "Nothing is claimed about accuracy: clipped gradients need not be the gradients of any function.",
-        "Nobody observes how long a fit takes.",
+        UNSEEN,
     ]
     if analysis.unbounded is not None:
-        said.insert(
-            2,
-            f"No convexity and no bound on the loss was proved, and none is needed: {str(analysis.unbounded).splitlines()[0]}.",
-        )
+        unproved = str(analysis.unbounded).splitlines()[0]
+        said.insert(2, f"No convexity and no bound on the loss was proved, and none is needed: {unproved}.")
     return (*said, *declared_constants(analysis))
 
 
 def advise(analysis: Analysis, clip: float) -> tuple[str, ...]:
     if analysis.unbounded is None and clip >= analysis.gradient_bound:
-        bound = analysis.gradient_bound
-        return (f"No gradient is longer than {bound:.4g}, so the clip changes nothing.",)
+        return (f"No gradient is longer than {analysis.gradient_bound:.4g}, so the clip changes nothing.",)
     return ()

@@ -12,7 +12,7 @@ expected excess risk of the average is at most ``R B / sqrt(T)`` (docs/theory.md
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,16 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import check_options
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.clipped_descent import Options, certify_clipped, descend
-from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
-from dpconvex.mechanisms.rounding import covered_count
+from dpconvex.mechanisms.clipped_descent import Options, certify_clipped, hide_rounding
+from dpconvex.mechanisms.proof_steps import (
+    DRAWN,
+    check_delta,
+    declared_constants,
+    louder,
+    public_steps,
+    record_steps,
+    sensitivity_of,
+)
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL
@@ -48,7 +55,7 @@ LARGEST_CLIP = 1e100
 CLIPPED_STEPS, MOMENTUM = 100, 0.8
 SOURCE = "Dong, Roth & Su 2022, corollary 3.3; Balle & Wang 2018, theorem 8; docs/theory.md"
 ASSUMPTIONS = (
-    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
+    DRAWN,
     "Gradients are computed in floating point; a bound on what rounding does to them is part of the sensitivity, the part of one "
     "record in it is assumed (docs/release.md).",
     "Nobody observes how long a fit takes.",
@@ -147,8 +154,7 @@ class NoisyGradientDescent:
         check_conditions(analysis, privacy, self.clip is not None)
         if self.clip is not None:
             return certify_clipped(self._options(self.clip), analysis, privacy, size)
-        rounding = gradient_rounding(analysis, covered_count(privacy, size))
-        sensitivity = sensitivity_of(analysis, privacy) + 2 * rounding
+        sensitivity = sensitivity_of(analysis, privacy)
         p = analysis.form.noise_dimension
         once = gaussian_sigma(privacy.epsilon, privacy.delta, sensitivity)
         steepest = size * (analysis.gradient_bound + regularizer_slope(analysis))
@@ -176,7 +182,7 @@ class NoisyGradientDescent:
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=sigma,
-            tolerance=max(steps * size_of_step * rounding, 1e-200),
+            tolerance=math.inf,  # see `hiding`
             derivation=derive(analysis, privacy, sensitivity, steps, sigma),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
             advice=advise(radius, steepest, math.sqrt(p) * sigma, steps, size),
@@ -196,21 +202,39 @@ class NoisyGradientDescent:
             float(clip), steps, self.step_size, self.sampling, momentum, float(self.average or 0.0), self.directions
         )
 
-    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
-        """Descend, and average the iterates; returns coordinates, shape (dim,)."""
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+        """Return the certificate with noise that also hides what rounding does to sums of so many gradients, at points of K."""
         if "clip" in certificate.settings:
-            return descend(analysis, certificate, engine, rng)
-        basis, p = analysis.form.basis, certificate.noise_dimension
-        step = certificate.settings["step_size"]
+            return hide_rounding(analysis, certificate, records)
+        bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
+        radius, bound = analysis.form.feasible.norm_bound, analysis.gradient_bound
+        rounding = analysis.form.lengths.gradient_error(records, bound, bend, radius, 0.0)
+        reach, apart = certificate.sensitivity, sensitivity_of(analysis, certificate.privacy) + 2 * rounding
+        found = louder(certificate, reach, max(apart - reach, 0.0), {"G_adj": apart})
+        moved = certificate.settings["steps"] * certificate.settings["step_size"] * rounding
+        return replace(found, sensitivity=max(apart, reach), tolerance=max(moved, 1e-200))
+
+    def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:
+        """Descend; return the mean of all iterates, or of clipped gradients that of the last ones; coordinates, shape (dim,)."""
+        settings, basis, p = certificate.settings, analysis.form.basis, certificate.noise_dimension
+        steps, step, clip = int(settings["steps"]), settings["step_size"], settings.get("clip")
+        rate, momentum = settings.get("sampling", 1.0), settings.get("momentum", 0.0)
+        kept = steps + 1 if clip is None else max(round(settings["average"] * steps), 1)
         theta = engine.project(np.zeros(analysis.form.space.dim))
-        steps = int(certificate.settings["steps"])
-        total = theta.copy()
-        for _ in range(steps):
-            noise = in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
-            released = engine.loss_gradient(theta) + noise
-            theta = engine.project(theta - step * (released + engine.public_gradient(theta)))
-            total += theta
-        return total / (steps + 1)
+        velocity, total = np.zeros_like(theta), theta.copy() if kept > steps else np.zeros_like(theta)
+        for t in range(steps):
+            if clip is None:
+                gradient = engine.loss_gradient(theta)
+            else:  # where none is longer than the clip, none is clipped
+                chosen = rng.random(engine.records) < rate if rate < 1 else None
+                longest = clip if certificate.gradient_bound >= clip else math.inf
+                gradient = engine.clipped_gradient(theta, longest, chosen)
+            released = gradient + in_subspace(basis, GAUSSIAN.draw(p, certificate.noise_scale, rng))
+            velocity = momentum * velocity + (1 - momentum) * step * released
+            theta = engine.project(theta - velocity - step * rate * engine.public_gradient(theta))
+            if t >= steps - kept:
+                total += theta
+        return total / kept
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of every step's noise that fails with at most the given probability."""
@@ -234,13 +258,6 @@ def check_conditions(analysis: Analysis, privacy: Privacy, clipped: bool) -> Non
         )
 
 
-def gradient_rounding(analysis: Analysis, records: float) -> float:
-    """Bound how far the computed sum of so many gradients can be from the exact one, at points of K."""
-    bend = analysis.hessian_bound if analysis.kink is None and math.isfinite(analysis.hessian_bound) else 0.0
-    radius = analysis.form.feasible.norm_bound
-    return analysis.form.lengths.gradient_error(records, analysis.gradient_bound, bend, radius, 0.0)
-
-
 def enough_steps(steepest: float, noise: float) -> int:
     if not math.isfinite(steepest):
         return MOST
@@ -255,7 +272,7 @@ def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int,
         {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma},
         "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
     )
-    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis, privacy.adjacency))
+    children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
     return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
 
 

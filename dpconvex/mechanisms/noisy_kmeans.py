@@ -13,7 +13,7 @@ rounded sum of the two: no digit of a record can show through.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,13 @@ class ClusteringNoise:
         """Standard deviation of the noise on one entry of a sum."""
         p = self.features + 1
         return math.sqrt(self.law.square(p, self.scale) / p)
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (constant, value, where it comes from)."""
+        many = f"{self.rounds} rounds of {self.classes} x {self.components} counts and sums"
+        yield "clustering sensitivity", f"{self.sensitivity:.6g}", f"of one round; {self.composed:.6g} for all: {many}"
+        said = f"{self.law.name}; {self.deviation / self.weight:.6g} records on a count"
+        yield f"clustering noise {self.law.symbol}", f"{self.scale:.6g}", said
 
 
 @dataclass(frozen=True)

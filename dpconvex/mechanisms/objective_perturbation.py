@@ -41,7 +41,14 @@ from dpconvex.mechanisms.advice import advise
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
-from dpconvex.mechanisms.proof_steps import declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.mechanisms.proof_steps import (
+    DRAWN,
+    UNSEEN,
+    declared_constants,
+    public_steps,
+    record_steps,
+    sensitivity_of,
+)
 
 Array = NDArray[np.float64]
 
@@ -51,8 +58,8 @@ FREE = 1e6
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
-    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-    "Nobody observes how long a fit takes, nor whether a fit failed.",
+    DRAWN,
+    UNSEEN,
 )
 
 
@@ -197,5 +204,5 @@ def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibrat
         f"sup log det(I + H/mu); {found.how}",
         (worst,) if worst is not steepest else (),
     )
-    children = (gradient, sensitivity, curvature, *public_steps(analysis, privacy.adjacency))
+    children = (gradient, sensitivity, curvature, *public_steps(analysis))
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)

@@ -39,7 +39,17 @@ from dpconvex.mechanisms.added_quadratic import (
 )
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import check_delta, declared_constants, public_steps, record_steps, sensitivity_of
+from dpconvex.mechanisms.proof_steps import (
+    DRAWN,
+    SLACK,
+    UNSEEN,
+    check_delta,
+    declared_constants,
+    louder,
+    public_steps,
+    record_steps,
+    sensitivity_of,
+)
 from dpconvex.noise.samplers import in_subspace, seeded_generator
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
@@ -52,10 +62,7 @@ DIGITS = 1e-9
 # Kinks are rounded off where the noise moves the argument by ten times as much.
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
-ASSUMPTIONS = (
-    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-    "Nobody observes how long a fit takes, nor whether a fit failed.",
-)
+ASSUMPTIONS = (DRAWN, UNSEEN)
 # Points at which a regularizer is compared with its quadratic part; the outcome decides where noise is wasted, not privacy.
 PROBES = 3
 CLOSE = 1e-9
@@ -174,9 +181,14 @@ class OutputPerturbation:
             return np.asarray(basis @ (basis.T @ theta)) + in_subspace(basis, noise)
         return theta + noise
 
-    def looser(self, certificate: Certificate, tolerance: float) -> OutputPerturbation | None:
-        """Return the mechanism for a solver that leaves so much; None if what it may leave was chosen."""
-        return replace(self, tolerance=tolerance) if self.tolerance is None else None
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+        """Return the certificate with noise that hides a larger distance of computed answers from the minimiser."""
+        name, more = "distance_of_answers", 2 * (tolerance - certificate.tolerance)
+        if more <= 0:
+            return certificate
+        reach = certificate.settings[name]
+        found = louder(certificate, reach, more, {"with what a solver leaves": reach + more, "tolerance": tolerance})
+        return replace(found, tolerance=tolerance, settings={**found.settings, name: (reach + more) * SLACK})
 
     def noise_bound(self, certificate: Certificate, probability: float) -> float:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
@@ -293,7 +305,7 @@ def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, re
         *record_steps(analysis, privacy),
         *(smoothing if width else ()),
         answers,
-        *public_steps(analysis, privacy.adjacency),
+        *public_steps(analysis),
     )
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 

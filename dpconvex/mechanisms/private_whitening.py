@@ -106,11 +106,10 @@ class PrivateWhitening:
         """Prove both stages private, without data."""
         check_delta(privacy, "private whitening", "leave it out")
         name, ball = field_of(form.template.record, self.field)
-        weighted = on_whitened(mechanism, form, name) if isinstance(mechanism, SufficientStatistics) else None
+        if isinstance(mechanism, SufficientStatistics):
+            mechanism = on_whitened(mechanism, form, name)
 
         def second(part: Privacy) -> Certificate:
-            if weighted is not None:
-                return weighted.certify_covered(cover, form, part, size)
             return cover.certify(mechanism, analysed(), part, size)
 
         found = self._together(cover, second, privacy, name, ball)
@@ -136,7 +135,7 @@ class PrivateWhitening:
         if excess(most) > 0:
             most = float(brentq(excess, least, most, xtol=1e-12 * privacy.epsilon, rtol=1e-12))
         fit = second(replace(privacy, epsilon=most))
-        own = gaussian_level(fit)
+        own = fit.gaussian_level
         if own is None or fit.cover is None:
             return None
         epsilon, delta = self._left(privacy, left(most, fit.noise_epsilon), fit.cover.delta)
@@ -229,17 +228,6 @@ def field_of(record: Record, name: str | None) -> tuple[str, Ball]:
 def level(epsilon: float, delta: float) -> float:
     """Return the largest shift, in deviations, of a Gaussian mechanism that keeps a promise."""
     return 1 / gaussian_sigma(epsilon, delta, 1.0) if epsilon > 0 and delta > 0 else 0.0
-
-
-def gaussian_level(certificate: Certificate) -> float | None:
-    if certificate.noise != "gaussian" or "sampling" in certificate.settings:
-        return None
-    if certificate.perturbed == "statistics":
-        return certificate.sensitivity / certificate.noise_scale
-    if certificate.perturbed == "gradients":
-        return certificate.sensitivity * math.sqrt(certificate.settings["steps"]) / certificate.noise_scale
-    reach = certificate.settings.get("distance_of_answers")
-    return reach / certificate.noise_scale if certificate.perturbed == "output" and reach is not None else None
 
 
 def calibrated(name: str, ball: Ball, adjacency: str, first: float) -> WhiteningNoise:

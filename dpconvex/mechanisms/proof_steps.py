@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.atoms.powers import DECLARED
 from dpconvex.core.derivation import Derivation
@@ -9,6 +11,12 @@ from dpconvex.core.evaluate import postorder
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate import Certificate
+
+# Relative error of what is computed again for more records.
+SLACK = 1 + 1e-12
+DRAWN = "The noise is drawn in floating point from a cryptographic generator seeded by the operating system."
+UNSEEN = "Nobody observes how long a fit takes, nor whether a fit failed."
 
 
 def sensitivity_of(analysis: Analysis, privacy: Privacy) -> float:
@@ -43,7 +51,7 @@ def record_steps(analysis: Analysis, privacy: Privacy) -> tuple[Derivation, Deri
     return gradient, Derivation("sensitivity", "", {"G_adj": sensitivity_of(analysis, privacy)}, why)
 
 
-def public_steps(analysis: Analysis, adjacency: str) -> tuple[Derivation, Derivation, Derivation]:
+def public_steps(analysis: Analysis) -> tuple[Derivation, Derivation, Derivation]:
     """Return the derivations of the regularizer's modulus, the sensitive subspace and the feasible set."""
     return (
         analysis.regularizer[1],
@@ -66,4 +74,20 @@ def declared_constants(analysis: Analysis) -> tuple[str, ...]:
         f"The atom {name!r} is declared by the user: what runs is the function with the declared slope and curvature whose "
         "slopes are linear between those read off the user's at many points."
         for name in sorted(names)
+    )
+
+
+def louder(certificate: Certificate, reach: float, more: float, claims: dict[str, float]) -> Certificate:
+    """Return a certificate whose noise, proportional to how far neighbours reach, is for neighbours farther apart."""
+    ratio = (reach + more) / reach * SLACK
+    mean = None if certificate.mean_noise is None else certificate.mean_noise * ratio
+    step = Derivation(
+        "noise that hides rounding", "", claims, "noise grows in proportion to how far neighbours are apart"
+    )
+    others = tuple(child for child in certificate.derivation.children if child.rule != step.rule)
+    return replace(
+        certificate,
+        noise_scale=certificate.noise_scale * ratio,
+        mean_noise=mean,
+        derivation=replace(certificate.derivation, children=(*others, step)),
     )

@@ -5,6 +5,10 @@ floating-point numbers.  The difference depends on the data, so it is an output 
 answer is rounded to a fixed grid and perturbed by integer noise that OpenDP draws exactly.  By the triangle inequality the
 difference moves by at most 2 tau between neighbours, whatever it is.  Its share of the budget, tau and the grid are fixed
 before any data are read (docs/release.md has the proof).
+
+What rounding allows to certify grows with the number of records, which add-remove adjacency protects.  So a noisy number of
+them is released first, to the program alone; with a margin that its noise exceeds with probability 2^-100 it bounds the number,
+and tau follows from that (docs/release.md, section 4).
 """
 
 from __future__ import annotations
@@ -12,44 +16,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dpconvex.accounting.events import Approximate, Composition, Event, Pure, Tail
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
-from dpconvex.errors import DPConvexError, NotPrivate, TemplateError
+from dpconvex.errors import DomainError, DPConvexError, NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
-from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement
+from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.regularizer_curvature import bend_of
-from dpconvex.mechanisms.rounding import (
-    COUNTED,
-    LARGEST_EPSILON,
-    SHARE,
-    answer_radius,
-    covered_count,
-    largest_eigenvalue,
-    largest_floor,
-    margin,
-)
+from dpconvex.mechanisms.rounding import answer_radius, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
-from dpconvex.noise.spherical import SPHERICAL
 
+# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
+SHARE, LARGEST_EPSILON = 0.01, 0.1
+# The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for.
+COUNTED, MARGINS = 0.25, 1.1
 # Where rounding allows it, the residual noise is this small next to the least that the mechanism's noise may do to the answer, in
 # every direction: both are independent, so together they are longer by half the square of it, .005 %.
 RELATIVE_SIZE = 0.01
 # The tolerance is this many times the floor that rounding sets, so that every fit can be certified.
 ABOVE_FLOOR = 10.0
-# The same for numbers of records that a noisy number of them all but excludes.
-ABOVE_RARE_FLOOR = 2.0
 # A norm with a log-concave law exceeds so many times its mean with probability TAIL at most; the exponential is the worst.
 LOG_CONCAVE = 70.0
-# Relative error of everything computed below; sensitivities are rounded up by it.
-SLACK = 1 + 1e-12
-# Gaussian noise on the grid is larger by this than it need be, and what it keeps is asked before anything is paid with half of
-# that to spare: then the noise for any other distance, whose scale over sensitivity is the same but for rounding, keeps it too.
-ROOM, SPARE = 1 + 4e-9, 1 + 2e-9
+# Relative error of everything computed below, and of what is computed again for another distance.
+SLACK, ROOM = 1 + 1e-12, 1 + 4e-9
 
 SOURCE = "adaptive composition of the exact answer and its perturbed residual; docs/release.md"
 COVER_SOURCE = {
@@ -123,58 +118,115 @@ class Cover:
         TemplateError
             If the tolerance lies below what rounding allows.
         """
-        rest, spent = self.split(privacy)
+        return self.covered(mechanism, analysis, mechanism.certify(analysis, self.split(privacy)[0], size), privacy)
+
+    def covered(self, mechanism: Mechanism, analysis: Analysis, bare: Certificate, privacy: Privacy) -> Certificate:
+        """Calibrate the residual noise for a mechanism that was proved private on what it leaves."""
+        spent = self.split(privacy)[1]
         counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
-        bare = mechanism.certify(analysis, rest, size)
-        records = covered_count(privacy, size, counting)
-        if not bare.minimises:  # the mechanism pays for rounding itself, and knew no share
-            records = min(records, covered_count(rest, size))
-        spare = margin(counting) if counting else 0.0
-        looser = getattr(mechanism, "looser", None)
-        if bare.pays_for_distance and callable(looser):  # noise for a distance that can be certified
-            least = least_tolerance(analysis, bare, 0.0, records, spare) * (1 + 1e-6)
-            other = looser(bare, least) if bare.tolerance < least < math.inf else None
-            bare = bare if other is None else replace(other.certify(analysis, rest, size), advice=bare.advice)
-        cap = noise_cap(mechanism, bare)
-        check_smoothness(analysis, bare, cap, records)
+        records: float = largest_count(privacy, bare.size)
+        if counting:
+            records += math.ceil(MARGINS * margin(counting))
         own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
-        tolerance = self._tolerance(analysis, bare, cap, own, records, spare)
         tail = tail_cost(privacy)
-        bare = replace(bare, tolerance=tolerance)
-        noise = residual_noise(mechanism, analysis, bare, own, cap, tail, records, counting)
+        found, noise = hidden(mechanism, analysis, bare, own, tail, records, 0.0, self.tolerance)
+        noise = replace(noise, counting=counting)
         return replace(
-            bare,
+            found,
             privacy=privacy,
             cover=noise,
             derivation=Derivation(
-                "covered release",
-                "",
-                privacy.claims,
-                SOURCE,
-                (bare.derivation, *residual_steps(noise)),
+                "covered release", "", privacy.claims, SOURCE, (found.derivation, *residual_steps(noise))
             ),
-            assumptions=bare.assumptions + assumptions(bare, noise, tail),
+            assumptions=(*bare.assumptions, *assumptions(bare, noise, tail)),
             event=released_event(bare, noise),
         )
 
-    def _tolerance(
-        self, analysis: Analysis, certificate: Certificate, cap: float, spent: Privacy, records: float, spare: float
-    ) -> float:
-        """Choose the distance that solvers must certify, from public numbers."""
-        if not certificate.minimises:  # the mechanism knows how exact its answer is
-            return certificate.tolerance
-        least = least_tolerance(analysis, certificate, linear_cap(certificate, cap), records, spare)
-        asked = certificate.tolerance if certificate.pays_for_distance else self.tolerance
-        if asked is None:
-            unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
-            shift = certificate.expected_noise / largest_curvature(analysis, certificate, cap, records)
-            return max(least, RELATIVE_SIZE * shift / unit)
-        if asked < least:
-            raise TemplateError(
-                f"a tolerance of {asked:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
-                "Leave it out, or regularize more."
-            )
-        return asked
+
+def for_count(mechanism: Mechanism, analysis: Analysis, certificate: Certificate, records: float) -> Certificate:
+    """Return the certificate of a fit on at most so many records; the same one if it is made for as many."""
+    cover = certificate.cover
+    assert cover is not None
+    if records <= cover.records:
+        return certificate
+    spent = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
+    bare = replace(certificate, derivation=certificate.derivation.children[0])
+    try:
+        larger, noise = hidden(mechanism, analysis, bare, spent, tail_cost(bare.privacy), records, cover.records, None)
+    except TemplateError as error:
+        raise DomainError(
+            "there are far more records than the nominal number, and no noise for so many is known; nothing is released. Pass a "
+            f"larger nominal number as `size`. ({error})"
+        ) from error
+    noise = replace(noise, counting=cover.counting)
+    steps = (larger.derivation, *residual_steps(noise))
+    return replace(larger, cover=noise, derivation=replace(certificate.derivation, children=steps))
+
+
+def hidden(
+    mechanism: Mechanism,
+    analysis: Analysis,
+    bare: Certificate,
+    spent: Privacy,
+    tail: float,
+    records: float,
+    before: float,
+    asked: float | None,
+) -> tuple[Certificate, IntegerNoise]:
+    """Choose tolerance and residual noise for at most so many records, from public numbers.
+
+    A mechanism whose noise hides rounding, or what a solver leaves, has a method
+    ``hiding(analysis, certificate, records, tolerance)``, which returns the certificate with louder noise.
+    """
+    hiding = getattr(mechanism, "hiding", None)
+    if bare.minimises:
+        cap = 0.0 if bare.pays_for_distance else noise_cap(mechanism, bare)
+        check_smoothness(analysis, bare, cap, records)
+        least = ABOVE_FLOOR * largest_floor(analysis, bare, cap, records)
+        if before:
+            tolerance = max(bare.tolerance, least)
+        elif bare.pays_for_distance:
+            tolerance = bare.tolerance
+        else:
+            tolerance = asked if asked is not None else max(least, usual_tolerance(analysis, bare, spent, cap, records))
+        if bare.pays_for_distance and callable(hiding) and (before or getattr(mechanism, "tolerance", None) is None):
+            tolerance = max(tolerance, least)
+            bare = hiding(analysis, bare, records, tolerance)
+        elif tolerance < least or (bare.pays_for_distance and tolerance > bare.tolerance):
+            raise too_exact(tolerance, least)
+        bare = replace(bare, tolerance=tolerance)
+    elif asked is not None and bare.perturbed == "statistics":
+        raise TemplateError(
+            "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
+        )
+    elif callable(hiding):
+        bare = hiding(analysis, bare, records, bare.tolerance)
+    cap = noise_cap(mechanism, bare)
+    distance = drawing_error(mechanism, analysis, bare, cap, records)
+    if not bare.pays_for_distance:
+        distance += bare.tolerance
+    count = bare.noise_dimension if bare.perturbed == "statistics" else analysis.form.space.dim
+    noise = calibrate_residual_noise(spent, distance, count, cap, tail)
+    return bare, replace(noise, records=records)
+
+
+def too_exact(tolerance: float, least: float) -> TemplateError:
+    return TemplateError(
+        f"a tolerance of {tolerance:.3g} cannot be certified for all data: double precision allows {least:.3g} here. "
+        "Leave it out, or regularize more."
+    )
+
+
+def usual_tolerance(analysis: Analysis, certificate: Certificate, spent: Privacy, cap: float, records: float) -> float:
+    """Return the distance whose residual noise is small next to the mechanism's noise.
+
+    Noise b moves the minimiser by ``||b||`` over the largest curvature of the whole objective, at least.
+    """
+    unit = calibrate_residual_noise(spent, 1.0, analysis.form.space.dim).size
+    radius = answer_radius(analysis, certificate, cap, records)
+    regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
+    curvature = certificate.size * (certificate.hessian_bound + regular) + certificate.added
+    return RELATIVE_SIZE * certificate.expected_noise / max(curvature, certificate.strong_convexity) / unit
 
 
 def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
@@ -185,37 +237,13 @@ def released_event(bare: Certificate, noise: IntegerNoise) -> Event:
     else:  # a mechanism of which only its promise is known
         own = Pure(promise.epsilon) if promise.pure else Approximate(promise.epsilon, promise.delta)
     counted = (Pure(noise.counting),) if noise.counting else ()
-    tails = Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)
-    return Composition((own, noise.event, *counted, tails))
-
-
-def linear_cap(certificate: Certificate, cap: float) -> float:
-    """Return the bound on the linear term in what is minimised: none if the noise is added afterwards."""
-    return 0.0 if certificate.pays_for_distance else cap
-
-
-def least_tolerance(analysis: Analysis, certificate: Certificate, cap: float, records: float, spare: float) -> float:
-    """Return a distance that solvers reach with ease, whatever the data."""
-    usual = ABOVE_FLOOR * largest_floor(analysis, certificate, cap, records - spare)
-    return max(usual, ABOVE_RARE_FLOOR * largest_floor(analysis, certificate, cap, records)) if spare else usual
-
-
-def largest_curvature(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> float:
-    """Bound the curvature of the whole objective: noise b moves the minimiser by ``||b||`` over this, at least."""
-    radius = answer_radius(analysis, certificate, linear_cap(certificate, cap), records)
-    regular = largest_eigenvalue(analysis) + bend_of(analysis.form, radius).rest
-    return max(
-        certificate.size * (certificate.hessian_bound + regular) + certificate.added, certificate.strong_convexity
-    )
+    return Composition((own, noise.event, *counted, Tail(tail_cost(promise) / tail_of(promise.epsilon) * TAIL)))
 
 
 def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, records: float) -> None:
     """Refuse what may have no certified answer: whether a fit fails would then depend on the data, and nothing hides that."""
-    if not certificate.minimises:
-        return
     form = analysis.form
-    radius = answer_radius(analysis, certificate, linear_cap(certificate, cap), records)
-    bend = bend_of(form, radius * (1 + 1e-6))
+    bend = bend_of(form, answer_radius(analysis, certificate, cap, records) * (1 + 1e-6))
     if not math.isfinite(bend.rest):
         raise NotPrivate(
             "nothing bounds the curvature of the regularizer, so the distance of a computed answer from the exact one may be "
@@ -228,24 +256,7 @@ def check_smoothness(analysis: Analysis, certificate: Certificate, cap: float, r
 
 def tail_cost(privacy: Privacy) -> float:
     """Return the part of delta that pays for noise which is longer than its bound: the mechanism's, and that of a count."""
-    events = 2 if privacy.adjacency == "add-remove" else 1
-    return events * tail_of(privacy.epsilon)
-
-
-def residual_noise(
-    mechanism: Mechanism,
-    analysis: Analysis,
-    certificate: Certificate,
-    spent: Privacy,
-    cap: float,
-    tail: float,
-    records: float,
-    counting: float,
-) -> IntegerNoise:
-    left_behind = linear_cap(certificate, certificate.tolerance)
-    distance = drawing_error(mechanism, analysis, certificate, cap, records) + left_behind
-    noise = calibrate_residual_noise(spent, distance, analysis.form.space.dim, cap, tail)
-    return replace(noise, records=records, counting=counting)
+    return (2 if privacy.adjacency == "add-remove" else 1) * tail_of(privacy.epsilon)
 
 
 def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
@@ -268,21 +279,17 @@ def residual_steps(noise: IntegerNoise) -> tuple[Derivation, ...]:
 def noise_cap(mechanism: Mechanism, certificate: Certificate) -> float:
     """Return a bound on the norm of a mechanism's noise that holds but for a probability of 2^-100.
 
-    A mechanism with noise of its own kind says so with a method ``noise_bound(certificate, probability)``; else noise of an
-    unknown kind is taken to have a norm with a log-concave law and the certificate's mean.
+    A mechanism says so with a method ``noise_bound(certificate, probability)``; else the norm of its noise is taken to have a
+    log-concave law and the certificate's mean.
     """
     own = getattr(mechanism, "noise_bound", None)
-    p, scale = certificate.noise_dimension, certificate.noise_scale
     if callable(own):
         return float(own(certificate, TAIL))
-    law = SPHERICAL.get(certificate.noise)
-    if law is not None:
-        return law.quantile(p, scale, TAIL)
-    return LOG_CONCAVE * certificate.expected_noise if p else 0.0
+    return LOG_CONCAVE * certificate.expected_noise
 
 
 def drawing_error(
-    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float | None = None
+    mechanism: Mechanism, analysis: Analysis, certificate: Certificate, cap: float, records: float
 ) -> float:
     """Bound how far the answer moves because the noise is drawn, and added to an answer, in floating point.
 
@@ -292,12 +299,15 @@ def drawing_error(
     relative = (analysis.form.space.dim + 16) * UNIT
     own = getattr(mechanism, "noise_rounding", None)
     more = float(own(certificate, TAIL)) if callable(own) else 0.0
-    if certificate.perturbed == "objective":
-        return (relative * cap + more) / certificate.strong_convexity
+    if certificate.perturbed == "statistics":
+        reach = records * certificate.gradient_bound
+        return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
+    if not certificate.minimises:
+        return 0.0
     if certificate.pays_for_distance:
         reach = answer_radius(analysis, certificate, 0.0, records) + cap
         return relative * (cap + reach) + 4 * UNIT * reach
-    return 0.0
+    return (relative * cap + more) / certificate.strong_convexity
 
 
 def calibrate_residual_noise(
@@ -315,23 +325,13 @@ def calibrate_residual_noise(
     step = 2.0 ** math.floor(math.log2(distance / (8 * root)))
     total = math.floor((2 * distance * root / step + dimension) * SLACK)
     scale = math.nextafter(total / spent.epsilon, math.inf)
-    laplace = IntegerNoise(
-        noise=LAPLACE,
-        epsilon=spent.epsilon,
-        delta=spent.delta,
-        distance=distance,
-        step=step,
-        dimension=dimension,
-        sensitivity=float(total),
-        scale=scale,
-        noise_cap=noise_cap,
-    )
+    parts = (spent.epsilon, spent.delta, distance, step, dimension)
+    laplace = IntegerNoise(LAPLACE, *parts, float(total), scale, noise_cap)
     if spent.delta <= 2 * tail:  # too little for Gaussian noise
         return laplace
     euclidean = (2 * distance / step + root) * SLACK
-    left = spent.delta - tail - grid_loss(spent.epsilon)
-    sigma = on_integers(gaussian_sigma(spent.epsilon, left, 1.0) * euclidean * ROOM)
-    gaussian = replace(laplace, noise=GAUSSIAN, sensitivity=euclidean, scale=sigma)
+    sigma = gaussian_sigma(spent.epsilon, spent.delta - tail - grid_loss(spent.epsilon), 1.0)
+    gaussian = IntegerNoise(GAUSSIAN, *parts, euclidean, on_integers(sigma * euclidean * ROOM), noise_cap)
     return min(laplace, gaussian, key=lambda noise: noise.size)
 
 
@@ -340,34 +340,31 @@ def confirm(certificate: Certificate) -> None:
     cover = certificate.cover
     if cover is None:
         return
-    if not replace(cover, sensitivity=cover.sensitivity * (SPARE if cover.is_gaussian else 1.0)).holds:
+    if not cover.holds:
         raise DPConvexError("cover: the calibrated noise does not keep its share of the promise; nothing is released.")
     measurement(cover.noise, cover.scale)
     if cover.counting:
         measurement(LAPLACE, laplace_count(cover.counting).scale)
 
 
+def margin(counting: float) -> float:
+    """Return what integer noise for a count, with a scale of 1/epsilon, exceeds with a probability below 2^-100."""
+    return math.ceil(-math.log(TAIL) / counting * (1 + 1e-9))
+
+
+def bound_on_count(cover: IntegerNoise, count: int, rng: np.random.Generator | None = None) -> float:
+    """Release a number that is at least the number of records, but for a probability of 2^-100."""
+    noisy = perturb(np.array([float(count)]), laplace_count(cover.counting), rng)
+    return float(noisy[0]) + margin(cover.counting)
+
+
 def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> tuple[str, ...]:
     """Say what the proof about the released numbers takes for granted."""
     counted = "is paid from the cover's delta" if noise.delta > 2 * tail else "comes on top of the promise"
-    drawn = (
-        "Drawing the mechanism's noise in floating point moves an ideal draw by at most (dim + 16) 2^-52 of its norm, which is "
-        "covered."
-    )
-    if certificate.noise == "matrix":
-        drawn = (
-            "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, but for "
-            "the same probability; that is covered."
-        )
-    if certificate.perturbed == "gradients":
-        drawn = (
-            "The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
-            "are the digits of the answer."
-        )
     said = [
         f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
         f"{counted}.",
-        drawn,
+        certificate.place.drawn,
         f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     ]
     if noise.counting:

@@ -26,20 +26,13 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.region import Region
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.regularizer_curvature import bend_of
 
 Array = NDArray[np.float64]
 
-# Under add-remove the number of records is private; risk is bounded for up to so many times the nominal one, and a certificate
-# that is made before the number is known holds for as many.
+# Under add-remove the number of records is private; bounds hold for up to so many times the nominal one.
 SURPLUS = 2
-# The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
-SHARE, LARGEST_EPSILON = 0.01, 0.1
-# The part of it that pays for a noisy number of records, and how many margins of its noise a certificate leaves room for: noise
-# is rarely as long as the margin that bounds it.
-COUNTED, MARGINS = 0.25, 1.1
-
 # The duality gap of a certificate by multipliers is this many times what rounding does to inequalities, in units of their
 # margins.
 GAPS = 4.0
@@ -67,7 +60,10 @@ def largest_floor(
     if kinks is not None and (
         kinks.terms or kinks.epigraph is not None
     ):  # their slopes may hide those of the smooth part
-        slope += smooth_slope(analysis.form, start, certificate.size)
+        smooth = slope_at(
+            analysis.form, start, split_kinks(analysis.form.feasible, analysis.form.template.regularizer)[0]
+        )
+        slope += math.inf if smooth is None else certificate.size * float(np.linalg.norm(smooth))
     gradient = data + noise_bound + slope + stiffness * (radius + float(np.linalg.norm(start)))
     public = public_norms(data, noise_bound, certificate.added * radius, gradient, max(curved, mu) * radius)
     error = analysis.form.lengths.gradient_error(records, certificate.gradient_bound, loss_bend, radius, public)
@@ -81,7 +77,9 @@ def largest_floor(
     if analysis.form.feasible.by_multipliers:
         return float(error / mu) + dual_floor(analysis.form.feasible.region, mu, radius, 2 * gradient)
     lipschitz = max(records * loss_bend + stiffness, mu)
-    if not curvature_known(certificate):
+    if certificate.pays_for_distance or not math.isfinite(
+        certificate.hessian_bound
+    ):  # no point is certified by one gradient
         proximal = projection_error(analysis.form, radius + gradient / lipschitz, certificate.size / lipschitz)
         return float(2 * error / mu + proximal * (1 + 2 * lipschitz / mu))
     condition = float(np.sqrt(lipschitz / mu))
@@ -106,11 +104,6 @@ def dual_floor(region: Region, mu: float, radius: float, gradient: float, room: 
     if region.is_polyhedral:  # points of it are found in exact arithmetic, without a gap
         return residual
     return math.sqrt(GAPS * region.relative_rounding(radius) * decrease / mu) + residual
-
-
-def curvature_known(certificate: Certificate) -> bool:
-    """Say whether backends will know a bound on the curvature of the smooth part, and can certify a point from one gradient."""
-    return certificate.perturbed == "objective" and bool(np.isfinite(certificate.hessian_bound))
 
 
 def answer_radius(
@@ -167,27 +160,6 @@ def largest_count(privacy: Privacy, size: int) -> int:
     return size * (SURPLUS if privacy.adjacency == "add-remove" else 1)
 
 
-def covered_count(privacy: Privacy, size: int, counting: float | None = None) -> float:
-    """Return the number of records that a certificate is made for before their noisy number is known."""
-    if privacy.adjacency != "add-remove":
-        return size
-    spent = counting if counting is not None else COUNTED * min(SHARE * privacy.epsilon, LARGEST_EPSILON)
-    return largest_count(privacy, size) + math.ceil(MARGINS * margin(spent))
-
-
-def margin(counting: float) -> float:
-    """Return what integer noise for a count, with a scale of 1/epsilon, exceeds with a probability below 2^-100."""
-    return math.ceil(-math.log(TAIL) / counting * (1 + 1e-9))
-
-
-def nearest_to_zero(form: LossForm) -> Array:
-    """Return the point of K next to 0, or one near it, shape (dim,); 0 itself if K is not known well enough."""
-    zero, kinks = np.zeros(form.space.dim), kinks_of(form)
-    if kinks is not None and kinks.epigraph is not None:
-        return kinks.epigraph.inside
-    return form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
-
-
 def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, float]:
     """Return the point of K next to 0, and the norm of a subgradient of the objective's public part there.
 
@@ -201,28 +173,26 @@ def public_start(analysis: Analysis, size: float, added: float) -> tuple[Array, 
 @once
 def start_and_slope(analysis: Analysis) -> tuple[Array, Array | None]:
     """Return the point of K next to 0 and a subgradient of the regularizer there, if it has one; found once."""
-    return slope_at(analysis.form, nearest_to_zero(analysis.form))
+    form, kinks = analysis.form, kinks_of(analysis.form)
+    if kinks is not None and kinks.epigraph is not None:
+        start = kinks.epigraph.inside
+    else:  # 0 itself if K is not known well enough
+        zero = np.zeros(form.space.dim)
+        start = form.feasible.some_point(zero) if form.feasible.obstacle is None else zero
+    return start, slope_at(form, start, form.template.regularizer)
 
 
-def smooth_slope(form: LossForm, start: Array, size: float) -> float:
-    """Return the norm of the gradient of what is left of the regularizer without its kinks."""
-    smooth, _ = split_kinks(form.feasible, form.template.regularizer)
-    gradient = slope_at(form, start, smooth)[1]
-    return np.inf if gradient is None else size * float(np.linalg.norm(gradient))
-
-
-def slope_at(form: LossForm, start: Array, regularizer: Expression | None = None) -> tuple[Array, Array | None]:
-    """Return a point and a subgradient of the regularizer there, if it has one."""
-    regularizer = form.template.regularizer if regularizer is None else regularizer
+def slope_at(form: LossForm, start: Array, regularizer: Expression) -> Array | None:
+    """Return a subgradient of a regularizer at a point, if it has one."""
     values = form.space.unpack(start)
     slopes = subgradient(regularizer, {variable: values[variable.name] for variable in regularizer.variables})
     if slopes is None:
-        return start, None
+        return None
     gradient = np.zeros(form.space.dim)
     for variable, slope in slopes.items():
         block = form.space.blocks[variable.name]
         gradient[block.slice] = block.lift.T @ slope.reshape(-1, order="F")
-    return start, gradient
+    return gradient
 
 
 def largest_eigenvalue(analysis: Analysis) -> float:

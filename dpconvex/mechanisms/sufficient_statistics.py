@@ -12,6 +12,7 @@ bounded for all data and covered by integer noise of its own, as for every other
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,21 +27,10 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.language.privacy import Privacy, left
+from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.proof_steps import check_delta
-from dpconvex.mechanisms.residual_noise import (
-    SOURCE as COVERED,
-    Cover,
-    assumptions,
-    calibrate_residual_noise,
-    noise_cap,
-    released_event,
-    residual_steps,
-    tail_cost,
-)
-from dpconvex.mechanisms.rounding import COUNTED, covered_count
+from dpconvex.mechanisms.proof_steps import DRAWN, UNSEEN, check_delta
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
@@ -52,10 +42,6 @@ LARGEST = 10**7
 WEIGHT, RESIDUALS = "weight_of_linear_statistics", "statistics_of_residuals"
 # Records that are added up at once, as in `dpconvex.evaluation.moment_sums`.
 BLOCK = 4096
-ASSUMED = (
-    "The noise is drawn in floating point from a cryptographic generator seeded by the operating system.",
-    "Nobody observes how long a fit takes, nor whether a fit failed.",
-)
 
 
 @dataclass(frozen=True)
@@ -126,11 +112,8 @@ class SufficientStatistics:
         return {WEIGHT: self.weight} | ({RESIDUALS: 1.0} if self.residuals else {})
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Bound the sensitivity of the statistics and calibrate the noise."""
-        return self.certified(analysis.form, privacy, size)
-
-    def certified(self, form: LossForm, privacy: Privacy, size: int) -> Certificate:
-        """Do as `certify`, from the parts of a template alone: its loss need have no bounded gradients."""
+        """Bound the sensitivity of the statistics and calibrate the noise; gradients of the loss need no bound."""
+        form = analysis.form
         if self.noise == "gaussian":
             check_delta(privacy, "Gaussian noise on statistics", "use noise='gamma'")
         moments, bases = self.moments(form, privacy.adjacency), quadratic_loss(form).bases
@@ -162,9 +145,9 @@ class SufficientStatistics:
             noise_epsilon=privacy.epsilon,
             noise_dimension=moments.count,
             noise_scale=scale,
-            tolerance=summation_error(moments, length, size),
+            tolerance=math.inf,  # see `hiding`
             derivation=Derivation("sufficient statistics", "", privacy.claims, SOURCE, steps),
-            assumptions=ASSUMED,
+            assumptions=(DRAWN, UNSEEN),
             perturbed="statistics",
             noise=self.noise,
             mean_noise=self.law.mean(moments.count, scale),
@@ -172,56 +155,10 @@ class SufficientStatistics:
             event=Gaussian(apart / scale * (1 + 1e-12)) if self.noise == "gaussian" else Pure(privacy.epsilon),
         )
 
-    def certify_covered(self, cover: Cover, form: LossForm, privacy: Privacy, size: int) -> Certificate:
-        """Prove the statistics private on what a cover leaves of a promise, and calibrate the cover's noise on them."""
-        if cover.tolerance is not None:
-            raise TemplateError(
-                "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
-            )
-        rest, spent = cover.split(privacy)
-        counting = COUNTED * spent.epsilon if privacy.adjacency == "add-remove" else 0.0
-        bare = self.certified(form, rest, size)
-        own = Privacy(left(spent.epsilon, counting), spent.delta, privacy.adjacency)
-        return self._covered(form, bare, privacy, own, covered_count(privacy, size, counting), counting)
-
-    def for_count(self, form: LossForm, certificate: Certificate, records: float) -> Certificate:
-        """Return the certificate for at most so many records; the same one if it is made for as many."""
-        cover = certificate.cover
-        assert cover is not None
-        if records <= cover.records:
-            return certificate
-        own = Privacy(cover.epsilon, cover.delta, certificate.privacy.adjacency)
-        bare = replace(certificate, derivation=certificate.derivation.children[0], assumptions=ASSUMED)
-        found = self._covered(form, bare, certificate.privacy, own, records, cover.counting)
-        return replace(found, event=certificate.event)  # that is paid for, and no law of noise is another
-
-    def _covered(
-        self,
-        form: LossForm,
-        bare: Certificate,
-        privacy: Privacy,
-        spent: Privacy,
-        records: float,
-        counting: float,
-    ) -> Certificate:
-        moments, cap = self.moments(form, privacy.adjacency), noise_cap(self, bare)
-        summed = summation_error(moments, bare.gradient_bound, records)
-        # Drawing moves the noise by so much, and adding it to the sums rounds once.
-        drawn = (moments.count + 16) * UNIT * cap + UNIT * (records * bare.gradient_bound + cap)
-        tail = tail_cost(privacy)
-        noise = calibrate_residual_noise(spent, summed + drawn, moments.count, cap, tail)
-        noise = replace(noise, records=records, counting=counting)
-        return replace(
-            bare,
-            privacy=privacy,
-            tolerance=summed,
-            cover=noise,
-            derivation=Derivation(
-                "covered release", "", privacy.claims, COVERED, (bare.derivation, *residual_steps(noise))
-            ),
-            assumptions=bare.assumptions + assumptions(bare, noise, tail),
-            event=released_event(bare, noise),
-        )
+    def hiding(self, analysis: Analysis, certificate: Certificate, records: float, tolerance: float) -> Certificate:
+        """Return the certificate with a bound on what rounding does to sums over so many records."""
+        moments = self.moments(analysis.form, certificate.privacy.adjacency)
+        return replace(certificate, tolerance=summation_error(moments, certificate.gradient_bound, records))
 
     def perturbed(self, sums: Array, certificate: Certificate, rng: np.random.Generator) -> Array:
         """Add noise to statistics, shape (statistics,)."""

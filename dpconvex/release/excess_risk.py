@@ -22,11 +22,10 @@ from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.certificate_text import number
-from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile
+from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
 from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.rounding import answer_radius
-from dpconvex.noise.matrix_variate import best_structure
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.verify import analyse
 
@@ -96,19 +95,15 @@ class RiskBound:
 
 @dataclass(frozen=True)
 class Excess:
-    """A bound on the excess in sum form: with high probability, on average, and of what the first is made."""
+    """A bound on the excess in sum form: on average, and with high probability by its parts; and the noise's length."""
 
     expected: float
     noise_norm: float
     parts: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Displacement:
-    """How far a released answer lies from what the mechanism's theorem speaks of: with high probability, and in mean square."""
-
-    likely: float
-    usual: float
+# How far an answer lies from what a theorem speaks of: with high probability, and in mean square.
+Moved = tuple[float, float]
 
 
 def risk_bound(
@@ -182,8 +177,11 @@ def risk_bound(
         )
     covered = displacement(certificate, probability * COVER_SHARE)
     left = probability * (1 - COVER_SHARE) - TAIL
-    excess = {"objective": objective_excess, "output": output_excess, "gradients": descent_excess}
-    found = excess[certificate.perturbed](analysis, certificate, left, radius, covered)
+    if not certificate.minimises:
+        found = descent_excess(analysis, certificate, left, radius, covered)
+    else:
+        bound = output_excess if certificate.pays_for_distance else objective_excess
+        found = bound(analysis, certificate, left, radius, covered)
     parts = {name: value * SLACK / certificate.size for name, value in found.parts.items()}
     if not math.isfinite(sum(parts.values())):
         raise TemplateError(
@@ -203,26 +201,20 @@ def risk_bound(
 
 
 def objective_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of objective perturbation, ``||b + Delta theta_0||^2 / (2 (mu + Delta))``, and of the residual noise."""
     mu, added = certificate.strong_convexity, certificate.added
-    reach = added * radius if added else 0.0
-    # The symmetric part of a matrix is shorter than the matrix.
-    symmetric = certificate.noise == "matrix" and best_structure(analysis).share < 1
-    length = norm_quantile(certificate, probability, symmetric)
-    worst = (length + reach) ** 2
-    if added and certificate.noise in SPHERICAL:  # no preferred direction: b is nearly orthogonal to theta_0
-        both = norm_quantile(certificate, probability / 2)
-        turn = cosine_quantile(certificate.noise_dimension, probability / 2)
-        worst = min(worst, both**2 + 2 * reach * both * turn + reach**2)
-    noise = length**2 / (2 * mu)
-    exact = worst / (2 * (mu + added))
-    expected = (mean_square(certificate) + reach**2) / (2 * (mu + added))
-    parts = {"noise": min(noise, exact), "added quadratic": exact - min(noise, exact)}
-    parts["cover"] = cover_rise(analysis, certificate, length, covered.likely)
-    usual = cover_rise(analysis, certificate, math.sqrt(mean_square(certificate)), covered.usual)
-    return Excess(expected + usual, length, parts)
+    reach, square = added * radius if added else 0.0, mean_square(certificate)
+    length = LAWS[certificate.noise].bound(certificate, probability)
+    exact = (length + reach) ** 2 / (2 * (mu + added))
+    noise = min(length**2 / (2 * mu), exact)
+    cover, usual = (
+        cover_rise(analysis, certificate, of, distance)
+        for of, distance in zip((length, math.sqrt(square)), covered, strict=True)
+    )
+    parts = {"noise": noise, "added quadratic": exact - noise, "cover": cover}
+    return Excess((square + reach**2) / (2 * (mu + added)) + usual, length, parts)
 
 
 def cover_rise(analysis: Analysis, certificate: Certificate, noise: float, distance: float) -> float:
@@ -231,7 +223,7 @@ def cover_rise(analysis: Analysis, certificate: Certificate, noise: float, dista
     In all of space the objective's slope there is the noise, and what the added quadratic pulls with; curvature does the rest.
     """
     n, form = certificate.size, analysis.form
-    where = answer_radius(analysis, certificate, norm_quantile(certificate, TAIL))
+    where = answer_radius(analysis, certificate, LAWS[certificate.noise].bound(certificate, TAIL))
     anyhow = rise(analysis, n, where, distance)
     if not form.feasible.is_space:
         return anyhow
@@ -242,44 +234,40 @@ def cover_rise(analysis: Analysis, certificate: Certificate, noise: float, dista
 
 
 def output_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of output perturbation: the answer lies ``||b||`` and a little from the minimiser of what was minimised.
 
     Under constraints that is multiplied with slopes.  In all of space the gradient vanishes at the minimiser, so that curvature
-    counts, and noise without a preferred direction meets the rows of one record with a small part of its length.
+    counts.
     """
-    n, added = certificate.size, certificate.added
-    p, rank = certificate.noise_dimension, max(min(analysis.row_dimension, certificate.noise_dimension), 1)
-    leeway = Displacement(certificate.tolerance + covered.likely, certificate.tolerance + covered.usual)
-    square = mean_square(certificate)
-    length = norm_quantile(certificate, probability)
-    if not analysis.form.feasible.is_space:
-        where = answer_radius(analysis, certificate, 0.0)
-        bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
-        likely = rise(analysis, n, where, length + leeway.likely)
-        usual = rise(analysis, n, where, math.sqrt(square) + leeway.usual)
-        return Excess(bias + usual, length, {"noise and cover": likely, "added quadratic": bias})
-    bias = added * radius**2 / 2 if added else 0.0
-    bend = certificate.hessian_bound if analysis.kink is None else math.inf
-    stiffness, slope = bregman_bounds(analysis.form.template.regularizer, analysis.form)
-
-    def total(part: float, whole: float) -> float:
-        """Sum the losses' and the regularizer's rises above their tangents, for noise that is so long on a record's rows."""
-        losses = n * min(bend * part**2 / 2, 2 * analysis.gradient_bound * part)
-        return losses + (n * stiffness + added) * whole**2 / 2 + 2 * n * slope * whole
-
-    both = norm_quantile(certificate, probability / 2)
-    seen = row_quantile(certificate, rank, probability / 2, both)
-    likely = min(
-        total(length + leeway.likely, length + leeway.likely), total(seen + leeway.likely, both + leeway.likely)
+    n, added, regularizer = certificate.size, certificate.added, analysis.form.template.regularizer
+    length = LAWS[certificate.noise].bound(certificate, probability)
+    likely, usual = (
+        of + certificate.tolerance + more
+        for of, more in zip((length, math.sqrt(mean_square(certificate))), covered, strict=True)
     )
-    usual = total(math.sqrt(square * rank / max(p, 1)) + leeway.usual, math.sqrt(square) + leeway.usual)
-    return Excess(bias + usual, length, {"noise and cover": likely, "added quadratic": bias})
+    if analysis.form.feasible.is_space:
+        bias = added * radius**2 / 2 if added else 0.0
+        bend = certificate.hessian_bound if analysis.kink is None else math.inf
+        stiffness, slope = bregman_bounds(regularizer, analysis.form)
+
+        def above(distance: float) -> float:
+            """Sum the losses' and the regularizer's rises above their tangents."""
+            losses = n * min(bend * distance**2 / 2, 2 * analysis.gradient_bound * distance)
+            return losses + (n * stiffness + added) * distance**2 / 2 + 2 * n * slope * distance
+    else:
+        bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
+        where = answer_radius(analysis, certificate, 0.0)
+
+        def above(distance: float) -> float:
+            return rise(analysis, n, where, distance)
+
+    return Excess(bias + above(usual), length, {"noise and cover": above(likely), "added quadratic": bias})
 
 
 def descent_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Displacement
+    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of noisy gradient descent: its regret, with the noise as a martingale."""
     n, p, sigma = certificate.size, certificate.noise_dimension, certificate.noise_scale
@@ -297,10 +285,10 @@ def descent_excess(
         "start and gradients": start + drift,
         "squares of the noise": size_of_step * squares / (2 * points),
         "the noise's random walk": walk,
-        "cover": rise(analysis, n, most, covered.likely),
+        "cover": rise(analysis, n, most, covered[0]),
     }
     expected = start + drift + size_of_step * p * steps * sigma**2 / (2 * points)
-    return Excess(expected + rise(analysis, n, most, covered.usual), math.sqrt(squares), parts)
+    return Excess(expected + rise(analysis, n, most, covered[1]), math.sqrt(squares), parts)
 
 
 def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
@@ -319,13 +307,21 @@ def rise(analysis: Analysis, size: int, radius: float, distance: float) -> float
     return size * ((analysis.gradient_bound + slope) * distance + stiffness * distance**2 / 2)
 
 
-def displacement(certificate: Certificate, probability: float) -> Displacement:
+def mean_square(certificate: Certificate) -> float:
+    """Return the mean square of the norm of the noise."""
+    law = SPHERICAL.get(certificate.noise)
+    if law is None:
+        return certificate.expected_noise**2
+    return law.square(certificate.noise_dimension, certificate.noise_scale)
+
+
+def displacement(certificate: Certificate, probability: float) -> Moved:
     """Return how far the residual noise moves an answer, what a solver left included."""
     cover = certificate.cover
     if cover is None:
-        return Displacement(certificate.tolerance, certificate.tolerance)
+        return certificate.tolerance, certificate.tolerance
     still = cover.distance + math.sqrt(cover.dimension) * cover.step / 2
-    return Displacement(still + cover.longest(probability), still + cover.size)
+    return still + cover.longest(probability), still + cover.size
 
 
 def check(certificate: Certificate, probability: float, comparator_norm: float | None) -> None:

@@ -19,15 +19,14 @@ from dpconvex.language.record import Checked, Record, check_clip, counted, in_on
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
-from dpconvex.mechanisms.noisy_count import bound_on_count, for_count
 from dpconvex.mechanisms.private_whitening import whitened_matrix
-from dpconvex.mechanisms.residual_noise import confirm
+from dpconvex.mechanisms.residual_noise import bound_on_count, confirm, for_count
 from dpconvex.mechanisms.weighted_statistics import mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
-from dpconvex.release.verify import Proved, analyse, check_solvable, check_template, form_of
+from dpconvex.release.verify import Proved, analyse, check_solvable, check_template, form_of, sums_of
 from dpconvex.release.whitening import Whitening, batch_moment, weighted_batch, whitened_batch
 
 
@@ -151,7 +150,7 @@ def noisy_sums(fit: Proved, batch: Batch, certificate: Certificate, source: Nois
     mechanism = mechanism_of(certificate, form)
     if certificate.cover.counting:
         bound = bound_on_count(certificate.cover, batch.size, source.apart())
-        certificate = mechanism.for_count(form, certificate, bound)
+        certificate = for_count(mechanism, sums_of(fit.template), certificate, bound)
     assert certificate.cover is not None
     moments = mechanism.moments(form, certificate.privacy.adjacency)
     sums = mechanism.perturbed(moment_sums(moments, batch), certificate, source.rng)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
+from benchmarks.published.noise_coverage import check_coverage
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from benchmarks.published.reproduce import NoMinimiser, reproduce
 from benchmarks.published.stationarity_attack import explain
 from dpconvex.errors import NotPrivate
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_coverage import check_coverage
 from dpconvex.mechanisms.objective_perturbation import ObjectivePerturbation
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse

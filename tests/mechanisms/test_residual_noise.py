@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
-import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
@@ -22,11 +21,19 @@ from scipy.signal import lfilter
 import dpconvex as dp
 from dpconvex.mechanisms import residual_noise as residual
 from dpconvex.mechanisms.certificate import TAIL
-from dpconvex.mechanisms.grid import IntegerNoise, measurement, perturb
+from dpconvex.mechanisms.grid import IntegerNoise, laplace_count, perturb
 from dpconvex.mechanisms.output_perturbation import OutputPerturbation
-from dpconvex.mechanisms.residual_noise import ABOVE_FLOOR, SPARE, Cover, calibrate_residual_noise, noise_cap, tail_cost
+from dpconvex.mechanisms.residual_noise import (
+    ABOVE_FLOOR,
+    Cover,
+    bound_on_count,
+    calibrate_residual_noise,
+    for_count,
+    margin,
+    noise_cap,
+)
 from dpconvex.mechanisms.rounding import answer_radius, largest_floor
-from dpconvex.noise.gaussian_profiles import GRID_LOSS, gaussian_delta, grid_loss, integer_level
+from dpconvex.noise.gaussian_profiles import gaussian_delta, grid_loss, integer_level
 from dpconvex.noise.samplers import seeded_generator
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.backend import resolve_backend
@@ -37,7 +44,7 @@ from dpconvex.solvers.problem import Problem, Solution
 
 Array = NDArray[np.float64]
 PROBLEMS = ["logistic_regression", "huber_svm", "large_margin_gaussian"]
-GAMMA = dp.ObjectivePerturbation()
+GAMMA, GAUSSIAN_OUTPUT = dp.ObjectivePerturbation(), dp.OutputPerturbation("gaussian")
 # Tests on fresh randomness fail by chance with this probability.
 CHANCE = 1e-7
 
@@ -190,19 +197,6 @@ def test_noise_on_the_integers_is_as_private_as_a_little_less_normal_noise(scale
             assert both <= float(gaussian_delta(epsilon, integer_level(math.sqrt(2) * shift, scale))) + 1e-14
 
 
-def test_the_kernel_that_rounds_normal_noise_to_the_integers() -> None:
-    """What the proof rests on: sums of a normal density with variance 9 over shifted integers are one number, to 1e-76."""
-    with mpmath.workdps(100):
-        sums = [
-            mpmath.nsum(lambda k, y=y: mpmath.exp(-((k - y) ** 2) / 18), [-200, 200])
-            for y in map(mpmath.mpf, ("0", "0.25", "0.5"))
-        ]
-        usual = 3 * mpmath.sqrt(2 * mpmath.pi)
-        apart = max(abs(item / usual - 1) for item in sums)
-        assert 1e-78 < apart < 1.6e-77
-        assert GRID_LOSS > 4.2 * 1.6e-77 * 1e16
-
-
 class Line:
     """A release on a line, exactly: a density of exact answers, an adversary who leaves a distance, rounding, noise."""
 
@@ -309,25 +303,6 @@ def test_output_perturbation_pays_for_its_solver_itself(noise: str) -> None:
 
 
 # The tolerance lies above what rounding allows, so a fit that fails is a mistake in the program.
-
-
-class Silent:
-    """A mechanism that does not say how long its noise can be."""
-
-
-@pytest.mark.parametrize("dimension", [1, 3, 110, 4000])
-@pytest.mark.parametrize("kind", ["gamma", "gaussian"])
-def test_the_cap_on_the_noise_holds_but_for_two_to_the_minus_hundred(kind: str, dimension: int) -> None:
-    template = dp.load("logistic_regression", features=3)
-    bare = GAMMA.certify(analyse(template), dp.Privacy(1.0), 100)
-    bare = replace(bare, noise=kind, noise_dimension=dimension, noise_scale=3.0)
-    cap = noise_cap(Silent(), bare) / 3.0  # type: ignore[arg-type]
-    tail = stats.gamma.logsf(cap, dimension) if kind == "gamma" else stats.chi2.logsf(cap**2, dimension)
-    assert tail <= math.log(TAIL) < tail + 1e-4
-    unknown = replace(bare, noise="other", mean_noise=7.0)
-    assert noise_cap(Silent(), unknown) == 490.0  # type: ignore[arg-type]
-    if kind == "gamma":  # objective perturbation bounds its noise itself
-        assert noise_cap(GAMMA, bare) == pytest.approx(3.0 * cap)
 
 
 def observed_floor(problem: Problem, theta: Array) -> float:
@@ -475,18 +450,6 @@ def test_an_answer_that_is_no_vector_of_numbers_is_not_perturbed(theta: Array) -
         perturb(theta, calibrate_residual_noise(dp.Privacy(0.01), 1e-9, 40))
 
 
-def test_opendp_confirms_every_noise_with_room_for_other_distances() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(60):
-        spent = dp.Privacy(10 ** rng.uniform(-5, -1), 10 ** rng.uniform(-25, -4), "add-remove")
-        noise = calibrate_residual_noise(
-            spent, 10 ** rng.uniform(-14, -3), int(rng.integers(1, 500)), 0.0, tail_cost(spent)
-        )
-        assert replace(noise, sensitivity=noise.sensitivity * SPARE).holds or not noise.is_gaussian
-        assert noise.holds
-        measurement(noise.noise, noise.scale)
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(
     adjacency: dp.Adjacency, monkeypatch: pytest.MonkeyPatch
@@ -501,3 +464,104 @@ def test_noise_that_is_not_confirmed_is_refused_before_it_is_paid(
     with pytest.raises(dp.DPConvexError, match="not confirmed"):
         dp.solve(dp.load("logistic_regression", features=2), data, privacy, size=size, budget=budget)
     assert budget.spent.epsilon == 0
+
+
+# The number of records, where it is protected.
+
+
+def learner() -> dp.Template:
+    return dp.load("logistic_regression", features=3, regularization=1e-3)
+
+
+def bounded() -> dp.Template:
+    w = cp.Variable(3, name="w")
+    loss = lambda x: cp.huber(1 - x @ w, 0.5)  # noqa: E731
+    return dp.Template(dp.Record(x=dp.Ball(3)), loss, 1e-3 * cp.sum_squares(w), [cp.norm(w, 2) <= 5])
+
+
+@pytest.mark.parametrize("times", [0, 1, 200, 2000])
+@pytest.mark.parametrize(
+    ("mechanism", "delta"),
+    [(GAMMA, 0.0), (dp.OutputPerturbation(), 0.0), (dp.OutputPerturbation("gaussian"), 1e-6)],
+    ids=["objective", "output", "gaussian output"],
+)
+def test_fits_on_many_more_records_than_the_nominal_number(mechanism: Any, delta: float, times: int) -> None:
+    size = 30
+    for template in (learner(), bounded()):
+        x = np.zeros((times * size, 3))
+        x[:, 0] = 1.0
+        data = {"x": x, "y": np.ones(len(x), dtype=int)}
+        data = {name: data[name] for name in template.record.fields}
+        for epsilon in (0.5, 80.0):
+            promise = dp.Privacy(epsilon, delta, "add-remove")
+            for seed in (None, 1):
+                release = dp.solve(template, data, promise, mechanism, size=size, seed=seed)
+                assert release.certificate is not None
+                assert release.certificate.cover is not None
+                assert release.certificate.cover.records >= len(x)
+
+
+def test_descent_on_many_more_records() -> None:
+    mechanism, promise = dp.NoisyGradientDescent(steps=3), dp.Privacy(90.0, 1e-6, "add-remove")
+    few, many = (
+        dp.solve(bounded(), {"x": np.full((n, 3), 0.5)}, promise, mechanism, size=30, seed=0).certificate
+        for n in (30, 60_000)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.sensitivity < many.sensitivity < few.sensitivity * (1 + 1e-6)
+    assert many.noise_scale / few.noise_scale == pytest.approx(many.sensitivity / few.sensitivity, rel=1e-9)
+
+
+def test_the_bound_is_one_but_for_two_to_the_minus_hundred() -> None:
+    for epsilon in (1e-4, 0.0025, 0.3):
+        reach = margin(epsilon)
+        # Integer Laplace noise of scale 1/epsilon is below -k with probability exp(-k epsilon) / (1 + exp(-epsilon)) at most.
+        assert -reach * epsilon - math.log1p(math.exp(-epsilon)) < math.log(TAIL)
+        assert (reach - 2) * epsilon < -math.log(TAIL)
+
+
+def test_the_noisy_number_has_the_law_that_is_paid_for() -> None:
+    cover = dp.verify(learner(), dp.Privacy(1000.0, adjacency="add-remove"), 50).cover
+    assert cover is not None
+    assert cover.counting == pytest.approx(0.025)
+    rng = seeded_generator(3)
+    drawn = np.array([bound_on_count(cover, 50, rng) for _ in range(4000)]) - margin(cover.counting) - 50
+    assert np.abs(drawn).mean() == pytest.approx(1 / cover.counting, rel=0.1)
+    assert (drawn == np.rint(drawn)).all()
+    # Noise that is too small is not drawn.
+    assert bound_on_count(cover, 50) > 50
+    with pytest.raises(dp.DPConvexError, match="does not keep"):
+        perturb(np.zeros(1), replace(laplace_count(cover.counting), scale=0.99 / cover.counting))
+
+
+def test_a_certificate_for_more_records() -> None:
+    analysis = analyse(learner())
+    certificate = dp.verify(learner(), dp.Privacy(1.0, adjacency="add-remove"), 50, GAMMA)
+    assert certificate.cover is not None
+    assert certificate.cover.records > 100 + margin(certificate.cover.counting)
+    assert for_count(GAMMA, analysis, certificate, certificate.cover.records) is certificate
+    more = for_count(GAMMA, analysis, certificate, 1e9)
+    assert more.cover is not None
+    assert (more.noise_scale, more.privacy) == (certificate.noise_scale, certificate.privacy)
+    lowest = largest_floor(analysis, more, noise_cap(GAMMA, more), 1e9)
+    assert more.tolerance >= ABOVE_FLOOR * lowest * (1 - 1e-12)
+    assert more.cover.distance > more.tolerance > certificate.tolerance
+    assert (more.cover.epsilon, more.cover.counting) == (certificate.cover.epsilon, certificate.cover.counting)
+    assert more.cover.size > certificate.cover.size
+    assert dp.Certificate.from_dict(more.to_dict()) == more
+
+
+class Stubborn:
+    """Noise on the output that does not say how it grows with the distance that a solver leaves."""
+
+    certify, run = GAUSSIAN_OUTPUT.certify, GAUSSIAN_OUTPUT.run
+    noise_bound = GAUSSIAN_OUTPUT.noise_bound
+
+
+def test_a_mechanism_whose_noise_cannot_grow_is_refused() -> None:
+    analysis, promise = analyse(learner()), dp.Privacy(1.0, 1e-6, "add-remove")
+    certificate = dp.verify(learner(), promise, 50, Stubborn())  # type: ignore[arg-type]
+    with pytest.raises(dp.DomainError, match="larger nominal number"):
+        for_count(Stubborn(), analysis, certificate, 1e12)  # type: ignore[arg-type]
+    assert for_count(GAUSSIAN_OUTPUT, analysis, certificate, 1e12).noise_scale > certificate.noise_scale

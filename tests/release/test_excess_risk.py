@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 import dpconvex as dp
-from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.calculus.regularizer_slopes import bregman_bounds, slope_of
-from dpconvex.mechanisms.noise_norms import cosine_quantile, mean_square, norm_quantile, row_quantile, square_moments
-from dpconvex.noise.matrix_variate import best_structure, matrix_noise
-from dpconvex.noise.samplers import gamma_direction
 from dpconvex.release.engine import DataEngine
-from dpconvex.release.excess_risk import displacement, minimiser_radius
+from dpconvex.release.excess_risk import mean_square, minimiser_radius
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
@@ -117,113 +111,6 @@ def test_an_added_quadratic_against_every_comparator() -> None:
     assert objective[answer] == pytest.approx(b**2 / (4 * added), rel=1e-3)
 
 
-def test_the_norm_of_the_noise() -> None:
-    template = dp.load("softmax_regression", features=9, classes=10)
-    for noise, privacy in (("gamma", dp.Privacy(1.0)), ("gaussian", dp.Privacy(1.0, 1e-6))):
-        certificate = dp.verify(template, privacy, 1000, dp.ObjectivePerturbation(noise))
-        p, scale = certificate.noise_dimension, certificate.noise_scale
-        law = stats.gamma(p) if noise == "gamma" else stats.chi(p)
-        for probability in (0.5, 0.05, 1e-9):
-            assert law.sf(norm_quantile(certificate, probability) / scale) == pytest.approx(probability, rel=1e-4)
-        assert mean_square(certificate) == pytest.approx((law.var() + law.mean() ** 2) * scale**2)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(1, 2), (2, 10), (9, 10), (4, 1)])
-def test_the_norm_of_matrix_shaped_noise(rows: int, columns: int) -> None:
-    template = dp.load("softmax_regression", features=9, classes=10)
-    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation("matrix"))
-    freedom = degrees_of_freedom(rows, columns)
-    shape = {"rows": float(rows), "columns": float(columns), "degrees_of_freedom": float(freedom)}
-    certificate = replace(certificate, noise_scale=2.0, settings=certificate.settings | shape)
-    rng, draws = generator(3), 4000
-    norms = np.array([np.linalg.norm(matrix_noise(rows, columns, 2.0, rng)) for _ in range(draws)])
-    for probability in (0.2, 0.05, 0.01):
-        bound = norm_quantile(certificate, probability)
-        assert (norms > bound).mean() <= probability + 5.5 * math.sqrt(probability / draws)
-        assert bound <= 2.0 * np.quantile(norms, 1 - probability)
-    mean, variance = square_moments(rows, columns, freedom)
-    traces = (norms / (freedom + columns)) ** 2  # the scale is 2 (freedom + columns) / 2
-    assert traces.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
-    if rows * columns > 4:  # the fourth moments of the small ones are too large to see the variance
-        assert traces.var() == pytest.approx(variance, rel=0.25)
-    assert math.isinf(square_moments(3, 2, 6)[1])
-
-
-def test_the_norm_of_symmetric_noise() -> None:
-    template = dp.load("large_margin_gaussian", features=4, classes=3, regularization=0.1)
-    certificate = dp.verify(template, dp.Privacy(1.0), 1000, dp.ObjectivePerturbation("matrix"))
-    structure = best_structure(analyse(template))
-    rows, columns, freedom = (int(certificate.settings[k]) for k in ("rows", "columns", "degrees_of_freedom"))
-    assert structure.share < 1
-    rng, draws, scale = generator(8), 4000, certificate.noise_scale
-    drawn = (structure.map @ matrix_noise(rows, columns, scale, rng).ravel() for _ in range(draws))
-    norms = np.array([np.linalg.norm(b) for b in drawn])
-    mean, variance = square_moments(rows, columns, freedom, symmetric=True)
-    squares = (norms / (scale * (freedom + columns) / 2)) ** 2
-    assert squares.mean() == pytest.approx(mean, abs=6 * math.sqrt(variance / draws))
-    assert squares.var() == pytest.approx(variance, rel=0.25)
-    assert mean == pytest.approx(mean_square(certificate) / (scale * (freedom + columns) / 2) ** 2)
-    bound = norm_quantile(certificate, 0.05, symmetric=True)
-    assert (norms > bound).mean() <= 0.05 + 5.5 * math.sqrt(0.05 / draws)
-    assert bound < norm_quantile(certificate, 0.05)
-
-
-def test_directions() -> None:
-    rng, draws = generator(4), 40_000
-    for p in (1, 2, 9):
-        unit = rng.normal(size=(draws, p))
-        cosine = (unit / np.linalg.norm(unit, axis=1, keepdims=True))[:, 0]
-        for probability in (0.3, 0.05):
-            above = (cosine > cosine_quantile(p, probability)).mean()
-            assert above <= probability + 5.5 * math.sqrt(probability / draws)
-            assert p == 1 or above >= probability - 5.5 * math.sqrt(probability / draws)
-
-
-@pytest.mark.parametrize("noise", ["gamma", "gaussian"])
-def test_the_part_of_the_noise_in_the_rows_of_the_records(noise: str) -> None:
-    privacy = dp.Privacy(1.0) if noise == "gamma" else dp.Privacy(1.0, 1e-6)
-    certificate = dp.verify(linear(8), privacy, 100, dp.OutputPerturbation(noise))
-    scale, rng, draws, probability = certificate.noise_scale, generator(5), 20_000, 0.05
-    if noise == "gamma":
-        b = np.array([gamma_direction(8, scale, rng) for _ in range(draws)])
-    else:
-        b = scale * rng.normal(size=(draws, 8))
-    length = norm_quantile(certificate, probability)
-    short = b[np.linalg.norm(b, axis=1) <= length]
-    for rank in (1, 3):
-        bound = row_quantile(certificate, rank, probability, length)
-        assert bound < length
-        frames = [np.linalg.qr(rng.normal(size=(8, rank)))[0] for _ in range(40)]
-        for chosen in (frames[:1], frames[:2], frames):  # records that look the same way are the worst
-            square = np.mean([((short @ q) ** 2).sum(axis=1) for q in chosen], axis=0)
-            above = (np.sqrt(square) > bound).sum() / draws
-            assert above <= probability + 5.5 * math.sqrt(probability / draws)
-    assert row_quantile(certificate, 8, probability, length) == length
-
-
-def test_how_far_the_cover_moves() -> None:
-    for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, 1e-6)):
-        certificate = dp.verify(linear(3), privacy, 100, dp.ObjectivePerturbation())
-        cover = certificate.cover
-        assert cover is not None
-        k = np.arange(-int(60 * cover.scale), int(60 * cover.scale) + 1, dtype=float)
-        weight = (
-            np.exp(-np.abs(k) / cover.scale)
-            if cover.noise == "discrete Laplace"
-            else np.exp(-(k**2) / (2 * cover.scale**2))
-        )
-        weight /= weight.sum()
-        for probability in (0.1, 1e-5):
-            likely = displacement(certificate, probability).likely
-            still = cover.distance + math.sqrt(3) * cover.step / 2
-            longest = (likely - still) / (math.sqrt(3) * cover.step)
-            assert weight[np.abs(k) > longest].sum() <= probability / 3
-        assert displacement(certificate, 0.1).usual == pytest.approx(still + cover.size)
-        assert (weight * k**2).sum() <= (cover.size / cover.step) ** 2 / 3 * (1 + 1e-9)
-    bare = dp.ObjectivePerturbation().certify(analyse(linear(3)), dp.Privacy(1.0), 100)
-    assert displacement(bare, 0.1).likely == bare.tolerance
-
-
 def blobs(features: int, count: int, classes: tuple[Any, ...], seed: int) -> dict[str, Array]:
     rng = generator(seed)
     y = rng.integers(len(classes), size=count)
@@ -275,7 +162,7 @@ def test_gradient_descent_stays_below_with_high_probability() -> None:
     for epsilon in (0.2, 1.0, 100.0):
         for steps in (1, 10, 100):
             mechanism = dp.NoisyGradientDescent(steps=steps)
-            certificate = mechanism.certify(analyse(template), dp.Privacy(epsilon, 1e-6), n)
+            certificate = dp.verify(template, dp.Privacy(epsilon, 1e-6), n, mechanism)
             rng, draws = generator(steps), 60
             excess = np.array([mechanism.run(analyse(template), certificate, engine, rng)[0] + 1 for _ in range(draws)])
             found = dp.risk_bound(template, certificate, 1e-6)
