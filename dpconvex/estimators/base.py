@@ -26,7 +26,7 @@ from dpconvex.estimators.partitioned import partitioned, prepared
 from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
-from dpconvex.language.schema_entries import text_of
+from dpconvex.language.tables import text_of
 from dpconvex.language.template import Template
 from dpconvex.learners.problem_files import load
 from dpconvex.mechanisms.certificate import Certificate

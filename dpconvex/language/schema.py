@@ -22,16 +22,12 @@ from numpy.typing import NDArray
 from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import DomainError, TemplateError
+from dpconvex.errors import DomainError, TemplateError, shorten
 from dpconvex.language.record import Record
-from dpconvex.language.schema_columns import Column, Numeric, column_of
-from dpconvex.language.schema_entries import Where, codes, interval, levels_of, missing_entries
-from dpconvex.language.tables import path_of, table_of
+from dpconvex.language.schema_columns import Numeric, Where, codes, column_of, interval, levels_of
+from dpconvex.language.tables import missing_entries, path_of, table_of
 
 Array = NDArray[np.float64]
-
-# Levels of a column that are shown in a notebook.
-SHOWN = 6
 
 
 @dataclass(frozen=True)
@@ -151,17 +147,14 @@ class Schema:
 
     def _repr_html_(self) -> str:
         rows = [
-            (name, type(column).__name__.lower(), says(column), f"{len(column.names(name))}")
+            (name, type(column).__name__.lower(), shorten(toml(column.to_dict()), 90), f"{len(column.names(name))}")
             for name, column in self.features.items()
         ]
-        target = (
-            ("classes", ", ".join(map(str, self.labels)))
-            if self.labels is not None
-            else ("number", "{:g} to {:g}".format(*(self.label_bounds or ())))
+        target = toml(list(self.labels or self.label_bounds or ()))
+        rows.append((f"{self.label} (to predict)", "number" if self.labels is None else "classes", target, ""))
+        title = (
+            f": {len(self.features)} columns, {len(self.feature_names)} features in a ball of radius {self.radius:.4g}"
         )
-        ball = f"a ball of radius {self.radius:.4g}" if self.constant else "the unit ball"
-        title = f": {len(self.features)} columns, {len(self.feature_names)} features in {ball}"
-        rows.append((f"{self.label} (to predict)", *target, ""))
         return paragraph("Schema", title) + aligned(["column", "kind", "declared", "features"], rows, numbers=(3,))
 
     # Data
@@ -279,13 +272,15 @@ class Schema:
             "features": [[name, *(spec if isinstance(spec, list) else [spec])] for name, spec in spelled.items()],
             "label": self.label,
         }
-        fields |= {"labels": list(self.labels)} if self.labels is not None else {}
-        fields["clip"] = self.clip
-        fields |= {"label_bounds": list(self.label_bounds)} if self.label_bounds is not None else {}
-        fields |= {"ignore": list(self.ignore)} if self.ignore is not None else {}
-        fields |= {"absent": list(self.absent)} if self.absent else {}
-        fields |= {"unit": True} if self.unit else {}
-        return fields | ({"constant": self.constant} if self.constant else {})
+        for name in ("labels", "clip", "label_bounds", "ignore", "absent", "unit", "constant"):
+            value = getattr(self, name)
+            if (
+                name == "clip"
+                or (value is not None and value not in ((), False, 0.0))
+                or (name == "ignore" and value == ())
+            ):
+                fields[name] = list(value) if isinstance(value, tuple) else value
+        return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Schema:
@@ -328,22 +323,6 @@ def toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(toml(entry) for entry in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def says(column: Column) -> str:
-    """Return the declaration of a column in words.
-
-    >>> says(column_of("age", {"bounds": [0, 110], "missing": "indicator"}))
-    '0 to 110; missing: indicator'
-    """
-    spelled = column.to_dict()
-    declared: dict[str, Any] = dict(spelled) if isinstance(spelled, dict) else {"bounds": spelled}
-    kind, values = next(iter(declared.items()))
-    between, many = kind in ("bounds", "dates"), len(values) > SHOWN
-    texts = [f"{v:g}" if isinstance(v, float | int) else str(v) for v in values[:SHOWN]]
-    text = (" to " if between else ", ").join(texts) + (f", ... ({len(values)} levels)" if many else "")
-    text += " or other" if declared.get("other") else ""
-    return text + (f"; missing: {declared['missing']}" if declared.get("missing") is not None else "")
 
 
 def named_list(name: str, value: Any) -> Sequence[str]:

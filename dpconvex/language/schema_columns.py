@@ -9,29 +9,18 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.language.schema_entries import (
-    Where,
-    codes,
-    day,
-    describe_missing,
-    interval,
-    label_text,
-    levels_of,
-    missing_entries,
-    not_a_number,
-    parsed,
-    text_of,
-)
+from dpconvex.language.tables import day, missing_entries, number, text_of
 
 Array = NDArray[np.float64]
+Where = Callable[[int], str]
 
 INDICATOR = "indicator"
 CLIP = "say clip=True (--clip) to move such values to the nearest bound"
@@ -52,7 +41,7 @@ class Column:
                 self._public()
             except DomainError as error:
                 raise TemplateError(
-                    f"a missing value stands for a value of the column or 'indicator': {error}"
+                    f"a missing value stands for a value of the column, a declared level or 'indicator': {error}"
                 ) from error
 
     def _declared(self) -> None:
@@ -70,8 +59,11 @@ class Column:
         """Return the features of each entry, shape (n, features); `where` says where an entry stands."""
         absent = missing_entries(values)
         if absent.any() and self.missing is None:
-            first = int(np.flatnonzero(absent)[0])
-            raise DomainError(f"{where(first)}: {describe_missing(values[first])}")
+            first = int(np.argmax(absent))
+            raise DomainError(
+                f"{where(first)}: the value is missing ({values[first]!r}); remove such records or fill them in with public "
+                "values, or declare what is missing: missing='indicator', or a public value."
+            )
         present = np.flatnonzero(~absent)
         found = self._features(lambda i: where(int(present[i])), values[present], clip)
         encoded = np.zeros((len(values), len(self.names(""))))
@@ -92,15 +84,13 @@ class Column:
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
         raise NotImplementedError
 
-    def _content(self) -> list[Any]:
-        """Return the declaration as a list."""
-        raise NotImplementedError
-
     def to_dict(self) -> Any:
         """Return the declaration as a TOML file spells it."""
+        said = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        content = list(said[0]) if isinstance(said[0], tuple) else said[:2]
         further = {"other": True} if getattr(self, "other", False) else {}
         further |= {} if self.missing is None else {"missing": self.missing}
-        return {self.kind: self._content(), **further} if further or self.kind != "bounds" else self._content()
+        return {self.kind: content, **further} if further or self.kind != "bounds" else content
 
 
 @dataclass(frozen=True)
@@ -139,30 +129,16 @@ class Numeric(Column):
         self._set(lower=lower, upper=upper)
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        numbers = values.astype(float) if values.dtype.kind in "iuf" else parsed(where, values)
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            first = int(np.flatnonzero(~finite)[0])
-            raise DomainError(not_a_number(where(first), values[first]))
-        bounds = f"bounds {self.lower:g} to {self.upper:g}; declare bounds"
-        return placed(where, values, numbers, (self.lower, self.upper), bounds, clip)
-
-    def _content(self) -> list[Any]:
-        return [self.lower, self.upper]
-
-
-def placed(
-    where: Where, values: NDArray[Any], numbers: Array, bounds: tuple[float, float], said: str, clip: bool
-) -> Array:
-    """Move numbers from their bounds to -1/2 and 1/2, or refuse what lies outside."""
-    lower, upper = bounds
-    outside = np.flatnonzero((numbers < lower) | (numbers > upper))
-    if len(outside) and not clip:
-        first = int(outside[0])
-        raise DomainError(
-            f"{where(first)}: {values[first]} is outside the declared {said} that hold by definition, or {CLIP}."
+        numbers = values.astype(float) if values.dtype.kind in "iuf" else np.array([number(v) for v in values.tolist()])
+        wrong = np.flatnonzero(~np.isfinite(numbers))
+        if len(wrong):
+            said = f"{values[wrong[0]]!r} is not a finite number"
+            raise DomainError(
+                f"{where(int(wrong[0]))}: {said}; remove such records or fill them in with public values."
+            )
+        return placed(
+            where, values, numbers, (self.lower, self.upper), f"bounds {self.lower:g} to {self.upper:g}", clip
         )
-    return (np.clip(numbers, lower, upper) - lower) / (upper - lower) - 0.5
 
 
 @dataclass(frozen=True)
@@ -191,10 +167,7 @@ class Ordered(Column):
         self._set(levels=levels_of(self.levels), missing=None if self.missing is None else label_text(self.missing))
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        return np.asarray(codes(where, values, self.levels, None) / (len(self.levels) - 1) - 0.5, dtype=float)
-
-    def _content(self) -> list[Any]:
-        return list(self.levels)
+        return np.asarray(codes(where, values, self.levels) / (len(self.levels) - 1) - 0.5)
 
 
 @dataclass(frozen=True)
@@ -223,12 +196,9 @@ class Boolean(Column):
             )
 
     def _numbers(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        spelled = {self.false.casefold(): "0", self.true.casefold(): "1", "false": "0", "true": "1"}
+        spelled = {"false": "0", "true": "1", self.false.casefold(): "0", self.true.casefold(): "1"}
         plain = np.array([spelled.get(text_of(v).casefold(), text_of(v)) for v in values.tolist()], dtype=object)
-        return np.asarray(codes(where, plain, ("0", "1"), None) - 0.5, dtype=float)
-
-    def _content(self) -> list[Any]:
-        return [self.false, self.true]
+        return np.asarray(codes(where, plain, ("0", "1")) - 0.5)
 
 
 @dataclass(frozen=True)
@@ -255,13 +225,10 @@ class Date(Column):
     kind: ClassVar[str] = "dates"
 
     def _declared(self) -> None:
-        for name in ("first", "last", "missing"):
-            given = getattr(self, name)
-            if name == "missing" and given in (None, INDICATOR):
-                continue
-            number = day(given)
+        for name in ("first", "last", *(["missing"] if self.missing not in (None, INDICATOR) else [])):
+            number = day(getattr(self, name))
             if number is None:
-                raise TemplateError(f"a date is written as 2020-01-31, not {given!r}.")
+                raise TemplateError(f"a date is written as 2020-01-31, not {getattr(self, name)!r}.")
             self._set(**{name: datetime.date.fromordinal(number).isoformat()})
         if not self.first < self.last:
             raise TemplateError(f"the first day must be before the last one, not {self.first} and {self.last}.")
@@ -272,11 +239,7 @@ class Date(Column):
             first = days.index(None)
             raise DomainError(f"{where(first)}: {values[first]!r} is not a date such as 2020-01-31.")
         bounds = float(day(self.first) or 0), float(day(self.last) or 0)
-        said = f"days {self.first} to {self.last}; declare days"
-        return placed(where, values, np.array(days, dtype=float), bounds, said, clip)
-
-    def _content(self) -> list[Any]:
-        return [self.first, self.last]
+        return placed(where, values, np.array(days, dtype=float), bounds, f"days {self.first} to {self.last}", clip)
 
 
 @dataclass(frozen=True)
@@ -325,27 +288,11 @@ class Categorical(Column):
         return [f"{name} = {level}" for level in self.levels] + [f"{name}: {what}" for what in further]
 
     def _features(self, where: Where, values: NDArray[Any], clip: bool) -> Array:
-        unknown = len(self.levels) if self.other else None
-        place = codes(where, values, self.levels, unknown, "or other=True")
+        place = codes(where, values, self.levels, len(self.levels) if self.other else None)
         return np.eye(len(self.levels) + self.other)[place]
 
-    def _content(self) -> list[Any]:
-        return list(self.levels)
 
-
-KINDS: dict[str, Callable[..., Column]] = {
-    "bounds": lambda pair, **rest: Numeric(*interval("a number", pair), **rest),
-    "ordered": Ordered,
-    "levels": Categorical,
-    "boolean": lambda pair, **rest: Boolean(*pair_of(pair), **rest),
-    "dates": lambda pair, **rest: Date(*pair_of(pair), **rest),
-}
-
-
-def pair_of(pair: Any) -> Sequence[Any]:
-    if not isinstance(pair, list | tuple):
-        raise TypeError
-    return pair
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Numeric, Ordered, Categorical, Boolean, Date)}
 
 
 def column_of(name: str, declared: Any) -> Column:
@@ -358,9 +305,81 @@ def column_of(name: str, declared: Any) -> Column:
         kinds = [key for key in KINDS if key in declared]
         if len(kinds) != 1:
             raise TemplateError(f"declare one of {', '.join(KINDS)}.")
-        rest = {key: value for key, value in declared.items() if key != kinds[0]}
-        return KINDS[kinds[0]](declared[kinds[0]], **rest)
+        content, rest = declared[kinds[0]], {key: value for key, value in declared.items() if key != kinds[0]}
+        if not isinstance(content, list | tuple):
+            raise TypeError
+        column: Column = KINDS[kinds[0]](*([content] if kinds[0] in ("ordered", "levels") else content), **rest)
+        return column
     except TypeError as error:
         raise TemplateError(f"the column {name!r} is not declared in a way that is known: {declared!r}.") from error
     except TemplateError as error:
         raise error if repr(name) in str(error) else TemplateError(f"the column {name!r}: {error}") from error
+
+
+# Bounds, levels and labels as they are declared
+
+
+def interval(what: str, pair: Any) -> tuple[float, float]:
+    """Return bounds as two numbers."""
+    try:
+        if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
+            raise TypeError
+        lower, upper = (float(value) for value in pair)
+    except (TypeError, ValueError, OverflowError):
+        lower = upper = math.nan
+    if not (lower < upper and math.isfinite(upper - lower)):
+        raise TemplateError(
+            f"the bounds of {what} must be two numbers, finite, the lower one below the upper one, not {pair!r}; what holds no "
+            "numbers is declared as Categorical, Ordered, Boolean or Date, such as {levels = [...]} in a TOML file."
+        )
+    return lower, upper
+
+
+def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
+    """Return declared levels, or labels, as texts, all different."""
+    if isinstance(levels, str) or not isinstance(levels, Sequence):
+        raise TemplateError(f"declare the {what} as a list, not {levels!r}.")
+    texts = tuple(label_text(value) for value in levels)
+    if len(texts) < 2 or len(set(texts)) != len(texts):
+        raise TemplateError(f"declare at least two {what}, all of them different, not {list(texts)!r}.")
+    return texts
+
+
+def label_text(value: Any) -> str:
+    """Return a declared label as the text that stands in a file."""
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise TemplateError(
+            f"a label must be a text or an integer, not {value!r}; write it as a text, truth values as 'false' and 'true'."
+        )
+    return str(value)
+
+
+# Entries
+
+
+def codes(where: Where, values: NDArray[Any], levels: Sequence[str], unknown: int | None = None) -> NDArray[np.int64]:
+    """Return the place of each entry among the levels, or refuse what is none of them."""
+    places: dict[str, int] = {level: place for place, level in enumerate(levels)}
+    found = [places.get(text_of(value), unknown) for value in values.tolist()]
+    if None in found:
+        index = found.index(None)
+        shown = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
+        raise DomainError(
+            f"{where(index)}: the label {text_of(values.tolist()[index])!r} was not declared; declared are {shown}. "
+            "Declare all that may occur; a Categorical may say other=True."
+        )
+    return np.array(found, dtype=np.int64)
+
+
+def placed(
+    where: Where, values: NDArray[Any], numbers: Array, bounds: tuple[float, float], said: str, clip: bool
+) -> Array:
+    """Move numbers from their bounds to -1/2 and 1/2, or refuse what lies outside."""
+    lower, upper = bounds
+    outside = np.flatnonzero((numbers < lower) | (numbers > upper))
+    if len(outside) and not clip:
+        first = int(outside[0])
+        raise DomainError(
+            f"{where(first)}: {values[first]} is outside the declared {said}; declare what holds by definition, or {CLIP}."
+        )
+    return (np.clip(numbers, lower, upper) - lower) / (upper - lower) - 0.5

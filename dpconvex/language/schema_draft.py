@@ -10,8 +10,7 @@ from typing import Any
 from dpconvex.errors import DomainError
 from dpconvex.language.schema import Schema
 from dpconvex.language.schema_columns import Boolean, Categorical, Column, Date, Numeric
-from dpconvex.language.schema_entries import day, is_missing, text_of
-from dpconvex.language.tables import table_of, without
+from dpconvex.language.tables import day, is_missing, number, table_of, text_of, without
 
 # A column of numbers with at most so many different ones may be a category.
 FEW = 2
@@ -76,25 +75,14 @@ def column_from(name: str, values: list[Any]) -> Column | None:
     for no, yes in (("false", "true"), ("no", "yes")):
         if {level.casefold() for level in levels} == {no, yes}:
             return Boolean(no, yes, missing)
-    if None not in numbers and len(levels) > FEW:
-        low, high = round_outward([value for value in numbers if value is not None])
-        return Numeric(low, high, missing)
-    days = [day(value) for value in present]
-    if None not in days and len(levels) > 1:
-        first, last = (datetime.date.fromordinal(end(n for n in days if n is not None)) for end in (min, max))
-        return Date(first, last, missing)
+    if all(map(math.isfinite, numbers)) and len(levels) > FEW:
+        return Numeric(*round_outward(numbers), missing)
+    days = [found for found in map(day, present) if found is not None]
+    if len(days) == len(present) and len(levels) > 1:
+        return Date(*map(datetime.date.fromordinal, (min(days), max(days))), missing)
     if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
         return None
     return Categorical(levels, missing=missing)
-
-
-def number(value: Any) -> float | None:
-    """Return the finite number that an entry holds or spells."""
-    try:
-        found = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
-        return None
-    return found if math.isfinite(found) else None
 
 
 def round_outward(values: list[float]) -> tuple[float, float]:

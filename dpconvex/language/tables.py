@@ -1,13 +1,15 @@
-"""Columns of entries out of whatever holds a table: data frames, mappings, CSV and Parquet files.
+"""Columns of entries out of whatever holds a table (data frames, mappings, CSV and Parquet files), and how an entry is read.
 
-Nothing is decided here about what an entry means; a schema does that.
+What an entry means is not decided here; a schema does that.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import datetime
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -18,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.errors import DomainError
-from dpconvex.language.entries import has_masked
+from dpconvex.language.entries import TIMES, has_masked
 
 Values = NDArray[Any]
 
 PARQUET = (".parquet", ".pq")
+DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,18 @@ class Table:
 
 def table_of(data: Any, header: bool = False) -> Table:
     """Return a table; with `header`, of a file only the names of its columns are read."""
-    if isinstance(data, str | PathLike):
-        path = path_of(data)
-        if path.is_dir():
-            raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
-        if path.suffix.lower() not in PARQUET:
-            return csv_table(path, header)
-        if header:
-            return Table(str(path), parquet_header(path).schema.to_arrow_schema().names, lambda name: np.zeros(0))
-        return frame_table(with_pyarrow(path, lambda module: validated(module.read_table(path))), str(path))
     if isinstance(data, Mapping):
         return Table("the table", list(data), lambda name: entries(name, data[name]))
-    return frame_table(data, "the table")
+    if not isinstance(data, str | PathLike):
+        return frame_table(data, "the table")
+    path = path_of(data)
+    if path.is_dir():
+        raise DomainError(f"{path}: this is a folder, and one table was expected; give the files in it one by one.")
+    if path.suffix.lower() not in PARQUET:
+        return csv_table(path, header)
+    if header:
+        return Table(str(path), parquet_header(path).schema.to_arrow_schema().names, lambda name: np.zeros(0))
+    return frame_table(of_parquet(path, lambda module: validated(module.read_table(path))), str(path))
 
 
 def path_of(path: str | PathLike[str]) -> Path:
@@ -103,9 +106,9 @@ def frame_table(data: Any, title: str) -> Table:
     try:
         frame = nw.from_native(data, eager_only=True)
     except nw.exceptions.DuplicateError as error:
-        listed = list(data.column_names if hasattr(data, "column_names") else data.columns)
-        twice = next(key for key in listed if listed.count(key) > 1)
-        raise DomainError(f"{title}: {listed.count(twice)} columns are called {twice!r}.") from error
+        names = list(data.column_names if hasattr(data, "column_names") else data.columns)
+        twice = max(names, key=names.count)
+        raise DomainError(f"{title}: {names.count(twice)} columns are called {twice!r}.") from error
     except TypeError as error:
         raise DomainError(
             "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
@@ -144,12 +147,11 @@ def entries(name: str, column: Any) -> Values:
         raise DomainError(f"column {name!r}: expected one entry per record, got shape {array.shape}.")
     if array.dtype.kind == "M":
         array = array.astype("datetime64[D]")
-    if array.dtype.kind == "m":  # whose list may be one of integers
-        return objects(list(array))
-    return array if array.dtype.kind in "iuf" else objects(array.tolist())
+    # A list of durations may be one of integers.
+    return array if array.dtype.kind in "iuf" else objects(list(array) if array.dtype.kind == "m" else array.tolist())
 
 
-def objects(values: list[Any]) -> Values:
+def objects(values: Collection[Any]) -> Values:
     """Return a list as an array of objects, whatever they are."""
     return np.fromiter(values, dtype=object, count=len(values))
 
@@ -163,11 +165,10 @@ def without(values: Values, absent: Collection[str]) -> Values:
 
 def parquet_header(path: Path) -> Any:
     """Return what a Parquet file says about itself."""
-    if path.is_dir():
-        raise DomainError(f"{path}: this is a folder, and a Parquet file was expected; give the files in it.")
-    if not path.exists():
-        raise DomainError(f"{path}: there is no such file.")
-    return with_pyarrow(path, lambda module: module.read_metadata(path))
+    if path.is_dir() or not path.exists():
+        what = "this is a folder, and a Parquet file was expected" if path.is_dir() else "there is no such file"
+        raise DomainError(f"{path}: {what}.")
+    return of_parquet(path, lambda module: module.read_metadata(path))
 
 
 def validated(table: Any) -> Any:
@@ -175,7 +176,7 @@ def validated(table: Any) -> Any:
     return table
 
 
-def with_pyarrow(path: Path, read: Callable[[Any], Any]) -> Any:
+def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
     """Read something of a Parquet file, or say that it is none."""
     try:
         import pyarrow.parquet
@@ -189,34 +190,71 @@ def with_pyarrow(path: Path, read: Callable[[Any], Any]) -> Any:
         raise DomainError(f"{path}: the file is damaged, or no Parquet file; write it anew.") from error
 
 
-@contextmanager
-def csv_rows(path: Path) -> Iterator[Any]:
-    """Context with the rows of a CSV file, each a list of cells."""
-    reader = None
+def csv_table(path: Path, header: bool) -> Table:
+    """Return the table of a CSV file with a header line."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             reader = csv.reader(stream, strict=True)
-            yield reader
+            for row in filter(None, reader):
+                rows.append([cell.strip() for cell in row])
+                lines.append(reader.line_num)
+                if header:
+                    break
     except UnicodeDecodeError as error:
         raise DomainError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start}).") from error
     except csv.Error as error:
-        raise DomainError(f"{path}, line {reader.line_num if reader else 1}: not valid CSV ({error}).") from error
+        raise DomainError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
+    if not rows:
+        raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
+    names = rows[0]
+    for line, row in zip(lines, rows, strict=True):
+        if len(row) != len(names):
+            raise DomainError(f"{path}, line {line}: {len(row)} cells, but the header has {len(names)}.")
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return Table(str(path), names, lambda name: objects(columns[name][1:]), lines[1:])
 
 
-def csv_table(path: Path, header: bool) -> Table:
-    """Return the table of a CSV file with a header line."""
-    with csv_rows(path) as reader:
-        names = [name.strip() for name in next(reader, [])]
-        if not names:
-            raise DomainError(f"{path}: the file is empty; its first line must name the columns.")
-        rows: list[list[str]] = []
-        lines: list[int] = []
-        for row in () if header else reader:
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise DomainError(f"{path}, line {reader.line_num}: {len(row)} cells, but the header has {len(names)}.")
-            rows.append(row)
-            lines.append(reader.line_num)
-    places = {name: place for place, name in enumerate(names)}
-    return Table(str(path), names, lambda name: objects([row[places[name]].strip() for row in rows]), lines)
+# Entries
+
+
+def text_of(value: Any) -> str:
+    """Return an entry as a text: whole numbers without a point, truth values in small letters."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def missing_entries(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say which entries are missing: none at all, NaN, not a time, or an empty text."""
+    if values.dtype.kind in "iufb":
+        return values != values
+    return np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+
+
+def is_missing(value: Any) -> bool:
+    if value is None or isinstance(value, str):
+        return value is None or not value.strip()
+    return (isinstance(value, float) and value != value) or type(value).__name__ in ("NAType", "NaTType")
+
+
+def number(value: Any) -> float:
+    """Return the number that an entry holds or spells, NaN if it is none."""
+    if isinstance(value, (bool, *TIMES)) or (isinstance(value, str) and "_" in value):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def day(value: Any) -> int | None:
+    """Return the number of the day that an entry is or spells, perhaps with a time of it."""
+    if isinstance(value, datetime.date):
+        return value.toordinal()
+    text = str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else str(value)
+    try:
+        return datetime.datetime.fromisoformat(text).toordinal() if DAY.match(text) else None
+    except ValueError:
+        return None
