@@ -253,13 +253,12 @@ class Schema:
 
     def _target(self, where: Where, values: NDArray[Any], clip: bool) -> Any:
         """Return labels as declared, or numbers between -1 and 1."""
-        absent = missing_entries(values) & np.array(
-            [not isinstance(value, str) for value in values.tolist()], dtype=bool
-        )
+        texts = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
+        absent = missing_entries(values) & ~texts
         if absent.any():
-            raise DomainError(f"{where(int(np.flatnonzero(absent)[0]))}: the label is missing; leave such records out.")
+            raise DomainError(f"{where(int(np.argmax(absent)))}: the label is missing; leave such records out.")
         if self.labels is not None:
-            return np.array(self.labels)[codes(where, values, self.labels, None)]
+            return np.array(self.labels)[codes(where, values, self.labels)]
         assert self.label_bounds is not None
         return 2 * Numeric(*self.label_bounds).encode(where, values, clip)[:, 0]
 
@@ -274,11 +273,7 @@ class Schema:
         }
         for name in ("labels", "clip", "label_bounds", "ignore", "absent", "unit", "constant"):
             value = getattr(self, name)
-            if (
-                name == "clip"
-                or (value is not None and value not in ((), False, 0.0))
-                or (name == "ignore" and value == ())
-            ):
+            if name == "clip" or (value not in (None, False) and (name == "ignore" or value != ())):
                 fields[name] = list(value) if isinstance(value, tuple) else value
         return fields
 

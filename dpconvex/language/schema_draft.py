@@ -79,7 +79,7 @@ def column_from(name: str, values: list[Any]) -> Column | None:
         return Numeric(*round_outward(numbers), missing)
     days = [found for found in map(day, present) if found is not None]
     if len(days) == len(present) and len(levels) > 1:
-        return Date(*map(datetime.date.fromordinal, (min(days), max(days))), missing)
+        return Date(datetime.date.fromordinal(min(days)), datetime.date.fromordinal(max(days)), missing)
     if len(levels) < 2 or len(levels) > MANY or DISTINCT < len(levels) == len(present):
         return None
     return Categorical(levels, missing=missing)
