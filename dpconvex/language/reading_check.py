@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -31,36 +32,33 @@ def check_reading(
 ) -> None:
     """Raise TemplateError if what was read has other values than what the user wrote, at public points."""
     rng = np.random.default_rng(0)
-    kept = [
-        not any(node.atom is DECLARED for node in postorder(parts_of(one))) for one in read
-    ]  # whose values have one source
-    originals, read = (
-        [o for o, k in zip(originals, kept, strict=True) if k],
-        [r for r, k in zip(read, kept, strict=True) if k],
-    )
-    roots = [part for one in read for part in parts_of(one)]
-    for positive in (False, True) if len(originals) <= FEW else (False,):
+    pairs = [pair for original, own in zip(originals, read, strict=True) for pair in pairs_of(original, own)]
+    # The values of declared atoms have one source.
+    pairs = [(one, own) for one, own in pairs if not any(node.atom is DECLARED for node in postorder([own]))]
+    for positive in (False, True) if len(pairs) <= FEW else (False,):
         fields = record.sample(1, rng).fields
         leaves: dict[Expression, Any] = {field: fields[field.name][0] for field in reader.fields.values()}
         leaves |= {variable: public_point(variable, rng, positive) for variable in reader.variables.values()}
-        theirs, ours = CvxpyValues(reader, leaves), evaluations(roots, leaves)
-        for original, copied in zip(originals, read, strict=True):
-            pairs = zip(measured(original, theirs), measured_core(copied, ours), strict=True)
-            for (one, first), (two, second) in pairs:
-                with np.errstate(invalid="ignore"):  # both are infinite outside the domain
-                    apart = np.abs(one - two)
-                wrong = np.isfinite(one) & ~(apart <= READING * max(first, second))
-                if wrong.any():
-                    place = int(np.argmax(wrong))
-                    raise TemplateError(
-                        f"Template: {original} was read as an expression of other values ({two.ravel()[place]:.12g} instead "
-                        f"of {one.ravel()[place]:.12g}). Please report it; write it in another way."
-                    )
+        theirs, ours = CvxpyValues(reader, leaves), evaluations([own for _, own in pairs], leaves)
+        for original, own in pairs:
+            (one, first), (two, second) = theirs(original), ours[own]
+            with np.errstate(invalid="ignore"):  # both are infinite outside the domain
+                apart = np.abs(one - two)
+            if (np.isfinite(one) & ~(apart <= READING * max(first, second))).any():
+                raise TemplateError(
+                    f"Template: {original} was read as an expression of other values, which differ by {np.nanmax(apart):.3g}. "
+                    "Please report it; write it in another way."
+                )
 
 
-def parts_of(read: Expression | Constraint) -> tuple[Expression, ...]:
-    """Return an expression, or the arguments of a constraint."""
-    return read.args if isinstance(read, Constraint) else (read,)
+def pairs_of(original: Any, read: Expression | Constraint) -> list[tuple[Any, Expression]]:
+    """Return an expression of CVXPY and what it became; of a constraint, its arguments."""
+    if isinstance(read, Expression):
+        return [(original, read)]
+    args = read.args
+    if len(original.args) < len(args):  # one argument was compared with zero
+        args = args[-1:] if type(original).__name__ == "NonNeg" else args[:1]
+    return list(zip(original.args, args, strict=True))
 
 
 class CvxpyValues:
@@ -73,76 +71,44 @@ class CvxpyValues:
 
     def __call__(self, node: Any) -> Valued:
         """Return the value of an expression, NaN or infinite outside its domain."""
-        known = self._memory.get(id(node))
-        if known is None:
+        if id(node) not in self._memory:
             parts = [self(argument) for argument in node.args]
             alike = signature(node, parts)  # with many labels, most have the same scores
             if alike not in self._alike:
                 self._alike[alike] = self._found(node, parts)
-            known = self._memory[id(node)] = self._alike[alike]
-        return known
+            self._memory[id(node)] = self._alike[alike]
+        return self._memory[id(node)]
 
     def _found(self, node: Any, parts: list[Valued]) -> Valued:
-        read = self.reader.read_already(node)
-        values = [part for part, _ in parts]
-        value = numeric(node, values) if parts else self.leaves.get(read, node.value)
-        if not is_symmetric_where_asked(read, values):
-            value = np.full(node.shape, np.nan)
+        read, values = self.reader.read_already(node), [part for part, _ in parts]
+        asked = read.atom.domain(read) if read.atom is not None else ()
+        # CVXPY has values for matrices that are not symmetric, of no meaning, and of norms of nearly the same order.
+        pairs = zip(asked, values, strict=False)
+        odd = any(want in ("symmetric", "semidefinite") and not np.array_equal(v, v.T) for want, v in pairs)
+        odd = odd or (hasattr(node, "original_p") and float(node.original_p) != float(node.p))
+        value: Any = np.full(node.shape, np.nan)
+        if not parts:
+            value = self.leaves.get(read, node.value)
+        elif not odd:
+            with suppress(ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError, DPConvexError):
+                value = numeric(node, values)
         value = np.asarray(value.toarray() if sp.issparse(value) else value)
-        own = float(np.abs(value).max(initial=0.0))
-        return value, max([0.0, own, *(size for _, size in parts)])
+        return value, max([0.0, float(np.abs(value).max(initial=0.0)), *(size for _, size in parts)])
+
+
+def numeric(node: Any, values: list[Any]) -> Any:
+    with np.errstate(all="ignore"):
+        return node.numeric(values)
 
 
 def signature(node: Any, parts: list[Valued]) -> Hashable:
     """Return what atoms of one class with the same options and the very same arguments share."""
-    options = node.get_data() if parts else None
-    key = (type(node), tuple(map(id, parts)), tuple(options or ()))
+    key = (type(node), tuple(map(id, parts)), tuple((node.get_data() if parts else None) or ()))
     try:
         hash(key)
     except TypeError:
         return id(node)
     return key if parts else id(node)
-
-
-def numeric(node: Any, values: list[Any]) -> Any:
-    """Apply an atom to numbers by CVXPY's code; NaN where that has no value, or is of a norm of nearly the same order."""
-    if hasattr(node, "original_p") and float(node.original_p) != float(node.p):
-        return np.full(node.shape, np.nan)
-    try:
-        with np.errstate(all="ignore"):
-            return node.numeric(values)
-    except (ValueError, TypeError, ArithmeticError, np.linalg.LinAlgError, DPConvexError):
-        return np.full(node.shape, np.nan)
-
-
-def is_symmetric_where_asked(read: Expression, values: list[Any]) -> bool:
-    """Whether arguments of functions of symmetric matrices are some; CVXPY has values for others, of no meaning."""
-    asked = read.atom.domain(read) if read.atom is not None else ()
-    pairs = zip(asked, values, strict=False)
-    return all(np.array_equal(value, value.T) for want, value in pairs if want in ("symmetric", "semidefinite"))
-
-
-def measured(original: Any, values: CvxpyValues) -> list[Valued]:
-    """Return the value of an expression of CVXPY; of a constraint, what it compares with zero or asks to be in a cone."""
-    kind = type(original).__name__
-    if kind in ("Equality", "Inequality"):
-        return [difference(*(values(argument) for argument in original.args))]
-    if kind in ("Zero", "NonPos", "NonNeg", "PSD", "SOC", "ExpCone", "PowCone3D"):
-        sign = -1.0 if kind == "NonNeg" else 1.0
-        return [(sign * value, size) for value, size in map(values, original.args)]
-    return [values(original)]
-
-
-def measured_core(read: Expression | Constraint, values: Mapping[Expression, Valued]) -> list[Valued]:
-    if isinstance(read, Expression):
-        return [values[read]]
-    parts = [values[argument] for argument in read.args]
-    return [difference(*parts)] if read.kind in ("equality", "inequality") else parts
-
-
-def difference(one: Valued, two: Valued) -> Valued:
-    """Subtract."""
-    return np.asarray(one[0] - two[0]), max(one[1], two[1])
 
 
 def public_point(variable: Variable, rng: np.random.Generator, positive: bool) -> Array:

@@ -7,8 +7,10 @@ record outside its domain is an error (or is projected, on request), never an an
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -25,33 +27,18 @@ from dpconvex.language.columns import records_of
 from dpconvex.language.entries import length_of_labels, length_of_numbers
 from dpconvex.language.partitions import Partitions, settled
 from dpconvex.language.places import within
-from dpconvex.language.validation import check_column, check_labels, held
+from dpconvex.language.validation import check_column, check_labels
 
 EMPTY = "the data are empty: there is no record to learn from."
 
 
-class Checked(Mapping[str, Any]):
-    """Data that a record has checked already, as they were, with the outcome."""
+@dataclass(frozen=True)
+class Checked:
+    """Records that were checked already, for whoever asks the same record for them again."""
 
-    def __init__(self, record: Record, data: Mapping[str, Any], clip: bool) -> None:
-        self.record, self.clip = record, clip
-        self.batch = record.validate(data, clip=clip, empty=True)
-        self.data = {} if isinstance(self.batch, PartitionedBatch) else data
-
-    @classmethod
-    def made(cls, record: Record, batch: Batch, clip: bool) -> Checked:
-        data = cls.__new__(cls)
-        data.record, data.data, data.clip, data.batch = record, {}, clip, batch
-        return data
-
-    def __getitem__(self, name: str) -> Any:
-        return self.data[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data.keys())
-
-    def __len__(self) -> int:
-        return len(self.data.keys())
+    record: Record
+    batch: Batch
+    clip: bool
 
 
 class Record:
@@ -114,7 +101,7 @@ class Record:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return record_of, (dict(self.fields),)
+        return partial(Record, **self.fields), ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Record:
         """Return a record of its own; mappings that cannot be written to are copied as what they show."""
@@ -161,7 +148,7 @@ class Record:
         return batch
 
     def check_names(self, data: Any) -> None:
-        """Refuse data with other columns than the declared fields; no column is looked at."""
+        """Refuse data with other columns than the declared fields, or other labels in a schema; no column is looked at."""
         if isinstance(data, Checked) and data.record is self:
             return
         found = data.keys() if isinstance(data, Partitions) else table(data).keys()
@@ -169,8 +156,13 @@ class Record:
         if names != set(self.fields):
             missing, extra = sorted(set(self.fields) - names), sorted(names - set(self.fields), key=str)
             raise DomainError(f"the data must have exactly the declared fields (missing: {missing}, extra: {extra}).")
-        if isinstance(data, Partitions):
-            self._check_schema(data)
+        labels = getattr(data.schema, "labels", None) if isinstance(data, Partitions) and not data.turns else None
+        declared = self.discrete.get("y")
+        if labels is not None and declared is not None and not set(labels) <= set(declared.values):
+            raise DomainError(
+                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared with the values "
+                f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
+            )
 
     def check_form(self, data: Any, empty: bool = False) -> None:
         """Refuse data for what is wrong before a value is looked at: names, kinds, shapes, types and lengths of columns."""
@@ -192,16 +184,6 @@ class Record:
         lengths |= {name: length_of_labels(name, choice.values, data[name]) for name, choice in self.discrete.items()}
         check_lengths(lengths)
 
-    def _check_schema(self, parts: Partitions) -> None:
-        """Refuse a schema whose labels, which are texts, are none of the declared ones."""
-        labels = getattr(parts.schema, "labels", None)
-        declared = self.discrete.get("y")
-        if labels is not None and declared is not None and not parts.turns and not set(labels) <= set(declared.values):
-            raise DomainError(
-                f"the schema's labels are the texts {list(labels)}, and field 'y' is declared with the values "
-                f"{list(declared.values)}; declare them as texts, as in labels={list(labels)}."
-            )
-
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
         """Do the work of `validate`, whatever the number of records."""
         arrays = {
@@ -217,21 +199,14 @@ class Record:
 
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""
-        return Checked(self, data, clip)
-
-    def held(self, data: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Return the data with continuous columns in memory that many checks can share: each would make a copy of its own."""
-        if in_partitions(data):
-            return data  # type: ignore[return-value]
-        names = list(table(data).keys())
-        return {name: held(name, data[name]) if name in self.continuous else data[name] for name in names}
+        return Checked(self, self.validate(data, clip=clip, empty=True), clip)
 
     def of_another(self, batch: Batch, record: Record, clip: bool) -> Checked:
         """Return checked records of another declaration of the same, in which fields and labels may have another order."""
         order = np.array([self.combinations.index(combination) for combination in record.combinations])
         if (order != np.arange(len(order))).any():
             batch = batch.mapped(recoded, order) if isinstance(batch, PartitionedBatch) else recoded(batch, order)
-        return Checked.made(self, batch, clip)
+        return Checked(self, batch, clip)
 
     def values(self, batch: Batch, name: str) -> NDArray[Any]:
         """Return the declared values of a discrete field for the records of a batch, shape (n,)."""
@@ -241,10 +216,6 @@ class Record:
         """Draw records from the domain, for tests; extreme records are drawn often."""
         fields = {name: domain.sample(size, rng) for name, domain in self.continuous.items()}
         return Batch(fields=fields, group=rng.integers(0, len(self.combinations), size=size))
-
-
-def record_of(fields: dict[str, Domain]) -> Record:
-    return Record(**fields)
 
 
 def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
@@ -270,7 +241,7 @@ def counted(data: Any) -> int:
 
 def in_partitions(data: Any) -> bool:
     data = settled(data)
-    return isinstance(data, Partitions) or (isinstance(data, Checked) and isinstance(data.batch, PartitionedBatch))
+    return isinstance(data.batch if isinstance(data, Checked) else data, Partitions | PartitionedBatch)
 
 
 def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:

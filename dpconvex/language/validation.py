@@ -181,14 +181,6 @@ def kept(array: NDArray[Any]) -> NDArray[Any]:
         return frozen(array if array.dtype == np.float64 else array.astype(float))
 
 
-def held(name: str, column: Any) -> Any:
-    """Return a continuous column that many checks can share: they copy it no more."""
-    if isinstance(column, Chunks) or sp.issparse(column):
-        return column
-    array = numbers(name, column)
-    return column if stays(column, array) else kept(array)
-
-
 def stays(column: Any, array: NDArray[Any]) -> bool:
     """Whether a column stays where it is, because it is large or its owner keeps it out of memory."""
     return isinstance(column, np.memmap) or array.nbytes > LARGEST_COPY

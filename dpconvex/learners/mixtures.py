@@ -174,7 +174,7 @@ def solve_mixture(
     pay(budget, privacy, label, plan.whole(fit.certificate).event)
     batch = plan.others.checked(door.data, clip).batch
     components = plan.components(batch, source)
-    labelled_records = Checked.made(template.record, plan.labelled(components, batch), clip)
+    labelled_records = Checked(template.record, plan.labelled(components, batch), clip)
     found = run(fit, labelled_records, door.backend, source.next(), clip)
     assert isinstance(found.certificate, Certificate)
     release = replace(found, certificate=plan.whole(found.certificate), **source.spending(privacy))

@@ -159,7 +159,7 @@ def tune(
     part = parts(batch.size, len(named) + 1, privacy.adjacency, rng)
 
     def fit(k: int, template: Template) -> Release:
-        mine: Mapping[str, Any]
+        mine: Any
         if isinstance(batch, PartitionedBatch):
             mine = template.record.of_another(batch.chosen(part == k), record, clip)
         else:
@@ -264,9 +264,6 @@ def on_all(
 
 def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:
     record = next(iter(named.values())).record
-    columns = record.held(data)
-    if not in_partitions(data):
-        return lambda own: own.checked(columns, clip)
     batch = record.validate(data, clip=clip, empty=True)
     return lambda own: own.of_another(batch, record, clip)
 

@@ -71,7 +71,7 @@ class Door:
         return run(fit, self.data, self.backend, self.source, self.clip)
 
 
-def run(fit: Proved, data: Mapping[str, ArrayLike], backend: Any, source: NoiseSource, clip: bool = False) -> Release:
+def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
     """Do what was proved, once; the promise must have been paid for."""
     if fit.certificate.perturbed == "statistics" or (fit.stages and fit.stages.fit.perturbed == "statistics"):
         return released_statistics(fit, data, source, clip).fit()
@@ -80,14 +80,14 @@ def run(fit: Proved, data: Mapping[str, ArrayLike], backend: Any, source: NoiseS
     template, batch = fit.template, valid_records(fit, data, clip)
     whitening, moment = learnt_whitening(fit, batch, source)
     adapted = fit.stages.adapted(analyse(template, fit.mechanism), whitened_matrix(moment, fit.stages.noise.sigma)[1])
-    records = Checked.made(template.record, whitened_batch(template.record, batch, whitening), clip)
+    records = Checked(template.record, whitened_batch(template.record, batch, whitening), clip)
     release = run_certified(replace(fit, certificate=adapted, stages=None), records, backend, source, clip)
     assert isinstance(release.certificate, Certificate)
     whole = replace(fit.stages.whole(release.certificate), advice=fit.certificate.advice)
     return replace(release, certificate=whole, whitening=whitening, **source.spending(whole.privacy))
 
 
-def run_certified(fit: Proved, data: Mapping[str, ArrayLike], backend: Any, source: NoiseSource, clip: bool) -> Release:
+def run_certified(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool) -> Release:
     template, certificate, mechanism = fit.template, fit.certificate, fit.mechanism
     assert certificate.cover is not None
     batch = valid_records(fit, data, clip)
@@ -108,7 +108,7 @@ def run_certified(fit: Proved, data: Mapping[str, ArrayLike], backend: Any, sour
     )
 
 
-def valid_records(fit: Proved, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
+def valid_records(fit: Proved, data: Any, clip: bool) -> Batch:
     # Where the number of records is protected, a fit on none of them is one like others: that of the noise and the regularizer.
     certificate = fit.certificate
     batch = fit.template.record.validate(data, clip=clip, empty=certificate.privacy.adjacency == "add-remove")
