@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.published.pathak_raj import PublishedPerturbation
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.errors import NotConverged, TemplateError
-from dpconvex.geometry.semidefinite import Spectrum
+from dpconvex.geometry.convex_sets import Interval, Spectral
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.engine import DataEngine
@@ -227,12 +227,13 @@ class FaceCone:
     def __init__(self, form: LossForm, release: Mapping[str, Array]) -> None:
         self.dim = form.space.dim
         self.maps: list[Array] = []
-        for piece in form.feasible.declared:
-            cone = isinstance(piece, Spectrum) and piece.lower == 0 and np.isinf(piece.upper) and not piece.shift.any()
+        for piece in form.feasible.pieces:
+            inner = piece.inner if isinstance(piece, Spectral) and not piece.shift.any() else None
+            cone = isinstance(inner, Interval) and not inner.lower.any() and np.isinf(inner.upper).all()
             block = next((b for b in form.space.blocks.values() if b.start == piece.coordinates[0]), None)
             if not cone or block is None or len(piece.coordinates) != block.dim:
                 raise TemplateError(
-                    f"explain: the attack knows semidefinite variables and free ones, not the constraint {piece.text}."
+                    f"explain: the attack knows semidefinite variables and free ones, not {form.feasible.describe()}."
                 )
             values, vectors = np.linalg.eigh(release[block.name])
             null = vectors[:, values <= FACE * max(1.0, float(values[-1]))]

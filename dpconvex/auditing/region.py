@@ -15,7 +15,7 @@ from dpconvex.core.expression import Field, constant
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.to_cvxpy import ConicProgram
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.semidefinite import Spectrum, clip_spectra
+from dpconvex.geometry.convex_sets import Spectral
 
 Array = NDArray[np.float64]
 
@@ -42,9 +42,8 @@ class Region:
         theta = theta.copy()
         for piece in self.feasible.pieces:
             part = theta[:, piece.coordinates]
-            if isinstance(piece, Spectrum):
-                bounds = (np.full(len(theta), bound) for bound in (piece.lower, piece.upper))
-                part = clip_spectra(part, np.broadcast_to(piece.shift, (len(theta), *piece.shift.shape)), *bounds)
+            if isinstance(piece, Spectral):
+                part = Spectral.project_all([piece] * len(theta), part)
             else:
                 part = np.stack([piece.project(row) for row in part])
             theta[:, piece.coordinates] = part

@@ -17,7 +17,7 @@ from dpconvex.calculus.gram import Gram
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial, concatenate, interval_product, interval_sums, numbered_rows
 from dpconvex.core.record_scalars import Bases
-from dpconvex.geometry.axis_hull import AxisHull
+from dpconvex.geometry.convex_sets import AxisHull
 from dpconvex.geometry.feasible_set import FeasibleSet
 
 Array = NDArray[np.float64]

@@ -23,7 +23,6 @@ from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.linear_maps import arguments_of
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 
@@ -85,7 +84,7 @@ def quadratic_slope(closed: Quadratic, form: LossForm, ball: float) -> float:
 
 def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> float:
     """Bound the gradients with the rules for losses, or the inverse of a matrix by its least eigenvalue."""
-    least = least_eigenvalue(expression.args[0], form.feasible) if expression.atom is LOG_DET else 0.0
+    least = form.feasible.least_eigenvalue(expression.args[0]) if expression.atom is LOG_DET else 0.0
     if least > 0:
         return math.sqrt(expression.args[0].shape[0]) / least * (1 + 1e-12)
     leaves = affine_leaves(expression)

@@ -14,8 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.geometry.convex_sets import UNIT
-from dpconvex.geometry.semidefinite import smat, svec
+from dpconvex.geometry.convex_sets import UNIT, smat, svec
 
 # Of double or extended precision.
 Array = NDArray[Any]

@@ -147,7 +147,10 @@ def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, fl
     chosen = np.flatnonzero(np.concatenate([np.ones(len(values), dtype=bool), tight]))
     free = np.flatnonzero(~region.fixed)
     inverse = np.linalg.pinv(rows[chosen].toarray()[:, free], rcond=1e-12)
-    slopes = [[int(v * Fraction(2) ** WHOLE) for v in map(Fraction, rows.data[a:b].tolist())] for a, b in ends(rows)]
+    slopes = [
+        [int(v * Fraction(2) ** WHOLE) for v in map(Fraction, rows.data[a:b].tolist())]
+        for a, b in pairwise(rows.indptr.tolist())
+    ]
     offsets = [int(Fraction(v) * 2 ** (WHOLE + FINE)) for v in [*(-values).tolist(), *block.offset.tolist()]]
     point, inner = (
         [int(Fraction(float(v)) * 2**FINE) for v in np.where(region.fixed, region.lower, y.astype(float))]
@@ -156,7 +159,7 @@ def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, fl
 
     def left(at: list[int]) -> Array:
         """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
-        columns = [rows.indices[a:b].tolist() for a, b in ends(rows)]
+        columns = [rows.indices[a:b].tolist() for a, b in pairwise(rows.indptr.tolist())]
         sums = [
             (sum(v * at[j] for v, j in zip(slope, column, strict=True)) + offset) >> WHOLE
             for slope, column, offset in zip(slopes, columns, offsets, strict=True)
@@ -181,9 +184,4 @@ def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, fl
         return None
     unit = 2.0**-FINE
     off = float(np.linalg.norm(left(point)[: len(values)])) + unit * (len(values) + 1)
-    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.steepness * (1 + 1e-9)
-
-
-def ends(matrix: sp.csr_array) -> list[tuple[int, int]]:
-    """Where the rows of a sparse matrix begin and end."""
-    return list(pairwise(matrix.indptr.tolist()))
+    return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)

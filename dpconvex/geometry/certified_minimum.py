@@ -7,7 +7,6 @@ which gives the solver all digits of a step and not only those of the point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 from dpconvex.core.to_cvxpy import clarabel_answer
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block, size_of
 from dpconvex.geometry.certified_distance import Certified, Smooth, certified_distance
-from dpconvex.geometry.convex_sets import UNIT
+from dpconvex.geometry.convex_sets import UNIT, side_of, smat, svec
 from dpconvex.geometry.region import Region
-from dpconvex.geometry.semidefinite import side_of, smat, svec
 
 # Of double or extended precision.
 Array = NDArray[Any]
@@ -27,6 +25,8 @@ Array = NDArray[Any]
 NEWTON_STEPS, LAST_STEPS, PATIENCE = 60, 40, 4
 # A Newton step of this size, relative to the point, is followed by the last steps.
 NEAR = 1e-4
+# Conditions that are farther away, in units of a step, are left out.
+REACH = 1e4
 # Eigenvalues, and norms, that are smaller, relatively, are next to 0.
 ROUND = 1e-4
 # A set that reaches so far is taken to be unbounded.
@@ -72,32 +72,34 @@ def newton(function: Smooth, region: Region, x: Array) -> tuple[Array, float]:
 
 
 def last_steps(function: Smooth, region: Region, x: Array, step: float, tolerance: float) -> Certified:
-    """Minimise models over what conditions are next to a point, until the proved distance stops shrinking."""
-    size = 1 + float(np.linalg.norm(x))
+    """Minimise models around a point, in units of the last step, until the proved distance stops shrinking."""
+    size, count = 1 + float(np.linalg.norm(x)), len(region.blocks)
     best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
-    known: dict[int, Array] = {}
-    kept: list[Block] = []
+    known: list[Array] = []
     _, gradient = function.value_and_gradient(x)
     for number in range(LAST_STEPS):
         cuts = region.cuts(near)
-        blocks = [*region.blocks, *cuts, *kept]
-        parts = [Local.of(block, near, known.get(k), 1e4 * unit) for k, block in enumerate(blocks)]
+        blocks = [*region.blocks, *cuts]
+        known = known if len(known) == len(blocks) else []
+        parts = [nearby(block, near, REACH * unit, known[k] if known else None) for k, block in enumerate(blocks)]
         if number < 3 or number % 4 == 0:
             hessian = function.hessian(near.astype(float))
-        weights = [known.get(len(region.blocks) + k, np.zeros(0)) for k in range(len(region.curved))]
-        bent = hessian + region.curvature(near, weights) + sum(part.curvature for part in parts)
-        found = model(region, [part.block for part in parts], near, bent, gradient, unit)
-        if found is None:
-            break
-        move, length = found[0], float(np.linalg.norm(found[0].astype(float)))
-        if length > 1e3 * unit and unit < size:  # farther than what the model knows of
-            unit = min(length, size)
+        bent = hessian + sum(curvature for _, _, curvature in parts)
+        if known and len(cuts) == len(region.curved):
+            bent = bent + region.curvature(near, known[count:])
+        found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
+        length = np.inf if found is None else float(np.linalg.norm(found[0].astype(float)))
+        if found is None or (length > 1e3 * unit and unit < size):  # farther than what the model knows of
+            unit, waiting = min(length, 10 * unit, size), waiting + (found is None)
+            if waiting > PATIENCE:
+                break
             continue
-        multipliers = [part.back(z) for part, z in zip(parts, found[1], strict=True)]
+        multipliers = [turn @ z for (_, turn, _), z in zip(parts, found[1], strict=True)]
         if known:  # before, the curvature of conditions was not known
-            near = region.on_hull(near + move)
+            near = region.on_hull(near + found[0])
             unit = min(max(length, 1e-13 * size), 4 * unit)
+        known = multipliers
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
@@ -109,57 +111,32 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
             best = Certified(x, distance)
         if best.distance <= tolerance or waiting > PATIENCE:
             break
-        first = not known
-        known = dict(enumerate(multipliers[: len(region.blocks)]))
-        if len(cuts) == len(region.curved):
-            known |= {len(region.blocks) + k: z for k, z in enumerate(multipliers[len(region.blocks) :][: len(cuts)])}
-        largest = max((float(z.max(initial=0.0)) for z in multipliers[len(region.blocks) :]), default=0.0)
-        old = zip(blocks[len(region.blocks) :], multipliers[len(region.blocks) :], strict=True)
-        kept = [] if first else [block for block, z in old if (z > 1e-9 * largest).any()][: 6 * len(region.curved)]
     return best
 
 
-@dataclass(frozen=True, eq=False)
-class Local:
-    """What a condition is next to a point, to second order: its own curvature is part of what is minimised.
+def nearby(block: Block, x: Array, reach: float, z: Array | None) -> tuple[Block, Any, Array | float]:
+    """Return what a condition with a multiplier asks of short moves from a point, to second order.
 
-    Attributes
-    ----------
-    block : Block
-    turn : ndarray or None
-        Takes multipliers of `block` to those of the condition.
-    curvature : ndarray or float
+    That is a condition, what takes its multipliers back, and the curvature of what the condition is the tangent of.
     """
-
-    block: Block
-    turn: Any
-    curvature: Array | float
-
-    @classmethod
-    def of(cls, block: Block, x: Array, z: Array | None, reach: float) -> Local:
-        """Look at a condition; z is its multiplier, if that is known, and `reach` how far a step may go."""
-        value = block.at(x)
-        kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, value.astype(float), z)
-        if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
-            across = np.linalg.norm if kind == SECOND_ORDER else np.sum
-            if block.margins(x)[0][0] > reach * (block.norms[0] + float(across(block.norms[1:]))):
-                kind, turn = NONNEGATIVE, np.zeros((len(value), 0))
-        inner = Block(kind, sp.csr_array(turn.T @ block.matrix), turn.T @ value, x)
-        if block.kind == SECOND_ORDER and kind == NONNEGATIVE:  # without the rounding of a direction
-            inner = replace(inner, offset=block.margins(x)[0])
-        if kind == NONNEGATIVE:  # what is out of reach stays there
-            near = np.flatnonzero(inner.offset.astype(float) <= reach * inner.norms)
-            turn = turn[:, near]
-            inner = Block(kind, sp.csr_array(inner.matrix[near]), inner.offset[near], x)
-        return cls(inner, turn, curvature)
-
-    def back(self, z: Array) -> Array:
-        """Return the multiplier of the condition."""
-        return np.asarray(self.turn @ z)
+    value, norms = block.at(x), block.norms
+    rounded = value.astype(float)
+    kind, turn, curvature = (spectral if block.kind == SEMIDEFINITE else entrywise)(block, rounded, z)
+    if kind in (SECOND_ORDER, ABSOLUTE):  # a whole cone that is out of reach, next to whose axis the point may be
+        across = np.linalg.norm if kind == SECOND_ORDER else np.sum
+        if block.margins(x)[0][0] > reach * (norms[0] + float(across(norms[1:]))):
+            kind, turn = NONNEGATIVE, np.zeros((len(value), 0))
+    matrix, offset = sp.csr_array(turn.T @ block.matrix), turn.T @ value
+    if block.kind == SECOND_ORDER and kind == NONNEGATIVE and len(offset):  # without the rounding of a direction
+        offset = block.margins(x)[0]
+    part = Block(kind, matrix, offset, x)
+    if kind == NONNEGATIVE:  # what is out of reach stays there
+        near = np.flatnonzero(offset.astype(float) <= reach * part.norms)
+        part, turn = Block(kind, sp.csr_array(matrix[near]), offset[near], x), turn[:, near]
+    return part, turn, curvature
 
 
 def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
-    """Return what a condition on norms or signs is next to a value: its kind, how it is turned, and its curvature."""
     count = len(value)
     if block.kind == NONNEGATIVE:
         return NONNEGATIVE, sp.eye_array(count, format="csc"), 0.0
@@ -182,19 +159,18 @@ def entrywise(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Ar
 
 
 def spectral(block: Block, value: Array, z: Array | None) -> tuple[str, Any, Array | float]:
-    """Do the same for a matrix inequality: of the matrix on its smallest eigenvalues, whose others make it bend."""
+    """Keep a matrix inequality on the smallest eigenvalues, whose others make it bend."""
     eigenvalue, vector = np.linalg.eigh(smat(value))
-    small = eigenvalue <= ROUND * max(
-        float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0))
-    )
+    largest = max(float(np.abs(eigenvalue).max()), size_of(block.offset), float(block.norms.max(initial=0.0)))
+    small = eigenvalue <= ROUND * largest
     if not small.any():
         return NONNEGATIVE, np.zeros((len(value), 0)), 0.0
     kernel, basis = vector[:, small], smat(np.eye(len(value)))
     turn = svec(kernel.T @ basis @ kernel)
     if z is None:
         return SEMIDEFINITE, turn, 0.0
-    inverse = np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))
-    inverted, multiplier = (vector * inverse) @ vector.T, smat(z.astype(float))
+    inverted = (vector * np.where(small, 0.0, 1 / np.where(small, 1.0, eigenvalue))) @ vector.T
+    multiplier = smat(z.astype(float))
     bend = svec(inverted @ basis @ multiplier + multiplier @ basis @ inverted)
     found = np.asarray(block.matrix.T @ np.asarray((block.matrix.T @ bend).T))
     return SEMIDEFINITE, turn, (found + found.T) / 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,36 +28,18 @@ def close(a: Array, b: Array) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A closed convex set on some coordinates.
-
-    Attributes
-    ----------
-    coordinates : ndarray of int, shape (m,)
-        Which coordinates of the whole vector the set constrains.
-    text : str
-        The declaration it comes from, for messages.
-    """
+    """A closed convex set on some coordinates of the whole vector."""
 
     coordinates: Indices
-    text: str
-
-    def is_cone_at(self, point: Array) -> bool:
-        """Whether the set is a cone with its apex at `point`, shape (m,)."""
-        return False
 
     def project(self, x: Array) -> Array:
-        """Euclidean projection of the piece's coordinates `x`, shape (m,)."""
+        """Euclidean projection of the piece's coordinates, shape (m,)."""
         raise NotImplementedError
 
     def bounds(self) -> tuple[Array, Array]:
         """Lower and upper bounds that the set implies for each coordinate, shape (m,) each, possibly infinite."""
         unbounded = np.full(len(self.coordinates), np.inf)
         return -unbounded, unbounded
-
-    def norm_bound(self) -> float:
-        """Bound on the Euclidean norm of the piece's coordinates, possibly infinite."""
-        lower, upper = self.bounds()
-        return float(np.linalg.norm(np.maximum(np.abs(lower), np.abs(upper))))
 
     def center_point(self) -> Array | None:
         """Return a point that the set is best bounded about, shape (m,), if that is not the middle of its bounds."""
@@ -80,34 +62,19 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Unrecognised(Piece):
-    """A constraint that no projection is known for, and a ball that contains it, if one is known."""
-
-    around: tuple[Piece, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
 class Interval(Piece):
     """Coordinatewise bounds, ``lower <= x <= upper``, shape (m,) each, possibly infinite."""
 
     lower: Array
     upper: Array
 
-    def is_cone_at(self, point: Array) -> bool:
-        """Each interval must be free, end at the point on one side, or be the point."""
-        below = np.isneginf(self.lower) | close(self.lower, point)
-        above = np.isposinf(self.upper) | close(self.upper, point)
-        return bool((below & above).all())
-
     def project(self, x: Array) -> Array:
-        """Clip."""
         return np.clip(x, self.lower, self.upper)
 
     def bounds(self) -> tuple[Array, Array]:
         return self.lower, self.upper
 
     def error(self, x: Array) -> float:
-        """Clipping is exact."""
         return 0.0
 
 
@@ -119,24 +86,17 @@ class NormBall(Piece):
     radius: float
 
     def project(self, x: Array) -> Array:
-        """Scale the difference from the center."""
         difference = x - self.center
         norm = float(np.linalg.norm(difference))
         return x if norm <= self.radius else self.center + difference * (self.radius / norm)
 
     def bounds(self) -> tuple[Array, Array]:
-        """Center plus and minus the radius."""
         return self.center - self.radius, self.center + self.radius
-
-    def norm_bound(self) -> float:
-        """Norm of the center plus the radius."""
-        return float(np.linalg.norm(self.center)) + self.radius
 
     def center_point(self) -> Array | None:
         return self.center
 
     def distance_bound(self, point: Array) -> float:
-        """Distance of the center plus the radius."""
         return float(np.linalg.norm(self.center - point)) + self.radius
 
 
@@ -149,7 +109,6 @@ class Slab(Piece):
     upper: float
 
     def project(self, x: Array) -> Array:
-        """Move along the normal."""
         level = float(self.normal @ x)
         step = (np.clip(level, self.lower, self.upper) - level) / (self.normal @ self.normal)
         return np.asarray(x + step * self.normal)
@@ -173,17 +132,12 @@ class AffineSubspace(Piece):
     @property
     def consistent(self) -> bool:
         """Whether the equations have a solution."""
-        return self._close(self.matrix @ self._solved[1] - self.value, self._solved[1])
-
-    def _close(self, residual: Array, point: Array) -> bool:
+        point = self._solved[1]
         scale = np.linalg.norm(self.matrix) * np.linalg.norm(point) + np.linalg.norm(self.value)
-        return bool(np.linalg.norm(residual) <= 1e-12 * len(self.coordinates) * scale)
-
-    def is_cone_at(self, point: Array) -> bool:
-        return self._close(self.matrix @ point - self.value, point)
+        missed = np.linalg.norm(self.matrix @ point - self.value)
+        return bool(missed <= 1e-12 * len(self.coordinates) * scale)
 
     def project(self, x: Array) -> Array:
-        """Remove the part in the row space."""
         basis, least = self._solved
         return np.asarray(x - basis.T @ (basis @ x) + least)
 
@@ -193,67 +147,211 @@ class AffineSubspace(Piece):
 
 
 @dataclass(frozen=True, eq=False)
-class ConesInBall(Piece):
-    """Cones on disjoint coordinates, intersected with a ball around their common apex.
+class AxisHull(Piece):
+    """The convex hull of the points ``anchor + t e_i`` with t = low_i and t = high_i: simplices and l1 balls.
 
-    The projection is the ball's after the cones'.  Put the apex at 0 and let p = P_C(x), q = t p its projection on the
-    ball of radius r, 0 < t <= 1.  For y in C with ||y|| <= r, <x - p, p> = 0 >= <x - p, y> and, if t < 1, t||p|| = r,
-    so <x - q, y - q> = <x - p, y - q> + (1 - t)<p, y - q> <= (1 - t)(||p|| r - t||p||^2) = 0: q is the projection of x.
+    An l1 ball has ``low = -high``; ``x >= 0, sum(x) <= s`` has anchor 0 and low 0; ``x >= 0, sum(x) == s`` has low = high = s.
     """
 
-    ball: NormBall
-    cones: tuple[Piece, ...]
+    anchor: Array
+    low: Array
+    high: Array
 
-    @cached_property
-    def _places(self) -> tuple[Indices, ...]:
-        position = {int(c): i for i, c in enumerate(self.coordinates)}
-        return tuple(np.array([position[int(c)] for c in cone.coordinates]) for cone in self.cones)
+    @property
+    def is_facet(self) -> bool:
+        """Whether all points lie on one hyperplane, with one on each line."""
+        return bool((self.low == self.high).all())
+
+    @property
+    def can_project(self) -> bool:
+        """Whether the projection is known: the anchor belongs to the set, or the set is a facet that does not hold it."""
+        inside = bool((self.low <= 0).all() and (self.high >= 0).all())
+        return inside or (self.is_facet and bool((self.low != 0).all()))
 
     def project(self, x: Array) -> Array:
-        y = x.copy()
-        for cone, place in zip(self.cones, self._places, strict=True):
-            y[place] = cone.project(x[place])
-        return self.ball.project(y)
-
-    def bounds(self) -> tuple[Array, Array]:
-        lower, upper = (b.copy() for b in self.ball.bounds())
-        for cone, place in zip(self.cones, self._places, strict=True):
-            below, above = cone.bounds()
-            lower[place], upper[place] = np.maximum(lower[place], below), np.minimum(upper[place], above)
-        return lower, upper
-
-    def norm_bound(self) -> float:
-        return self.ball.norm_bound()
-
-    def center_point(self) -> Array | None:
-        """Return the apex."""
-        return self.ball.center
-
-    def distance_bound(self, point: Array) -> float:
-        return self.ball.distance_bound(point)
+        """Shrink towards the anchor by multiples of 1/reach: M. Held, P. Wolfe & H. Crowder, Math. Programming 1974."""
+        y = x - self.anchor
+        if self.is_facet:
+            sign = np.sign(self.low)
+            size, reach = y * sign, np.abs(self.low)
+        else:
+            sign = np.where(y < 0, -1.0, 1.0)
+            size, reach = np.abs(y), np.where(y < 0, -self.low, self.high)
+        some = reach > 0
+        if not some.any():
+            return self.anchor
+        weight = 1.0 / reach[some]
+        if not self.is_facet and bool((reach[~some] >= size[~some]).all()) and weight @ size[some] <= 1:
+            return x
+        # With the amount a, sum(weight * max(size - a weight, 0)) falls; it is 1 between two of the breakpoints size/weight.
+        order = np.argsort(-size[some] / weight)
+        ordered, scaled = weight[order], size[some][order]
+        amounts = (np.cumsum(ordered * scaled) - 1) / np.cumsum(ordered**2)
+        last = int(np.flatnonzero(scaled / ordered >= amounts)[-1])
+        amount = amounts[last] if self.is_facet else max(amounts[last], 0.0)
+        result = np.zeros(len(y))
+        result[some] = np.maximum(size[some] - amount * weight, 0.0)
+        return np.asarray(self.anchor + sign * result)
 
     def error(self, x: Array) -> float:
-        """Add up: the ball's projection does not enlarge the error of the cones'."""
-        parts = [cone.error(x[place]) for cone, place in zip(self.cones, self._places, strict=True)]
-        return float(np.linalg.norm(parts)) + self.ball.error(x)
+        """Bound the rounding of the sums that make the amount, which a unit of length in the answer weighs least."""
+        farthest = float(np.maximum(np.abs(self.low), np.abs(self.high)).max(initial=0.0))
+        scale = float(np.linalg.norm(x) + np.linalg.norm(self.anchor)) + farthest
+        return 8.0 * (len(self.coordinates) + 4) * UNIT * scale
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """The least and the largest value of each coordinate: the anchor's own belong to the points on other lines."""
+        one = len(self.coordinates) == 1
+        low, high = (self.low, self.high) if one else (np.minimum(self.low, 0.0), np.maximum(self.high, 0.0))
+        return self.anchor + low, self.anchor + high
+
+    def bounds(self) -> tuple[Array, Array]:
+        low, high = self.ends
+        return np.nextafter(low, -np.inf), np.nextafter(high, np.inf)
+
+    def center_point(self) -> Array | None:
+        """Return the middle of the vertices, which a facet lies nearest to."""
+        return self.anchor + (self.low + self.high) / (2 * len(self.coordinates))
+
+    def distance_bound(self, point: Array) -> float:
+        """Return the largest distance of a vertex: a convex function is largest at one."""
+        shift = self.anchor - point
+        rest = np.maximum(float(shift @ shift) - shift**2, 0.0)
+        ends = [np.sqrt(rest + (shift + end) ** 2) for end in (self.low, self.high)]
+        return float(np.max(ends)) * (1 + 1e-14) + 8 * UNIT * float(np.linalg.norm(shift))
+
+    def linear_range(self, entry: Indices, place: Indices, low: Array, high: Array, size: int) -> tuple[Array, Array]:
+        """Bound sums of terms ``c x[place]`` with ``low <= c <= high`` in each of `size` entries: they are least at a vertex."""
+        at = self.anchor[place]
+        start = np.sort([low * at, high * at], axis=0)
+        ends = [c * (at + end[place]) for c in (low, high) for end in (self.low, self.high)]
+        moves = np.min(ends, axis=0) - start[0], np.max(ends, axis=0) - start[1]
+        # Where a coordinate has no term, the vertices on its line add nothing.
+        free = np.bincount(entry, minlength=size) < len(self.coordinates)
+        best = np.where(free, 0.0, np.inf), np.where(free, 0.0, -np.inf)
+        np.minimum.at(best[0], entry, moves[0])
+        np.maximum.at(best[1], entry, moves[1])
+        sums = [np.bincount(entry, weights=part, minlength=size) for part in start]
+        largest = np.max(np.abs([*start, *ends]), axis=0)
+        room = (len(self.coordinates) + 8) * UNIT * 2 * np.bincount(entry, weights=largest, minlength=size)
+        return sums[0] + best[0] - room, sums[1] + best[1] + room
 
 
-def overlap(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Group pieces into the connected components of "shares a coordinate with".
+@lru_cache(maxsize=64)
+def triangle(side: int) -> tuple[Indices, Indices, Array]:
+    """Rows and columns of a matrix's upper triangle, and the roots of how often each entry counts."""
+    row, column = np.triu_indices(side)
+    return row, column, np.where(row == column, 1.0, np.sqrt(2.0))
 
-    >>> a, b, c = (NormBall(np.array(k), "", np.zeros(2), 1.0) for k in ([0, 1], [2, 3], [3, 4]))
-    >>> [len(group) for group in overlap([a, b, c])]
-    [1, 2]
+
+def svec(matrix: Array) -> Array:
+    """Coordinates of symmetric matrices, shape (..., D, D) to (..., D(D+1)/2), an isometry for the Frobenius norm.
+
+    >>> svec(np.array([[1.0, 2.0], [2.0, 3.0]])).round(6).tolist()
+    [1.0, 2.828427, 3.0]
     """
-    groups: list[tuple[set[int], list[Piece]]] = []
-    for piece in pieces:
-        here, members = set(piece.coordinates.tolist()), [piece]
-        rest = []
-        for coordinates, others in groups:
-            if coordinates & here:
-                here |= coordinates
-                members = others + members
-            else:
-                rest.append((coordinates, others))
-        groups = [*rest, (here, members)]
-    return [members for _, members in groups]
+    row, column, weight = triangle(matrix.shape[-1])
+    return np.asarray(matrix[..., row, column] * weight)
+
+
+def side_of(vector: Array) -> int:
+    """Side of the symmetric matrices of some coordinates."""
+    return int((np.sqrt(8 * vector.shape[-1] + 1) - 1) / 2)
+
+
+def smat(vector: Array) -> Array:
+    """Symmetric matrices from their coordinates, shape (..., D(D+1)/2) to (..., D, D); the inverse of `svec`."""
+    side = side_of(vector)
+    row, column, weight = triangle(side)
+    entries = vector / weight
+    matrix = np.empty((*vector.shape[:-1], side, side), dtype=entries.dtype)
+    matrix[..., row, column] = entries
+    matrix[..., column, row] = entries
+    return matrix
+
+
+@dataclass(frozen=True, eq=False)
+class Spectral(Piece):
+    """Matrices X for which the eigenvalues (of symmetric ones) or the singular values of ``X - shift`` lie in a set.
+
+    The set does not change when its coordinates change places, and for singular values when they change signs: the projection
+    is then its own on the spectrum (A. Lewis, "The convex analysis of unitarily invariant matrix functions", J. Convex Analysis
+    1995).  For the positive semidefinite cone that clips eigenvalues (N. Higham, Linear Algebra Appl. 1988, Theorem 2.1).
+    Symmetric matrices are given by their svec, others by their entries in column order.
+    """
+
+    shift: Array
+    inner: Piece
+    symmetric: bool
+
+    def project(self, x: Array) -> Array:
+        return self.project_all([self], x[None])[0]
+
+    @staticmethod
+    def project_all(pieces: Sequence[Spectral], x: Array) -> Array:
+        """Project on many at once, shape (k, m): they have one shape, and all are symmetric or none is."""
+        shift, symmetric = np.stack([piece.shift for piece in pieces]), pieces[0].symmetric
+        matrix = as_matrices(x, shift.shape[1:], symmetric) - shift
+        if symmetric:
+            value, left = np.linalg.eigh(matrix)
+            right = np.swapaxes(left, 1, 2)
+        else:
+            left, value, right = np.linalg.svd(matrix, full_matrices=False)
+        inside = np.stack([piece.inner.project(row) for piece, row in zip(pieces, value, strict=True)])
+        found = shift + (left * inside[:, None, :]) @ right
+        flat = svec(found) if symmetric else np.swapaxes(found, 1, 2).reshape(len(x), -1)
+        # A matrix of the set comes back unchanged.
+        return np.where((inside == value).all(axis=1)[:, None], x, flat)
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Diagonals lie between the eigenvalues, no other entry exceeds half their width; none a singular value."""
+        low, high = (float(end) for end in (self.inner.bounds()[0].min(), self.inner.bounds()[1].max()))
+        middle = self._flat
+        if not self.symmetric:
+            return middle - high * (1 + 4 * UNIT), middle + high * (1 + 4 * UNIT)
+        row, column, _ = triangle(len(self.shift))
+        half = (high - low) / 2 * np.sqrt(2.0)
+        lower, upper = np.where(row == column, low, -half), np.where(row == column, high, half)
+        return middle + lower, middle + upper
+
+    @cached_property
+    def _flat(self) -> Array:
+        return svec(self.shift) if self.symmetric else self.shift.reshape(-1, order="F")
+
+    def center_point(self) -> Array | None:
+        """Where all eigenvalues are equal and best bound the set; the shift, for singular values."""
+        if not self.symmetric:
+            return self._flat
+        center = self.inner.center_point()
+        if center is None:
+            ends = [float(end[0]) for end in self.inner.bounds() if np.isfinite(end[0])]
+            center = np.full(len(self.shift), np.mean(ends or [0.0]))
+        return svec(self.shift + np.diag(center))
+
+    def distance_bound(self, point: Array) -> float:
+        """Return the distance from the shift, or from the middle, of which spectra are bounded."""
+        found = [float(np.linalg.norm(self._flat - point)) + self.inner.distance_bound(np.zeros(min(self.shift.shape)))]
+        center = self.center_point()
+        if self.symmetric and center is not None:
+            middle = np.diag(smat(center - self._flat))
+            found.append(float(np.linalg.norm(center - point)) + self.inner.distance_bound(middle))
+        return min(found) * (1 + 4 * UNIT)
+
+    def error(self, x: Array) -> float:
+        """Backward error of the decomposition, with room for the reassembly, and the error on the spectrum."""
+        return self.largest_error(float(np.linalg.norm(x))) * (1 - 1e-9)
+
+    def largest_error(self, norm: float) -> float:
+        shift, side = float(np.linalg.norm(self.shift)), max(self.shift.shape)
+        if isinstance(self.inner, Interval):
+            ends = np.abs([self.inner.lower[0], self.inner.upper[0]])
+            return 4.0 * side * UNIT * (norm + shift + side * float(ends[np.isfinite(ends)].sum()))
+        still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
+        scale = 2 * norm + 4 * shift + still
+        return 8.0 * side * UNIT * scale + self.inner.largest_error((norm + shift) * (1 + 1e-9))
+
+
+def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:
+    """Turn coordinates, shape (k, m), into matrices, shape (k, *shape)."""
+    return smat(x) if symmetric else np.swapaxes(x.reshape(len(x), shape[1], shape[0]), 1, 2)

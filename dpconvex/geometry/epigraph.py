@@ -26,9 +26,8 @@ from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
 from dpconvex.geometry.conditions import has_kinks
-from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.linear_maps import affine_map, groups
+from dpconvex.geometry.linear_maps import groups
 from dpconvex.geometry.region import Region
 
 Array = NDArray[np.float64]
@@ -89,9 +88,9 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
     if part.atom is NORM or has_kinks(part):
         return True
     if part.atom is LOG_DET:
-        return not least_eigenvalue(part.args[0], feasible) > 0
+        return not feasible.least_eigenvalue(part.args[0]) > 0
     steep = part.atom in STEEP or (part.atom is POWER and part.option("p") < 2)
-    return steep and not all(least_entry(argument, feasible) > 0 for argument in part.args)
+    return steep and not all(feasible.least_entry(argument) > 0 for argument in part.args)
 
 
 def is_reached(part: Expression) -> bool:
@@ -107,16 +106,6 @@ def is_piecewise_linear(node: Expression) -> bool:
     if node.atom is None or node.atom.affine == "linear" or node.atom in POLYHEDRAL:
         return True
     return node.atom is NORM and node.option("p") in (1.0, np.inf)
-
-
-def least_entry(expression: Expression, feasible: FeasibleSet) -> float:
-    """Bound the entries of an affine expression from below over K by the bounds on the coordinates."""
-    if not expression.is_affine:
-        return -np.inf
-    matrix, offset = affine_map(expression, feasible.space)
-    ends = [matrix.multiply(bound[None]).tocsr() for bound in (feasible.lower, feasible.upper)]
-    least = np.asarray(ends[0].minimum(ends[1]).sum(axis=1)).ravel() + offset
-    return float(least.min(initial=np.inf))
 
 
 def epigraph(parts: dict[Expression, sp.csr_array], feasible: FeasibleSet) -> Epigraph | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def implicit_constraints(regularizer: Expression, expander: Expander, feasible: 
             if condition.kind == "semidefinite" and argument.variables:
                 found.append(Constraint("semidefinite", (argument,)))
             continue
-        least = lower_bound(argument, expander, feasible)
+        least = feasible.least_entry(argument)
         if condition.kind == "positive" and not least > 0:
             raise NotPrivate(
                 "the divisor of squares in the regularizer is not known to be positive",
@@ -73,21 +72,6 @@ def implicit_constraints(regularizer: Expression, expander: Expander, feasible: 
             )
         found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
     return found
-
-
-def lower_bound(argument: Expression, expander: Expander, feasible: FeasibleSet) -> float:
-    """Bound the least entry of a public expression over K; minus infinity if it is not affine."""
-    if not argument.is_affine:
-        return -np.inf
-    return float(lower_bounds(expander.expand(argument), feasible).min(initial=np.inf))
-
-
-def lower_bounds(argument: Polynomial, feasible: FeasibleSet) -> Any:
-    """Bound the entries of an affine function of the parameters from below over K, coordinate by coordinate."""
-    linear, constant = argument.part(with_theta=True), argument.part(with_theta=False)
-    ends = [linear.coefficient * bound[linear.coordinate] for bound in (feasible.lower, feasible.upper)]
-    least = np.bincount(linear.entry, weights=np.minimum(*ends), minlength=argument.size)
-    return least + np.bincount(constant.entry, weights=constant.coefficient, minlength=argument.size)
 
 
 def check_symmetric(condition: Condition, expander: Expander) -> None:

@@ -1,13 +1,12 @@
 """The part of a regularizer that a gradient method must not differentiate, and its proximal map together with K.
 
 A regularizer is a smooth part plus terms with kinks or logarithms at the ends of their domains.  Absolute values of coordinates
-(`absolute_values`), norms of groups and nuclear norms on coordinates that have nothing in common (`proximal_terms`) have a
-proximal map; everything else becomes a part of K, below heights (`epigraph`).
+within bounds, norms of groups of free coordinates and nuclear norms of free matrices have a proximal map; everything else
+becomes a part of K, below heights (`epigraph`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,63 +15,138 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.matrices import NORM_NUC
 from dpconvex.core.atoms.norms import NORM
+from dpconvex.core.atoms.powers import ABS
 from dpconvex.core.atoms.sums import total
 from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
-from dpconvex.geometry.absolute_values import AbsoluteValues, split_absolute, weighted_sum
-from dpconvex.geometry.convex_sets import UNIT, ConesInBall, Interval, NormBall, Piece
+from dpconvex.geometry.closed_forms import ball, plain_matrix
+from dpconvex.geometry.convex_sets import UNIT, Interval, NormBall, Spectral, as_matrices, svec
 from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
 from dpconvex.geometry.feasible_set import FeasibleSet
-from dpconvex.geometry.linear_maps import groups, linear_parts
-from dpconvex.geometry.proximal_terms import Groups, Term, term_of
-from dpconvex.geometry.semidefinite import Spectrum
+from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_sum
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Kinks:
-    """Terms with a proximal map, together with that of K.
+class Absolute:
+    """The function ``sum_k weights_k |theta[support_k] - centers_k|``; no weight is negative."""
+
+    support: Indices
+    weights: Array
+    centers: Array
+
+    def value(self, theta: Array) -> float:
+        return float(self.weights @ np.abs(theta[self.support] - self.centers))
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x: shrink towards the centers."""
+        point, away = theta.copy(), theta[self.support] - self.centers
+        point[self.support] = self.centers + np.sign(away) * np.maximum(np.abs(away) - step * self.weights, 0.0)
+        return point
+
+    def error(self, norm: float, step: float) -> float:
+        """Bound how far a computed proximal point of coordinates of a norm can be from the exact one."""
+        return 0.0  # of the four roundings that `Kinks` counts
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """The function ``sum_k weights_k ||theta[k-th group]||``, of groups that have nothing in common.
 
     Attributes
     ----------
-    absolute : AbsoluteValues or None
-        They come first: with Euclidean norms the proximal map is that of the norms after that of the absolute values, and
-        after the projection on cones (Y.-L. Yu, On decomposing the proximal map, NIPS 2013, theorem 4).
-    terms : tuple of Term
-    cones : tuple of Piece
-        Cones at 0 that contain what Euclidean norms are of.
-    epigraph : Epigraph or None
-        Terms that have no proximal map with K and the others; then it has all kinks, and there is nothing else.
+    support : ndarray of int, shape (m,)
+        Coordinates in a group.
+    labels : ndarray of int, shape (m,)
+        Which group each is in.
+    weights : ndarray, shape (k,)
     """
 
-    absolute: AbsoluteValues | None
+    support: Indices
+    labels: Indices
+    weights: Array
+
+    def _lengths(self, theta: Array) -> Array:
+        return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))
+
+    def value(self, theta: Array) -> float:
+        return float(self.weights @ self._lengths(theta))
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        """Shorten each group."""
+        length = self._lengths(theta)
+        share = np.maximum(length - step * self.weights, 0.0) / np.where(length > 0, length, 1.0)
+        point = theta.copy()
+        point[self.support] *= share[self.labels]
+        return point
+
+    def error(self, norm: float, step: float) -> float:
+        size = norm + step * float(np.linalg.norm(self.weights))
+        return 8.0 * (int(np.bincount(self.labels).max()) + 24) * UNIT * size
+
+
+@dataclass(frozen=True, eq=False)
+class Nuclear:
+    """A weight times the sum of the singular values of ``X - shift``, X of one coordinate an entry, or symmetric (its svec)."""
+
+    support: Indices
+    weight: float
+    shift: Array
+    is_symmetric: bool
+
+    def _parts(self, theta: Array) -> tuple[Array, Array, Array]:
+        matrix = as_matrices(theta[self.support][None], self.shift.shape, self.is_symmetric)[0] - self.shift
+        if self.is_symmetric:
+            value, vector = np.linalg.eigh(matrix)
+            return vector, value, vector.T
+        return np.linalg.svd(matrix, full_matrices=False)
+
+    def value(self, theta: Array) -> float:
+        return self.weight * float(np.abs(self._parts(theta)[1]).sum())
+
+    def proximal(self, theta: Array, step: float) -> Array:
+        """Shrink the spectrum."""
+        left, value, right = self._parts(theta)
+        matrix = self.shift + (left * (np.sign(value) * np.maximum(np.abs(value) - step * self.weight, 0.0))) @ right
+        point = theta.copy()
+        point[self.support] = svec(matrix) if self.is_symmetric else matrix.reshape(-1, order="F")
+        return point
+
+    def error(self, norm: float, step: float) -> float:
+        side = max(self.shift.shape)
+        size = norm + 2 * float(np.linalg.norm(self.shift)) + step * self.weight * float(np.sqrt(side))
+        return 8.0 * (side + 24) * UNIT * size
+
+
+Term = Absolute | Groups | Nuclear
+
+
+@dataclass(frozen=True, eq=False)
+class Kinks:
+    """Terms with a proximal map, together with that of K, on coordinates of their own; or else all kinks as an epigraph."""
+
     terms: tuple[Term, ...] = ()
-    cones: tuple[Piece, ...] = ()
     epigraph: Epigraph | None = None
 
     def value(self, theta: Array) -> float:
         """Evaluate at coordinates, shape (dim,)."""
-        start = 0.0 if self.absolute is None else self.absolute.value(theta)
-        start += 0.0 if self.epigraph is None else self.epigraph.value(theta)
+        start = 0.0 if self.epigraph is None else self.epigraph.value(theta)
         return start + sum(term.value(theta) for term in self.terms)
 
     def proximal(self, theta: Array, step: float) -> Array:
         """Minimise ``value(x) + ||x - theta||^2 / (2 step)`` over x; to project on K afterwards makes it that with K."""
-        point = theta.copy() if self.absolute is None else self.absolute.proximal(theta, step)
-        for piece in self.cones:
-            point[piece.coordinates] = piece.project(point[piece.coordinates])
         for term in self.terms:
-            point = term.proximal(point, step)
-        return point
+            theta = term.proximal(theta, step)
+        return theta
 
     def error(self, norm: float, step: float) -> float:
         """Bound the rounding of `proximal`, from a point of a given norm."""
-        cones = sum(piece.largest_error(norm) for piece in self.cones)
-        return 4 * UNIT * norm + cones + sum(term.error(norm, step) for term in self.terms)
+        return 4 * UNIT * norm + sum(term.error(norm, step) for term in self.terms)
 
 
 _SPLITS: WeakKeyDictionary[Space, dict[tuple[Any, ...], tuple[Expression, Kinks | None]]] = WeakKeyDictionary()
@@ -84,64 +158,24 @@ def split_kinks(feasible: FeasibleSet, regularizer: Expression) -> tuple[Express
     What is smooth on K, such as a logarithm of what K bounds away from zero, stays in the rest.  If other kinks do, all become
     inequalities (`epigraph`).  Done once for each K, also where there are several copies of it.
     """
-    known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.reason, feasible.declared)
+    known, key = _SPLITS.setdefault(feasible.space, {}), (regularizer, feasible.constraints)
     if key not in known:
         known[key] = split(feasible, regularizer)
     return known[key]
 
 
 def split(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
-    rest, kinks = split_proximal(feasible, regularizer)
-    if not is_convex(regularizer) or not any(is_rough(part, feasible) for part in unfolded(rest)):
-        return rest, kinks
-    parts = unfolded(regularizer)
-    rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
-    heights = epigraph(rough, feasible)
-    if heights is None:
-        return rest, kinks
-    others = {part: row for part, row in parts.items() if part not in rough}
-    return weighted_sum(others), Kinks(None, epigraph=heights)
-
-
-def split_proximal(feasible: FeasibleSet, regularizer: Expression) -> tuple[Expression, Kinks | None]:
-    """Split off terms with a proximal map."""
-    if not (is_convex(regularizer) and feasible.has_projection):
+    if not is_convex(regularizer):
         return regularizer, None
-    space = feasible.space
-    rest, absolute = split_absolute(regularizer, space)
-    if absolute is not None and not fits_with(absolute, feasible):
-        rest, absolute = regularizer, None
-    left: dict[Expression, sp.csr_array] = {}
-    terms: list[Term] = []
-    cones: list[Piece] = []
-    taken = np.zeros(space.dim, dtype=bool)
-    for part, row in unfolded(rest).items():
-        term = term_of(part, row.toarray()[0], space)
-        around = None if term is None or taken[term.support].any() else pieces_for(term, feasible, absolute)
-        if term is None or around is None:
-            left[part] = row
-            continue
-        taken[term.support] = True
-        terms.append(term)
-        cones.extend(around)
-    if not terms:
-        return (rest, Kinks(absolute)) if absolute is not None else (regularizer, None)
-    return weighted_sum(left), Kinks(absolute, tuple(terms), tuple(cones))
-
-
-def fits_with(absolute: AbsoluteValues, feasible: FeasibleSet) -> bool:
-    """Whether to shrink and then to project is a proximal map: there are bounds alone, or balls around a common centre 0."""
-    for piece in feasible.pieces:
-        shrunk = absolute.weights[piece.coordinates] > 0
-        if isinstance(piece, Interval) or not shrunk.any():
-            continue
-        ball = piece.ball if isinstance(piece, ConesInBall) else piece
-        cones = piece.cones if isinstance(piece, ConesInBall) else ()
-        if not isinstance(ball, NormBall) or ball.center.any() or absolute.centers[piece.coordinates][shrunk].any():
-            return False
-        if not all(isinstance(cone, Interval) for cone in cones):
-            return False
-    return True
+    parts = unfolded(regularizer)
+    terms, left = proximal_terms(parts, feasible)
+    if any(is_rough(part, feasible) for part in left):
+        rough = {part: row for part, row in parts.items() if is_rough(part, feasible)}
+        heights = epigraph(rough, feasible)
+        if heights is not None:
+            others = {part: row for part, row in parts.items() if part not in rough}
+            return weighted_sum(others), Kinks(epigraph=heights)
+    return (weighted_sum(left), Kinks(tuple(terms))) if terms else (regularizer, None)
 
 
 def unfolded(regularizer: Expression) -> dict[Expression, sp.csr_array]:
@@ -158,48 +192,92 @@ def unfolded(regularizer: Expression) -> dict[Expression, sp.csr_array]:
     return found
 
 
-def pieces_for(term: Term, feasible: FeasibleSet, absolute: AbsoluteValues | None) -> list[Piece] | None:
-    """Return the cones to project on first, if the term has a proximal map with K; else None."""
-    support = term.support
-    inside = set(support.tolist())
+def proximal_terms(
+    parts: dict[Expression, sp.csr_array], feasible: FeasibleSet
+) -> tuple[list[Term], dict[Expression, sp.csr_array]]:
+    """Return terms with a proximal map together with K, and what is left.
+
+    On one coordinate absolute values from one center add up.  Norms of groups come after absolute values with center 0 (Y.-L. Yu,
+    "On decomposing the proximal map", NIPS 2013, theorem 4).
+    """
+    left: dict[Expression, sp.csr_array] = {}
+    found: list[Groups | Nuclear] = []
+    weights, centers = np.zeros(feasible.space.dim), np.full(feasible.space.dim, np.nan)
+    taken = np.zeros(feasible.space.dim, dtype=bool)
+    for part, row in sorted(parts.items(), key=lambda pair: not is_absolute(pair[0])):
+        term = term_of(part, row.toarray()[0], feasible.space) if feasible.has_projection else None
+        if term is None or not fits(term, feasible):
+            left[part] = row
+        elif isinstance(term, Absolute):
+            old = centers[term.support]
+            together = np.full(len(centers), np.nan)
+            together[term.support] = term.centers
+            if (together[term.support] == term.centers).all() and (np.isnan(old) | (old == term.centers)).all():
+                np.add.at(weights, term.support, term.weights)
+                centers[term.support] = term.centers
+            else:
+                left[part] = row
+        else:
+            here, moved = term.support, np.nan_to_num(centers[term.support]).any()
+            if taken[here].any() or (weights[here].any() and (isinstance(term, Nuclear) or moved)):
+                left[part] = row
+            else:
+                taken[here] = True
+                found.append(term)
+    used = np.flatnonzero(weights)
+    absolute = [Absolute(used, weights[used], centers[used])] if len(used) else []
+    return [*absolute, *found], left
+
+
+def is_absolute(part: Expression) -> bool:
+    return part.atom is ABS or (part.atom is NORM and part.option("p") == 1)
+
+
+def fits(term: Term, feasible: FeasibleSet) -> bool:
+    """Whether to project on K after a term's proximal map is that of both: problems in one variable each, or K is free there."""
+    inside = set(term.support.tolist())
     near = [piece for piece in feasible.pieces if inside & set(piece.coordinates.tolist())]
-    shrunk = absolute is not None and bool((absolute.weights[support] > 0).any())
-    if isinstance(term, Groups):
-        centred = absolute is None or not (shrunk and absolute.centers[support].any())
-        return cones_at_zero(term, near) if centred else None
-    if shrunk or not near:
-        return None if shrunk else []
+    if isinstance(term, Absolute):
+        return all(isinstance(piece, Interval) for piece in near)
+    if not near or isinstance(term, Groups):
+        return not near
     # Bounds on eigenvalues can be clipped to afterwards.
     (piece, *others) = near
-    clips = isinstance(piece, Spectrum) and not others and set(piece.coordinates.tolist()) == inside
-    if not clips or not term.is_symmetric or term.shift.any():
+    clips = isinstance(piece, Spectral) and isinstance(piece.inner, Interval) and not others and term.is_symmetric
+    if not (clips and isinstance(piece, Spectral)) or set(piece.coordinates.tolist()) != inside:
+        return False
+    return not (term.shift.any() or (piece.shift != piece.shift[0, 0] * np.eye(len(piece.shift))).any())
+
+
+def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
+    """Read weighted entries of an atom as a term; None if it has no proximal map here."""
+    if not (is_absolute(part) or part.atom in (NORM, NORM_NUC)) or (weights < 0).any():
         return None
-    assert isinstance(piece, Spectrum)
-    return [] if (piece.shift == piece.shift[0, 0] * np.eye(len(piece.shift))).all() else None
-
-
-def cones_at_zero(term: Groups, near: Sequence[Piece]) -> list[Piece] | None:
-    """Return cones to project on before vectors are shortened; None if K is no product of cones at 0 and balls around it.
-
-    Where a ball holds, the feasible set projects on it after that.
-    """
-    found: list[Piece] = []
-    rows = term.rows()
-    for piece in near:
-        here = set(piece.coordinates.tolist())
-        if isinstance(piece, Interval):
-            kept = np.isin(piece.coordinates, term.support)
-            parts: list[Piece] = [Interval(piece.coordinates[kept], piece.text, piece.lower[kept], piece.upper[kept])]
-        elif isinstance(piece, NormBall | ConesInBall):
-            ball = piece.ball if isinstance(piece, ConesInBall) else piece
-            if ball.center.any() or here not in rows:
-                return None
-            parts = list(piece.cones) if isinstance(piece, ConesInBall) else []
-        elif any(here <= row for row in rows):
-            parts = [piece]
-        else:
+    inner = part.args[0]
+    if not inner.is_affine or inner.is_constant:
+        return None
+    matrix, offset = affine_map(inner, space)
+    if part.atom is NORM_NUC:
+        found = plain_matrix((matrix, offset), inner.shape)
+        if found is None:
             return None
-        if not all(part.is_cone_at(np.zeros(len(part.coordinates))) for part in parts):
+        coordinates, scale, shift, is_symmetric = found
+        return Nuclear(coordinates, float(weights[0]) * abs(scale), shift, is_symmetric)
+    if is_absolute(part):
+        weights = weights if part.atom is ABS else weights[groups(part)]
+        asked = weights > 0
+        matrix = sp.csr_array(matrix[asked])
+        matrix.eliminate_zeros()
+        if not (np.diff(matrix.indptr) == 1).all():
             return None
-        found.extend(parts)
-    return found
+        slopes = weights[asked] * np.abs(matrix.data)
+        return Absolute(matrix.indices.astype(np.int64), slopes, -offset[asked] / matrix.data)
+    if part.option("p") != 2 or offset.any():
+        return None
+    rounds = [(k, ball(sp.csr_array(matrix[groups(part) == k]), 1.0)) for k in np.flatnonzero(weights)]
+    balls = [(weights[k], one) for k, one in rounds if isinstance(one, NormBall)]
+    support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for _, one in balls)])
+    if len(balls) < len(rounds) or len(set(support.tolist())) < len(support):
+        return None
+    labels = np.repeat(np.arange(len(balls)), [len(one.coordinates) for _, one in balls])
+    return Groups(support, labels, np.array([float(weight) / one.radius for weight, one in balls]))

@@ -9,6 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.atoms.arrangement import reshape
+from dpconvex.core.atoms.sums import add, total
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression, Variable, constant
 from dpconvex.core.parameter_space import Space
@@ -65,6 +67,19 @@ def linear_parts(expression: Expression) -> dict[Expression, sp.csr_array]:
             continue
         waiting.extend((argument, sp.csr_array(matrix @ own)) for argument, own in reversed(arguments_of(node)))
     return found
+
+
+def weighted_sum(parts: Mapping[Expression, sp.csr_array]) -> Expression:
+    """Return the expression that `linear_parts` took apart, for a scalar."""
+    terms = []
+    for part, row in parts.items():
+        weights = row.toarray()[0]
+        if (weights == weights[0]).all():
+            whole = reshape(total(part), ())
+            terms.append(whole if weights[0] == 1 else float(weights[0]) * whole)
+        else:
+            terms.append(total(reshape(weights, part.shape) * part))
+    return add(*terms) if terms else constant(0.0)
 
 
 def arguments_of(node: Expression) -> list[tuple[Expression, sp.csr_array]]:

@@ -20,7 +20,7 @@ from dpconvex.core.dual_evaluation import bent
 from dpconvex.core.evaluate import over_records, postorder, subgradient
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.to_cvxpy import ConicForm, inner_point
-from dpconvex.errors import MissingRule, NotConverged, TemplateError
+from dpconvex.errors import MissingRule, NotConverged
 from dpconvex.geometry.blocks import (
     EXTENDED,
     NONNEGATIVE,
@@ -53,7 +53,7 @@ class Region(Conditions):
         return matrix, value
 
     @cached_property
-    def _hull(self) -> tuple[Array, Array, float]:
+    def hull(self) -> tuple[Array, Array, float]:
         """A pseudo-inverse of the equations, a basis of what they leave free, and the least singular value that is not 0."""
         matrix, _ = self.system
         loose = np.eye(self.dim)[:, ~self.fixed]
@@ -67,7 +67,7 @@ class Region(Conditions):
     @property
     def free(self) -> Array:
         """Orthonormal basis of the directions that the equations leave free, shape (dim, k)."""
-        return self._hull[1]
+        return self.hull[1]
 
     def on_hull(self, x: Array) -> Array:
         """Return a point next to a point that satisfies all equations; fixed coordinates exactly."""
@@ -75,7 +75,7 @@ class Region(Conditions):
         y[self.fixed] = self.lower[self.fixed]
         matrix, value = self.system
         for _ in range(2 if len(matrix) else 0):
-            y = y - self._hull[0] @ (matrix @ y - value)
+            y = y - self.hull[0] @ (matrix @ y - value)
         return y
 
     def off_hull(self, x: Array) -> float:
@@ -86,12 +86,7 @@ class Region(Conditions):
         width = int(np.count_nonzero(matrix, axis=1).max())
         size = float(np.linalg.norm(matrix)) * float(np.linalg.norm(x.astype(float))) + float(np.linalg.norm(value))
         missed = float(np.linalg.norm((matrix @ x - value).astype(float)))
-        return (missed + (ROOM + width) * EXTENDED * size) / self._hull[2] * (1 + 1e-9)
-
-    @property
-    def steepness(self) -> float:
-        """The least singular value of the equations that is not 0."""
-        return self._hull[2]
+        return (missed + (ROOM + width) * EXTENDED * size) / self.hull[2] * (1 + 1e-9)
 
     @property
     def count(self) -> int:
@@ -100,7 +95,7 @@ class Region(Conditions):
 
     @property
     def is_polyhedral(self) -> bool:
-        return not self.curved and all(block.kind == NONNEGATIVE for block in self.blocks)
+        return not self.curved and not self.cones
 
     def leaves(self, x: Array) -> dict[Variable, Array]:
         """Values of all variables at a point."""
@@ -154,17 +149,27 @@ class Region(Conditions):
             if self.excess(point).max(initial=-1.0) < -SHALLOW and self.off_hull(point) < 1e-9:
                 return point
         if depth < -1e-6:
-            raise TemplateError(
-                f"no point satisfies all constraints together, the attributes of the variables included: {self.told}"
-            )
+            raise self.contradiction()
         raise NotConverged(
             "no point was found at which all constraints hold strictly; write those that can only hold with equality as "
             "equations, and make sure that the others can be satisfied"
         )
 
     @property
-    def told(self) -> str:
-        return " and ".join(dict.fromkeys(map(str, self.declared))) or "no constraints"
+    def text(self) -> str:
+        """All constraints in a line."""
+        return " and ".join(dict.fromkeys(self.told)) or "no constraints"
+
+    @cached_property
+    def touched(self) -> NDArray[np.bool_]:
+        """Which coordinates any condition is about, shape (dim,)."""
+        found = np.isfinite(self.lower) | np.isfinite(self.upper) | self.system[0].any(axis=0)
+        for block in self.blocks:
+            found[block.matrix.indices] = True
+        for root in self.curved:
+            for variable in root.variables:
+                found[self.space.block_of(variable).slice] = True
+        return found
 
     @cached_property
     def depth(self) -> Array:

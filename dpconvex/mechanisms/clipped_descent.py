@@ -25,9 +25,8 @@ from dpconvex.calculus.regularizer_slopes import slope_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
-from dpconvex.geometry.absolute_values import weighted_sum
 from dpconvex.geometry.kinks import split_kinks
-from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
 from dpconvex.geometry.quadratics import squares
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.certificate import TAIL, Certificate

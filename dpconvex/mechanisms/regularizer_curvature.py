@@ -23,10 +23,8 @@ from dpconvex.core.normal_form import normal_form
 from dpconvex.core.record_domains import Box
 from dpconvex.core.remembered import once
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
-from dpconvex.geometry.absolute_values import weighted_sum
-from dpconvex.geometry.eigenvalues import least_eigenvalue
 from dpconvex.geometry.kinks import split_kinks
-from dpconvex.geometry.linear_maps import linear_parts
+from dpconvex.geometry.linear_maps import linear_parts, weighted_sum
 from dpconvex.geometry.quadratics import Bend, quadratic_of, squares
 from dpconvex.language.record import Record
 
@@ -51,7 +49,7 @@ def parts(form: LossForm) -> tuple[float, float, Expression | None]:
     rest: dict[Expression, sp.csr_array] = {}
     determinants = 0.0
     for part, row in linear_parts(smooth).items():
-        least = least_eigenvalue(part.args[0], form.feasible) if part.atom is LOG_DET else 0.0
+        least = form.feasible.least_eigenvalue(part.args[0]) if part.atom is LOG_DET else 0.0
         if least > 0:  # log det P bends a direction V by tr(P^-1 V P^-1 V)
             determinants += float(abs(row).sum()) / least**2
             continue

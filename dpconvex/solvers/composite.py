@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import Lengths, public_norms
 from dpconvex.errors import NotConverged
-from dpconvex.geometry.absolute_values import split_absolute
+from dpconvex.geometry.conditions import has_kinks
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.kinks import Kinks
 from dpconvex.geometry.quadratics import Bend
@@ -75,9 +75,8 @@ class Composite:
 
     @cached_property
     def has_kinks(self) -> bool:
-        """Whether the regularizer has absolute values that could not be split off."""
-        found = split_absolute(self.problem.template.regularizer, self.problem.space)[1]
-        return found is not None and (self.kinks is None or self.kinks.absolute is None)
+        """Whether what is left of the regularizer has kinks."""
+        return has_kinks(self.problem.split[0])
 
     def smooth(self, theta: Array) -> tuple[float, Array]:
         """Value and gradient of f; infinity and NaN where it is too large to compute with."""

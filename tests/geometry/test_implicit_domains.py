@@ -50,7 +50,7 @@ def test_a_domain_becomes_a_part_of_k(name: str) -> None:
 @pytest.mark.parametrize("name", TERMS)
 def test_nothing_is_added_where_k_lies_inside(name: str) -> None:
     feasible = analysed(cp.sum_squares(v) + TERMS[name](v - 0.25), [v >= 1, v <= 2]).form.feasible
-    assert len(feasible.declared) == 2
+    assert len(feasible.constraints) == 2
 
 
 @pytest.mark.parametrize("name", ["second", "fourth", "sixth"])

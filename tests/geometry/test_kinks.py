@@ -81,15 +81,9 @@ MAPPED = [
     "nuclear norm",
     "nuclear norm, shifted",
     "sparse groups",
-    "sparse groups, not negative",
-    "norm in a ball",
-    "norm in a cone and a ball",
     "nuclear norm, PSD",
     "nuclear norm, symmetric",
     "Frobenius norm",
-    "Frobenius norm, PSD",
-    "absolute values in a ball",
-    "absolute values in a part of a ball",
 ]
 
 

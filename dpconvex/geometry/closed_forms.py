@@ -1,0 +1,351 @@
+"""Which conditions have a projection in closed form, and what each of them alone says about where K lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from dpconvex.core.atoms.matrices import NORM_NUC
+from dpconvex.core.expression import Expression
+from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.geometry.conditions import Conditions, Sums
+from dpconvex.geometry.convex_sets import (
+    UNIT,
+    AffineSubspace,
+    AxisHull,
+    Interval,
+    NormBall,
+    Piece,
+    Slab,
+    Spectral,
+    close,
+    smat,
+    svec,
+)
+from dpconvex.geometry.linear_maps import affine_map
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Affine = tuple[sp.csr_array, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A linear inequality ``<normal, x> <= level`` on some coordinates; `tight` if it is an equation."""
+
+    coordinates: Indices
+    normal: Array
+    level: float
+    tight: bool
+
+    def turned(self) -> Row:
+        return Row(self.coordinates, -self.normal, -self.level, self.tight)
+
+
+Condition = Row | Block | Expression
+
+
+class Empty(Exception):
+    """A condition holds nowhere."""
+
+
+def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], bool]:
+    """Return pieces on disjoint coordinates, pieces that contain K, and whether the former are all of K."""
+    lower, upper = conditions.lower, conditions.upper
+    items = list(items_of(conditions))
+    places = [coordinates_of(item, conditions) for item in items]
+    used = np.zeros(conditions.dim, dtype=bool)
+    parts: list[Piece] = []
+    around: list[Piece] = []
+    whole = True
+    for group in grouped(places, conditions.dim):
+        members = [items[k] for k in group]
+        here = np.unique(np.concatenate([places[k] for k in group]))
+        used[here] = True
+        piece = joint(members, here, conditions)
+        if piece is not None:
+            parts.append(piece)
+            continue
+        whole = False
+        around.extend(piece for item in members for piece in alone(item, conditions))
+    limits = Interval(np.arange(conditions.dim), lower, upper)
+    left = np.flatnonzero(~used & (np.isfinite(lower) | np.isfinite(upper)))
+    if len(left):
+        parts.append(Interval(left, lower[left], upper[left]))
+    return parts, [limits, *parts, *around], whole
+
+
+def items_of(conditions: Conditions) -> list[Condition]:
+    found: list[Condition] = []
+    for matrix, offset in conditions.equations:
+        found.extend(Row(r.indices.astype(np.int64), r.data, -c, True) for r, c in rows_of(matrix, offset))
+    found.extend(Row(r.indices.astype(np.int64), -r.data, c, False) for r, c in rows_of(*conditions.rows))
+    return [*found, *conditions.cones, *conditions.curved]
+
+
+def rows_of(matrix: sp.csr_array, offset: Array) -> list[tuple[sp.csr_array, float]]:
+    matrix = sp.csr_array(matrix)
+    matrix.sort_indices()
+    return [(matrix[[k]], float(offset[k])) for k in range(len(offset))]
+
+
+def coordinates_of(item: Condition, conditions: Conditions) -> Indices:
+    if isinstance(item, Row):
+        return item.coordinates
+    if isinstance(item, Block):
+        return np.unique(item.matrix.indices).astype(np.int64)
+    blocks = [conditions.space.block_of(variable) for variable in item.variables]
+    return np.unique(np.concatenate([np.arange(b.start, b.start + b.dim) for b in blocks]))
+
+
+def grouped(places: list[Indices], dim: int) -> list[list[int]]:
+    """Group conditions into the connected components of "shares a coordinate with"."""
+    if not places:
+        return []
+    owner = np.repeat(np.arange(len(places)), [len(place) for place in places])
+    touches = sp.csr_array((np.ones(len(owner)), (owner, np.concatenate(places))), shape=(len(places), dim))
+    _, labels = connected_components(touches @ touches.T, directed=False)
+    return [np.flatnonzero(labels == k).tolist() for k in dict.fromkeys(labels.tolist())]
+
+
+def joint(members: list[Condition], here: Indices, conditions: Conditions) -> Piece | None:
+    """Return all conditions on some coordinates as one piece with a projection, if it is one."""
+    lower, upper = conditions.lower, conditions.upper
+    bounded = bool((np.isfinite(lower[here]) | np.isfinite(upper[here])).any())
+    rows = [item for item in members if isinstance(item, Row)]
+    if len(rows) == len(members):
+        if len(rows) == 1 and bounded:
+            return simplex(rows[0], lower, upper)
+        return None if bounded else subspace(rows, here, conditions) or slab(rows, conditions)
+    others = [item for item in members if not isinstance(item, Row)]
+    if all(isinstance(item, Block) and item.kind == SEMIDEFINITE for item in others) and not bounded:
+        return spectral([item for item in others if isinstance(item, Block)], rows, conditions)
+    if len(members) > 1:
+        return None
+    found = alone(others[0], conditions)
+    if len(found) != 1:
+        return None
+    (piece,) = found
+    if isinstance(piece, AxisHull):
+        return within(piece, lower, upper)
+    return None if bounded else piece
+
+
+def alone(item: Condition, conditions: Conditions) -> list[Piece]:
+    """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
+    if isinstance(item, Row):
+        rows = [item, item.turned()] if item.tight else [item]
+        cuts = [corner(row, conditions.lower, conditions.upper) for row in rows]
+        return [cut for cut in cuts if cut is not None]
+    if not isinstance(item, Block):
+        found: Piece | None = nuclear_ball(item, conditions)
+    elif item.kind == SEMIDEFINITE or item.matrix[[0]].nnz:
+        found = None
+    else:
+        inner, radius, offset = sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:]
+        try:
+            found = (ball if item.kind == SECOND_ORDER else l1_ball)(inner, radius, offset)
+        except Empty:
+            raise conditions.contradiction() from None
+    return [] if found is None else [found]
+
+
+def ball(matrix: sp.csr_array, radius: float, offset: Array | None = None) -> NormBall | None:
+    """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
+    offset = np.zeros(matrix.shape[0]) if offset is None else offset
+    gram = sp.csr_array(matrix.T @ matrix)
+    scale = gram.diagonal()
+    columns = np.flatnonzero(scale)
+    if not len(columns):
+        return None
+    square = float(scale[columns].mean())
+    if abs(gram[columns][:, columns] - square * sp.eye_array(len(columns))).max() > 1e-12 * square:
+        return None
+    center = -np.asarray(matrix[:, columns].T @ offset) / square
+    missed = float(np.linalg.norm(matrix[:, columns] @ center + offset))
+    missed = 0.0 if missed <= 1e-12 * float(np.linalg.norm(offset)) else missed
+    if missed > radius:
+        raise Empty
+    return NormBall(columns, center, float(np.sqrt((radius**2 - missed**2) / square)))
+
+
+def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | None:
+    """Read a weighted l1 ball if every entry depends on one coordinate, measured from one center."""
+    count = np.diff(matrix.indptr)
+    if (count > 1).any():
+        return None
+    left = radius - float(np.abs(offset[count == 0]).sum())
+    if left < 0:
+        raise Empty
+    coordinates, place = np.unique(matrix.indices, return_inverse=True)
+    centers = -offset[count == 1] / matrix.data
+    center, weight = np.zeros(len(coordinates)), np.zeros(len(coordinates))
+    center[place] = centers
+    np.add.at(weight, place, np.abs(matrix.data))
+    if (center[place] != centers).any():
+        return None
+    return AxisHull(coordinates.astype(np.int64), center, -left / weight, left / weight)
+
+
+def nuclear_ball(root: Expression, conditions: Conditions) -> Spectral | None:
+    """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
+    sums = Sums.of(root, conditions.space)
+    parts = [(part, factors) for part, factors in sums.curved.items() if part.atom is NORM_NUC]
+    if len(parts) != 1 or len(sums.curved) > 1 or sums.matrix.nnz or root.size > 1 or not parts[0][0].args[0].is_affine:
+        return None
+    inner = parts[0][0].args[0]
+    found = plain_matrix(affine_map(inner, conditions.space), inner.shape)
+    radius = -float(sums.offset[0]) / float(parts[0][1].data[0])
+    if radius < 0:
+        raise conditions.contradiction()
+    if found is None or min(inner.shape) == 1:
+        return None
+    coordinates, scale, shift, is_symmetric = found
+    count = min(inner.shape)
+    ends = np.full(count, radius / abs(scale))
+    return Spectral(coordinates, shift, AxisHull(np.arange(count), np.zeros(count), -ends, ends), is_symmetric)
+
+
+def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, float, Array, bool] | None:
+    """Coordinates, a scale s and a shift C such that a matrix is ``s (X - C)``, and whether X is symmetric.
+
+    X has one coordinate an entry (then s is only known up to its sign), or is a principal submatrix of a symmetric variable.
+    """
+    matrix, offset = entries
+    if not (np.diff(matrix.indptr) == 1).all():
+        return None
+    if len(set(matrix.indices.tolist())) == len(offset):
+        if (matrix.data != matrix.data[0]).any():
+            return None
+        shift = (-offset / matrix.data[0]).reshape(shape, order="F")
+        return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift, False
+    if shape[0] != shape[1]:
+        return None
+    row, column = np.triu_indices(shape[0])
+    upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
+    if abs(upper - mirrored).max() > 0:
+        return None
+    constant = offset.reshape(shape)
+    if not close(constant, constant.T).all():
+        return None
+    weight = np.where(row == column, 1.0, np.sqrt(2.0))
+    found = symmetric((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
+    return None if found is None else (*found, True)
+
+
+def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
+    """Coordinates, a scale s and a shift C such that a map to an svec is that of ``s (X - C)`` for the svec of X."""
+    matrix, offset = entries
+    if not (np.diff(matrix.indptr) == 1).all() or len(set(matrix.indices.tolist())) < len(offset):
+        return None
+    scale = float(matrix.data[0])
+    if not close(matrix.data, np.full(len(offset), scale)).all():
+        return None
+    return matrix.indices.astype(np.int64), scale, -smat(offset) / scale
+
+
+def spectral(blocks: list[Block], rows: list[Row], conditions: Conditions) -> Spectral | None:
+    """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
+    found = [symmetric((block.matrix, block.offset)) for block in blocks]
+    places = [one for one in found if one is not None]
+    if len(places) < len(found) or any(not np.array_equal(one[0], places[0][0]) for one in places):
+        return None
+    coordinates, _, about = places[0]
+    side = len(about)
+    middle = about if len(places) == 1 and (about != about[0, 0] * np.eye(side)).any() else np.zeros((side, side))
+    low, high = -np.inf, np.inf
+    for _, scale, shift in places:
+        level = float((shift - middle)[0, 0])
+        if not close(shift, middle + level * np.eye(side)).all() and (shift != middle + level * np.eye(side)).any():
+            return None
+        low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
+    if low > high:
+        raise conditions.contradiction()
+    spectrum: Piece = Interval(np.arange(side), np.full(side, low), np.full(side, high))
+    if rows:
+        diagonal = coordinates[svec(np.eye(side)) > 0]
+        traces = [row for row in rows if np.array_equal(row.coordinates, np.sort(diagonal))]
+        if len(rows) > 1 or not traces or middle.any() or (traces[0].normal != traces[0].normal[0]).any():
+            return None
+        trace = Row(np.arange(side), traces[0].normal, traces[0].level, traces[0].tight)
+        hull = simplex(trace, np.full(side, low), np.full(side, high))
+        if hull is None:
+            return None
+        spectrum = hull
+    return Spectral(coordinates, middle, spectrum, True)
+
+
+def subspace(rows: list[Row], here: Indices, conditions: Conditions) -> AffineSubspace | None:
+    if not all(row.tight for row in rows):
+        return None
+    matrix = np.zeros((len(rows), len(here)))
+    for k, row in enumerate(rows):
+        matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
+    found = AffineSubspace(here, matrix, np.array([row.level for row in rows]))
+    if not found.consistent:
+        raise conditions.contradiction()
+    return found
+
+
+def slab(rows: list[Row], conditions: Conditions) -> Slab | None:
+    """Read inequalities that are all parallel."""
+    first, low, high = rows[0], -np.inf, np.inf
+    unit = first.normal / float(np.linalg.norm(first.normal))
+    for row in rows:
+        length = float(np.linalg.norm(row.normal))
+        if row.tight or not np.array_equal(row.coordinates, first.coordinates):
+            return None
+        side = 1.0 if float(row.normal @ unit) > 0 else -1.0
+        if not close(row.normal / length, side * unit).all():
+            return None
+        if side > 0:
+            high = min(high, row.level / length)
+        else:
+            low = max(low, -row.level / length)
+    if low > high:
+        raise conditions.contradiction()
+    return Slab(first.coordinates, unit, low, high)
+
+
+def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece | None:
+    """Return the simplex that a row cuts off a corner of the box; a bound, if just one coordinate is free on that side.
+
+    It holds all that exact arithmetic could put there, unless `rounded` is False.
+    """
+    apex = np.where(row.normal > 0, lower[row.coordinates], upper[row.coordinates])
+    known = np.isfinite(apex)
+    if (~known).sum() > 1:
+        return None
+    at = row.normal[known] * apex[known]
+    room = 0.0 if not at.any() or not rounded else (len(apex) + 2) * UNIT * float(np.abs(at).sum() + abs(row.level))
+    left = row.level - float(at.sum())
+    if not known.all():
+        end = (left + room) / row.normal[~known]
+        limits = (np.array([-np.inf]), end) if row.normal[~known][0] > 0 else (end, np.array([np.inf]))
+        return Interval(row.coordinates[~known], np.nextafter(limits[0], -np.inf), np.nextafter(limits[1], np.inf))
+    if left < -room:
+        return None  # nothing satisfies all constraints; whoever projects will see
+    ends = np.array([max(left - room, 0.0) if row.tight else 0.0, max(left + room, 0.0)])[:, None] / row.normal
+    return AxisHull(row.coordinates, apex, ends.min(axis=0), ends.max(axis=0))
+
+
+def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
+    """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
+    cuts = [corner(one, lower, upper, rounded=False) for one in ([row, row.turned()] if row.tight else [row])]
+    found = [within(cut, lower, upper) for cut in cuts if isinstance(cut, AxisHull)]
+    return next((hull for hull in found if hull is not None), None)
+
+
+def within(hull: AxisHull, lower: Array, upper: Array) -> AxisHull | None:
+    """Return a simplex or l1 ball with the bounds of its coordinates, if that is one too and has a projection."""
+    here = lower[hull.coordinates], upper[hull.coordinates]
+    if not hull.is_facet:  # bounds at the anchor cut it in halves
+        ends = [np.where(close(b, hull.anchor), 0.0, e) for b, e in zip(here, (hull.low, hull.high), strict=True)]
+        hull = AxisHull(hull.coordinates, hull.anchor, *ends)
+    low, high = hull.ends
+    inside = (low >= here[0]) | close(low, here[0]), (high <= here[1]) | close(high, here[1])
+    return hull if hull.can_project and inside[0].all() and inside[1].all() else None
