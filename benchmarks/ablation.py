@@ -65,7 +65,6 @@ SWITCHES = {
     "vertices": off("enumerated for one gradient", 0, C + "gradient_norms:LARGEST_ENUMERATION"),
     "pairs of vertices": off("enumerated for two", 0, C + "gradient_norms:LARGEST_PAIR_ENUMERATION"),
     "products": off("inner products of terms", no_products, C + "gradient_norms:largest_products"),
-    "own form": off("norm of a combination", 0, C + "gram:LARGEST_EXACT_SET"),
     "shared length": off("parts of one record", always(None), C + "gram:Gram._share_length"),
     "spectrum": off("dominating all Hessians", always(None), C + "curvature:dominating_spectrum"),
     "joint eigenvalue": off("of pieces together", always(math.inf), C + "curvature:joint_eigenvalue"),

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.calculus.curvature import Curvature, LogDeterminants, curvature_bound
+from dpconvex.calculus.curvature import Curvature, curvature_bound
 from dpconvex.calculus.gradient_norms import Gradients
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.interpreter import Step, Walker
@@ -42,22 +42,8 @@ TIE = 1e-9
 class LossBounds:
     """What is proved about the loss of one combination of discrete fields.
 
-    Attributes
-    ----------
-    values : str
-        The combination.
-    scalar : Scalar
-        Abstract value of the loss.
-    gradients : Gradients
-    gradient_bound : float
-    dimension : int
-        Bound on the dimension of the span of one record's gradients.
-    curvature : Curvature
-        Meaningful if the loss has no kink.
-    step : Step
-        How the constants were derived.
-    joint : Joint or None
-        A bound of gradient and curvature together, if the loss has a shape that allows one.
+    `dimension` bounds that of the span of one record's gradients; `curvature` is meaningful if the loss has no kink; `joint` is a
+    bound of gradient and curvature together, if the loss has a shape that allows one.
     """
 
     values: str
@@ -79,12 +65,8 @@ class LossBounds:
 class Moduli:
     """Strong convexity of the public part of an objective, in sum form.
 
-    Attributes
-    ----------
-    least : float
-        mu: the modulus over the whole space.
-    ratios : tuple of float
-        For each variable, `least` over its own modulus; 1 or less.  A variable with a larger modulus feels less curvature.
+    `least` is mu, the modulus over the whole space, `ratios` for each variable `least` over its own modulus, 1 or less: a
+    variable with a larger modulus feels less curvature.
     """
 
     least: float
@@ -115,7 +97,7 @@ class Analysis:
         self.ranges = leaf_ranges(polynomials, self.gram, form.feasible, form.bases)
         self.rows = dict(zip(everything, self.gram.rows, strict=True))
         walker = Walker(form.expander, self.rows, self.reach, self.length)
-        self._weighted: dict[tuple[float, ...], LogDeterminants] = {}
+        self._weighted: dict[tuple[float, ...], list[Curvature]] = {}
         count = 0 if unbounded is not None else len(form.losses)
         self.losses = tuple(self._bounds(walker, k) for k in range(count))
 
@@ -134,7 +116,7 @@ class Analysis:
         rows = [self.rows[leaf] for leaf in self.form.leaves[k]]
         rank = self.gram.row_rank(np.concatenate(rows)) if rows else 0
         dimension = min(rank, self.form.noise_dimension)
-        curvature = curvature_bound(scalar.pieces, self.gram, dimension).padded(1 + ROUNDING_SLACK)
+        curvature = curvature_bound(scalar.pieces, self.gram, dimension)
         check_steepness([bound, curvature.eigenvalue, curvature.trace], loss)
         claims = {"gradient bound": bound}
         if scalar.kink is None:
@@ -226,12 +208,10 @@ class Analysis:
             curvatures = [loss.curvature for loss in self.losses]
             if ratios:  # in coordinates where every variable has the smallest modulus
                 gram = self.gram.reweighted(np.sqrt(np.array(ratios)))
-                curvatures = [
-                    curvature_bound(loss.scalar.pieces, gram, loss.dimension).padded(1 + ROUNDING_SLACK)
-                    for loss in self.losses
-                ]
-            self._weighted[ratios] = LogDeterminants(curvatures)
-        found = self._weighted[ratios](moduli.least)
+                curvatures = [curvature_bound(loss.scalar.pieces, gram, loss.dimension) for loss in self.losses]
+            self._weighted[ratios] = curvatures
+        alike = {curvature: curvature.log_det(moduli.least) for curvature in set(self._weighted[ratios])}
+        found = np.array([alike[curvature] for curvature in self._weighted[ratios]])
         for k, loss in enumerate(self.losses):
             if isinstance(loss.joint, HingeJoint):
                 found[k] = min(found[k], loss.joint.loss(0.0, moduli.least))

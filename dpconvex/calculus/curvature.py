@@ -1,7 +1,7 @@
 """Bounds on one record's Hessian: its largest eigenvalue, its trace, its rank, and log det(I + H/mu).
 
-A Hessian is a sum of pieces (see `abstract`).  In the Loewner order it grows with the Gram matrix of the rows of `A_z`, so it
-is bounded where that matrix is largest, and there it is an ordinary finite-dimensional matrix.
+A Hessian is a sum of pieces (see `core.abstract_values`).  In the Loewner order it grows with the Gram matrix of the rows of
+`A_z`, so it is bounded where that matrix is largest, and there it is an ordinary finite-dimensional matrix.
 """
 
 from __future__ import annotations
@@ -19,106 +19,58 @@ from dpconvex.core.abstract_values import Piece
 Array = NDArray[np.float64]
 
 # Steps and relative accuracy of the concave maximisation in `trace_bound`; its result is an upper bound at every step.
-FRANK_WOLFE_STEPS = 500
-FRANK_WOLFE_GAP = 1e-10
+FRANK_WOLFE_STEPS, FRANK_WOLFE_GAP = 500, 1e-10
+# Relative slack that covers the rounding of sums.
+PADDING = 1 + 1e-11
 # Error of a computed eigenvalue, relative to the largest one and to the side of the matrix.
 ROUNDING = 1e-15
-
-# So many points have the distances of all pairs of them bounded one by one.
-LARGEST_PAIRED = 12
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """Bounds on the Hessian of one record's loss.
-
-    Attributes
-    ----------
-    eigenvalue : float
-        Largest eigenvalue.
-    trace : float
-    rank : int
-    parts : tuple of (float, int)
-        Trace and rank of each piece.
-    spectrum : tuple of float or None
-        A spectrum that dominates the Hessian's, largest first, where one matrix dominates all Hessians.
-    """
+    """Bounds on the Hessian of one record's loss: eigenvalue, trace and rank, and trace and rank of each piece."""
 
     eigenvalue: float
     trace: float
     rank: int
     parts: tuple[tuple[float, int], ...] = ()
-    spectrum: tuple[float, ...] | None = None
-
-    def padded(self, factor: float) -> Curvature:
-        """Return the same bounds, all multiplied by a factor that covers rounding."""
-        return Curvature(
-            self.eigenvalue * factor,
-            self.trace * factor,
-            self.rank,
-            tuple((trace * factor, rank) for trace, rank in self.parts),
-            None if self.spectrum is None else tuple(value * factor for value in self.spectrum),
-        )
 
     def log_det(self, strong_convexity: float) -> float:
-        """Bound ``log det(I + H/mu)``: the smallest of the bounds that hold."""
-        return float(LogDeterminants([self])(strong_convexity)[0])
-
-
-class LogDeterminants:
-    """Bounds of ``log det(I + H/mu)`` for many Hessians, as functions of mu: see `Curvature.log_det`."""
-
-    def __init__(self, curvatures: Sequence[Curvature]) -> None:
-        # Traces and ranks of the whole, of its parts, and of its spectrum; what adds nothing has rank 0.
-        self._whole = table([[(c.trace, c.rank)] for c in curvatures])
-        self._parts = table([list(c.parts) for c in curvatures])
-        self._spectrum = table([[(value, 1) for value in c.spectrum or ()] for c in curvatures])
-        self._has_parts = np.array([bool(c.parts) for c in curvatures])
-        self._has_spectrum = np.array([c.spectrum is not None for c in curvatures])
-        self._flat = np.array([c.trace == 0 for c in curvatures])
-
-    def __call__(self, strong_convexity: float) -> Array:
-        """Return the smallest of the bounds that hold, for each Hessian."""
-        whole, parts, spectrum = (
-            ranks * np.log1p(traces / (np.maximum(ranks, 1.0) * strong_convexity))
-            for traces, ranks in (self._whole, self._parts, self._spectrum)
-        )
-        bounds = [
-            whole.sum(axis=1),
-            np.where(self._has_parts, parts.sum(axis=1), np.inf),
-            np.where(self._has_spectrum, spectrum.sum(axis=1), np.inf),
-        ]
-        least = np.min(np.where(np.isnan(bounds), np.inf, bounds), axis=0)
-        return np.where(self._flat, 0.0, least)
-
-
-def table(rows: list[list[tuple[float, int]]]) -> tuple[Array, Array]:
-    """Put lists of traces and ranks of different lengths into two arrays, filled up with zeros."""
-    result = np.zeros((2, len(rows), max(map(len, rows), default=0)))
-    for k, row in enumerate(rows):
-        result[:, k, : len(row)] = np.array(row, dtype=float).reshape(-1, 2).T
-    return result[0], result[1]
+        """Bound ``log det(I + H/mu)``: the smaller of the bounds of the whole and of the pieces."""
+        if self.trace == 0:
+            return 0.0
+        bounds = []
+        for parts in (((self.trace, self.rank),), self.parts):
+            traces, ranks = np.array(parts, dtype=float).T
+            bounds.append(float((ranks * np.log1p(traces / (np.maximum(ranks, 1.0) * strong_convexity))).sum()))
+        return min((bound for bound in bounds if not np.isnan(bound)), default=np.inf)
 
 
 def curvature_bound(pieces: Sequence[Piece], gram: Gram, dimension: int) -> Curvature:
     """Bound the Hessian that is the sum of `pieces`, for every record, whose gradients span so many dimensions at most."""
     pieces = [piece for piece in pieces if piece.outer > 0 or piece.spread > 0]
-    if not pieces:
-        return Curvature(0.0, 0.0, 0)
-    traces = [trace_bound(piece, gram) for piece in pieces]
+    traces = [trace_bound(piece, gram) * PADDING for piece in pieces]
     ranks = [min(rank_bound(piece), dimension) for piece in pieces]
     apart = [eigenvalue_bound(piece, gram, trace) for piece, trace in zip(pieces, traces, strict=True)]
-    eigenvalue = min(sum(apart), sum(traces))
-    spectrum = dominating_spectrum(pieces, gram)
-    if spectrum is not None:
-        eigenvalue = min(eigenvalue, spectrum[0])
-    return Curvature(
-        eigenvalue=float(eigenvalue),
-        trace=float(sum(traces)),
-        rank=int(min(sum(ranks), dimension)),
-        parts=tuple(zip([float(t) for t in traces], ranks, strict=True)),
-        spectrum=spectrum,
-    )
+    eigenvalue, parts = float(sum(apart)), tuple(zip(traces, ranks, strict=True))
+    spectrum = dominating_spectrum(pieces, gram) if len(pieces) > 1 else ()
+    if spectrum:  # by Hadamard's inequality its determinant is no larger than that of the pieces
+        eigenvalue, parts = min(eigenvalue, spectrum[0]), tuple((value, 1) for value in spectrum)
+    return Curvature(eigenvalue, float(sum(traces)), min(sum(ranks), dimension), parts)
+
+
+def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...]:
+    """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix."""
+    hulls = [hull(piece) for piece in pieces]
+    if any(rows is None or len(rows) + p.terms[0].merged != 1 for rows, p in zip(hulls, pieces, strict=True)):
+        return ()
+    roots = [np.sqrt(p.outer) * rows[0] for rows, p in zip(hulls, pieces, strict=True) if rows is not None]
+    inner, error = gram.inner(np.stack(roots))
+    values = np.maximum(np.linalg.eigvalsh(inner)[::-1], 0.0)
+    # What separates the rows from their generator coordinates adds to the root.
+    more = sum(piece.outer * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
+    padded = (np.sqrt(values + len(values) * (ROUNDING * values[0] + error)) + np.sqrt(more)) ** 2 * PADDING
+    return tuple(padded.tolist())
 
 
 def hull(piece: Piece) -> Array | None:
@@ -153,23 +105,21 @@ def trace_bound(piece: Piece, gram: Gram, longest: float | None = None) -> float
         if best - value <= FRANK_WOLFE_GAP * max(best, 1e-300):
             break
         weights = pairwise_step(weights, slope, inner, excess)
-    return float(min(swollen(best + 4 * piece.spread * error, [piece], gram), piece.spread * largest))
+    return float(min(swollen(best + 4 * piece.spread * error, piece, gram), piece.spread * largest))
 
 
-def swollen(bound: float, pieces: Sequence[Piece], gram: Gram) -> float:
+def swollen(bound: float, piece: Piece, gram: Gram) -> float:
     """Add what separates the points from their generator coordinates to a bound on a trace or an eigenvalue.
 
     Roots of both are seminorms of the points, and points no longer than e have traces of at most ``max(outer, spread) e^2``.
     """
-    more = sum(max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2 for piece in pieces)
+    more = max(piece.outer, piece.spread) * (2 * gram.term_slack(piece.terms)) ** 2
     return float((np.sqrt(max(bound, 0.0)) + np.sqrt(more)) ** 2)
 
 
 def pairwise_step(weights: Array, slope: Array, inner: Array, excess: float) -> Array:
     """Move weight from the worst used vertex to the best one, by exact line search."""
-    to = int(np.argmax(slope))
-    used = np.where(weights > 0, slope, np.inf)
-    source = int(np.argmin(used))
+    to, source = int(np.argmax(slope)), int(np.argmin(np.where(weights > 0, slope, np.inf)))
     if to == source:
         return weights
     bend = 2 * excess * (inner[to, to] - 2 * inner[to, source] + inner[source, source])
@@ -194,30 +144,9 @@ def eigenvalue_bound(piece: Piece, gram: Gram, trace: float) -> float:
     A covariance of points in a set of diameter D has eigenvalues at most D^2/4 (Popoviciu's inequality, in each direction).
     """
     rows = hull(piece)
-    if piece.spread == 0 or rows is None:
+    if piece.outer > 0 or rows is None:
         return trace
     inner, error = gram.inner(rows - rows[0])
     squares = np.diag(inner)
     distances = squares[:, None] + squares[None, :] - 2 * inner + 4 * error
-    if 1 < len(rows) <= LARGEST_PAIRED:
-        first, second = np.triu_indices(len(rows), 1)
-        distances = np.minimum(distances.max(), gram.squared_norms(rows[first] - rows[second]))
-    largest = float(gram.squared_norms(rows).max()) if piece.outer > 0 else 0.0
-    common = min(piece.outer, piece.spread)
-    rest = max(piece.spread - common, 0.0) * float(distances.max()) / 4 + max(piece.outer - common, 0.0) * largest
-    return min(trace, swollen(common * largest + rest, [piece], gram))
-
-
-def dominating_spectrum(pieces: Sequence[Piece], gram: Gram) -> tuple[float, ...] | None:
-    """Return the spectrum of the sum of pieces if every one is a fixed rank-one matrix, else None."""
-    rows = []
-    for piece in pieces:
-        vertices = hull(piece)
-        if vertices is None or len(vertices) + piece.terms[0].merged != 1:
-            return None
-        rows.append(np.sqrt(piece.outer) * vertices[0])
-    inner, error = gram.inner(np.stack(rows))
-    values = np.linalg.eigvalsh(inner)[::-1]
-    # Small eigenvalues carry rounding errors relative to the largest one.
-    rounding = len(values) * (ROUNDING * values[0] + error) if len(values) > 1 else error
-    return tuple(swollen(float(max(value, 0.0) + rounding), pieces, gram) for value in values)
+    return min(trace, swollen(piece.spread * float(distances.max()) / 4, piece, gram) * PADDING)

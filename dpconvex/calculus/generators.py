@@ -27,19 +27,9 @@ FEW = 8
 class Generator:
     """Coefficients of one row of `A_z` within one cell of a variable (all of it, or one column), up to a factor.
 
-    Attributes
-    ----------
-    block, cell : int
-        Number of the variable, and of the cell within it.
-    key : bytes
-        What generators with equal coefficients in different cells share.
-    place : ndarray of int
-        The cell's coordinates of theta.
-    coordinate, monomial : ndarray of int, shape (terms,)
-        Of each term; coordinates are counted within the cell.
-    coefficient : ndarray, shape (terms,)
-    divided : bool
-        Whether rows have several generators in one cell.
+    `block` and `cell` number the variable and the cell within it, `place` are the cell's coordinates of theta; `coordinate`
+    (within the cell), `monomial` and `coefficient` are those of each term.  Generators with equal coefficients in different
+    cells share a `key`; `divided` says whether rows have several generators in one cell.
     """
 
     block: int
@@ -135,16 +125,9 @@ def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
 class Runs:
     """The rows within one variable as multiples of generators, cell by cell: each run of terms of one row in one cell.
 
-    Attributes
-    ----------
-    begins, number : ndarray of int, shape (runs,)
-        Where each run begins, and the generator that it is a multiple of.
-    lead : ndarray, shape (runs,)
-        The factor: the first coefficient if it divides all of the run without rounding, else its sign and power of two.
-    count : int
-        Number of generators.
-    alike : bool
-        Whether they differ in their cells only.
+    `begins` says where each run begins, `number` which generator it is a multiple of, and `lead` the factor: the first
+    coefficient if it divides all of the run without rounding, else its sign and power of two.  There are `count`
+    generators; `alike` says whether they differ in their cells only.
     """
 
     def __init__(self, cells: Index, entry: Index, coordinate: Index, mono: Index, coefficient: Array) -> None:

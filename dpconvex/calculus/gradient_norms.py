@@ -21,38 +21,29 @@ from dpconvex.core.abstract_values import Term
 
 Array = NDArray[np.float64]
 
-LARGEST_ENUMERATION = 4096
-LARGEST_PAIR_ENUMERATION = 1 << 18
+LARGEST_ENUMERATION, LARGEST_PAIR_ENUMERATION = 4096, 1 << 18
 
 
 class Gradients:
     """All gradients of one loss: the sum of some terms, with what the bounds need of it, each found once."""
 
     def __init__(self, terms: Sequence[Term], gram: Gram) -> None:
-        self.terms = terms
-        self.gram = gram
+        self.terms, self.gram = terms, gram
+        count = np.prod([float(len(term.rows)) for term in terms])
+        self._few = bool(count <= LARGEST_ENUMERATION) and not any(term.ball for term in terms)
 
     @cached_property
     def vertices(self) -> Array | None:
         """All sums of one vertex from each term, shape (vertices, generators); None if they are too many, or no polytope."""
-        if not self.terms:
-            return np.zeros((1, len(self.gram.upper)))
-        return combinations([term.rows for term in self.terms], self._enumerable)
-
-    @property
-    def _enumerable(self) -> bool:
-        count = np.prod([float(len(term.rows)) for term in self.terms])
-        return bool(count <= LARGEST_ENUMERATION) and not any(term.ball for term in self.terms)
+        return combinations([term.rows for term in self.terms], len(self.gram.upper)) if self._few else None
 
     @cached_property
     def slacks(self) -> Array:
         """How far each vertex may be from its generator coordinates; one number for all if they are not enumerated."""
-        if not self.terms:
-            return np.zeros(1)
         grown = 1 + len(self.terms) / 256  # a sum of many terms is rounded more often
-        masses = combinations([term.masses for term in self.terms], self._enumerable)
-        if masses is None:
+        if not self._few:
             return np.array([grown * self.gram.term_slack(self.terms)])
+        masses = combinations([term.masses for term in self.terms], len(self.gram.upper))
         slack = grown * self.gram.slack(masses)
         # One number for all, rounded up, so that losses that are alike but for the order of generators agree on it.
         mantissa, exponent = np.frexp(slack.max())
@@ -74,14 +65,6 @@ class Gradients:
     def norms(self) -> Array:
         """Bound on the norm of each term, shape (terms,)."""
         return np.array([term_norm(term, self.gram) for term in self.terms])
-
-    @cached_property
-    def points(self) -> tuple[list[int], Array, list[int]]:
-        """Which terms are hulls, all their vertices, and where those of each begin."""
-        hulls = [k for k, term in enumerate(self.terms) if not term.ball]
-        rows = [self.terms[k].rows for k in hulls]
-        starts = np.cumsum([0, *(len(row) for row in rows[:-1])]).tolist()
-        return hulls, np.concatenate(rows) if rows else np.zeros((0, 0)), starts
 
     @cached_property
     def bound(self) -> float:
@@ -109,7 +92,7 @@ class Gradients:
         return np.asarray((np.sqrt(np.maximum(squares, 0.0)) + self.slacks[:, None] + other.slacks[None, :]) ** 2)
 
     def difference_bound(self, other: Gradients) -> float:
-        """See `replacement_bound`."""
+        """Bound ``||g - g'||`` for gradients g of this loss and g' of another, of two records."""
         apart = self.bound + other.bound
         if not self.terms or not other.terms:
             return apart
@@ -126,26 +109,20 @@ def gradient_bound(terms: Sequence[Term], gram: Gram) -> float:
     return Gradients(terms, gram).bound
 
 
-def replacement_bound(first: Sequence[Term], second: Sequence[Term], gram: Gram) -> float:
-    """Bound ``||g - g'||`` for gradients g in the sum of `first` and g' in the sum of `second`, of two records.
-
-    This is the replace-one sensitivity of a pair of labels; it never exceeds the sum of the two gradient bounds.
-    """
-    return Gradients(first, gram).difference_bound(Gradients(second, gram))
-
-
 def largest_products(first: Gradients, second: Gradients, cross: bool, sign: float = 1.0) -> Array:
     """Bound ``sign * <u, v>`` for u in each of the first terms and v in each of the second.
 
     All vertices are multiplied at once: with many classes there are very many pairs of terms, each small.
     """
     result = np.outer(first.norms, second.norms)
-    (left, rows, starts), (right, others, places) = first.points, second.points
-    if not left or not right:
+    hulls = [[k for k, term in enumerate(item.terms) if not term.ball] for item in (first, second)]
+    if not all(hulls):
         return result
-    table = first.gram.products(rows, others, cross, sign)
-    largest = np.maximum.reduceat(np.maximum.reduceat(table, starts, axis=0), places, axis=1)
-    result[np.ix_(left, right)] = largest if cross else np.minimum(largest, result[np.ix_(left, right)])
+    tables = [[item.terms[k].rows for k in own] for item, own in zip((first, second), hulls, strict=True)]
+    table = first.gram.products(np.concatenate(tables[0]), np.concatenate(tables[1]), cross, sign)
+    for axis, rows in enumerate(tables):
+        table = np.maximum.reduceat(table, np.cumsum([0, *map(len, rows[:-1])]), axis=axis)
+    result[np.ix_(*hulls)] = table if cross else np.minimum(table, result[np.ix_(*hulls)])
     return result
 
 
@@ -155,11 +132,9 @@ def term_norm(term: Term, gram: Gram) -> float:
     return gram.steepest(term.rows) + gram.term_slack([term])
 
 
-def combinations(points: Sequence[Array], wanted: bool) -> Array | None:
-    """Return all sums of one row from each table, if that is wanted; else None."""
-    if not wanted:
-        return None
-    sums = np.zeros((1, points[0].shape[1]))
+def combinations(points: Sequence[Array], width: int) -> Array:
+    """Return all sums of one row from each table."""
+    sums = np.zeros((1, width))
     for rows in points:
         sums = (sums[:, None, :] + rows[None, :, :]).reshape(-1, sums.shape[1])
     return sums

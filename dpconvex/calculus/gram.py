@@ -34,39 +34,20 @@ LARGEST_NUMBER_OF_FORMS = 4000
 # Products of terms that are formed to find them: each takes some hundred bytes.
 LARGEST_NUMBER_OF_PRODUCTS = 2**24
 FEWER_LEAVES = "write it with fewer leaves, or with leaves that share their features"
-# Vertices whose norm is also bounded through the one form that belongs to them (slower, sharper).
-LARGEST_EXACT_SET = 64
 # Error of a computed sum, relative to the sum of its absolute terms: some five hundred roundings.
 ROUNDING = 2.0**-44
 EPSILON = 2.0**-52
-# Rounding of a norm that is worth the time to avoid, relative to the norm.
-CANCELLED = 1e-11
 # An entry of a product of matrices that is this small against the sum of its absolute terms is rounding.
 RESIDUE = 1e-14
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One bilinear form in the record, with its place among the generators.
-
-    Attributes
-    ----------
-    weight : ndarray, shape (generators, generators)
-        The form's coefficient in the inner product of two generators.
-    same, cross : Interval
-        Its range for one record, and for two independent ones.
-    matrix : sparse array, shape (monomials, monomials)
-    """
+    """A bilinear form in the record, times a matrix of weights over the generators; its range for one record, and for two."""
 
     weight: Array
     same: Interval
     cross: Interval
-    matrix: sp.csr_array
-
-    @property
-    def fixed(self) -> bool:
-        """Whether it is one number, whatever the records."""
-        return self.same.low == self.same.high == self.cross.low == self.cross.high
 
 
 class Gram:
@@ -93,8 +74,7 @@ class Gram:
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:
         self.bases = bases
-        sizes = [leaf.size for leaf in leaves]
-        offsets = np.cumsum([0, *sizes])
+        offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
         parts = [leaf.part(with_theta=True) for leaf in leaves]
         joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
         terms = concatenate(parts, (int(offsets[-1]),), joined) if parts else Polynomial.constant(np.zeros(0))
@@ -105,53 +85,36 @@ class Gram:
         self.blocks = np.array([generator.block for generator in generators], dtype=np.int64)
         self.places = [generator.place for generator in generators]
         self.generators = generators
-        self.scale = np.ones(len(generators))
-        self._residue = 0.0
-        self._squares: dict[tuple[Hashable, ...], float] = {}
         self._ranges: dict[tuple[Hashable, ...], Interval] = {}
-        self._terms = terms_of(generators)
-        self.forms = self._forms(len(generators))
-        lengths, moving = (self._lengths(generators, moving) for moving in (False, True))
+        self.forms, residue = self._forms(generators)
+        lengths = self._lengths(generators)
         self.errors, self.exact = ROUNDING * lengths + excess, excess == 0
-        self._outer, self._moving = ((4 * EPSILON + self._residue) * np.outer(a, a) for a in (lengths, moving))
-        self.rounding = self._outer + self._magnitude(self.forms)
+        sizes = [np.abs(form.weight) * max(form.same.size, form.cross.size) for form in self.forms]
+        counts = [np.count_nonzero(form.weight, axis=axis).max() for form in self.forms for axis in (0, 1)]
+        summed = EPSILON * (max(map(int, counts), default=0) + len(self.forms) + 2)
+        self.rounding = (4 * EPSILON + residue) * np.outer(lengths, lengths) + summed * sum(sizes)
         self.upper = upper_of(self.forms, len(generators))
-        self._share_length()
+        self._share_length(generators)
 
-    def _magnitude(self, forms: list[Form]) -> Array:
-        """Bound the rounding of sums of forms, for each unit of the absolute factors of two generators."""
-        count = len(self.generators)
-        sizes = (np.abs(form.weight) * max(form.same.size, form.cross.size) for form in forms)
-        longest = max(
-            (int(np.count_nonzero(form.weight, axis=axis).max()) for form in forms for axis in (0, 1)), default=0
-        )
-        return EPSILON * (longest + len(forms) + 2) * sum(sizes, np.zeros((count, count)))
-
-    def _lengths(self, generators: list[Generator], moving: bool) -> Array:
-        """Bound the norm that each generator would have if all its coefficients and monomials were positive.
-
-        `moving` says to leave out what is the same for every record.
-        """
+    def _lengths(self, generators: list[Generator]) -> Array:
+        """Bound the norm that each generator would have if all its coefficients and monomials were positive."""
         known: dict[bytes, float] = {}
-        kept = sp.csr_array(sp.diags_array(1.0 - moving * (self.monomial < 0).all(axis=1)))
         for generator in generators:
             if generator.key not in known:
-                matrix = abs(generator.matrix(len(self.monomial))) @ kept
-                square = self._range(sp.csr_array(matrix.T @ matrix), same=True)
-                known[generator.key] = float(np.sqrt(square.size))
+                matrix = abs(generator.matrix(len(self.monomial)))
+                known[generator.key] = float(np.sqrt(self._range(sp.csr_array(matrix.T @ matrix), same=True).size))
         return np.array([known[generator.key] for generator in generators])
 
-    def _forms(self, count: int) -> list[Form]:
-        """Write the inner products of all pairs of generators as multiples of forms, their constants apart from all else.
+    def _forms(self, generators: list[Generator]) -> tuple[list[Form], float]:
+        """Write the inner products of all pairs of generators as multiples of forms, constants apart; and what is left out.
 
         An entry that is small against the sum of its absolute terms is rounding.  What is merely small against other entries is
         not, because the monomials that it multiplies may be large.
         """
-        size = len(self.monomial)
-        place, value, whole = products(*self._terms, count, size)
+        size, count = len(self.monomial), len(generators)
+        place, value, whole = products(*terms_of(generators), count, size)
         kept = np.abs(value) > RESIDUE * whole
-        if np.count_nonzero(value) > np.count_nonzero(kept):
-            self._residue = RESIDUE
+        residue = RESIDUE if np.count_nonzero(value) > np.count_nonzero(kept) else 0.0
         place, value = place[kept], value[kept]
         pair, row, column = place // size**2, place // size % size, place % size
         constant = np.asarray((self.monomial < 0).all(axis=1))
@@ -177,8 +140,8 @@ class Gram:
             matrix = sp.csr_array((value[own], (row[own], column[own])), shape=(size, size))
             weight = np.zeros((count, count))
             weight[np.divmod(pair[begins][members], count)] = factor_[members]
-            forms.append(Form(weight, self._range(matrix, same=True), self._range(matrix, same=False), matrix))
-        return forms
+            forms.append(Form(weight, self._range(matrix, same=True), self._range(matrix, same=False)))
+        return forms, residue
 
     def _range(self, matrix: sp.csr_array, same: bool) -> Interval:
         """Bound a form (`form_range`), once."""
@@ -197,17 +160,17 @@ class Gram:
         largest = float(np.linalg.eigvalsh(inner)[-1]) + ROUNDING * float(np.trace(size))
         return float(np.sqrt(max(largest, 0.0)) + np.linalg.norm(self.slack(np.abs(rows))))
 
-    def _share_length(self) -> None:
+    def _share_length(self, generators: list[Generator]) -> None:
         """Bound the Gram matrix of the parts in one cell by its trace, where that is less: parts of one record share its length.
 
         In units of the parts' lengths the matrix is at most its trace times the identity; cells are orthogonal to each other.
         """
         cells: dict[tuple[int, int], list[int]] = {}
-        for g, generator in enumerate(self.generators):
+        for g, generator in enumerate(generators):
             if generator.divided:
                 cells.setdefault((generator.block, generator.cell), []).append(g)
         for members in cells.values():
-            parts = [self.generators[g].matrix(len(self.monomial)) for g in members]
+            parts = [generators[g].matrix(len(self.monomial)) for g in members]
             squares = np.array([self._range(sp.csr_array(part.T @ part), same=True).high for part in parts])
             if not (squares > 0).all():
                 continue
@@ -221,11 +184,8 @@ class Gram:
         """Return the same with rows multiplied by a factor for each variable, shape (variables,)."""
         factor = weights[self.blocks]
         result = copy(self)
-        result.scale = factor * self.scale
         result.forms = [replace(form, weight=factor[:, None] * form.weight * factor) for form in self.forms]
-        result.upper = factor[:, None] * self.upper * factor
-        result._outer, result._moving = (factor[:, None] * part * factor for part in (self._outer, self._moving))
-        result.rounding = factor[:, None] * self.rounding * factor
+        result.upper, result.rounding = (factor[:, None] * part * factor for part in (self.upper, self.rounding))
         result.errors = factor * self.errors
         return result
 
@@ -269,66 +229,20 @@ class Gram:
         return np.asarray(total)
 
     def squared_distances(self, left: Array, right: Array, squares: tuple[Array, Array]) -> Array:
-        """Bound ``||u - v||^2`` for rows u of `left` of one record and v of `right` of another, given bounds of their squares.
-
-        What is the same for every record is subtracted first: of two large labels, the difference counts.
-        """
-        apart = squares[0][:, None] + squares[1][None, :] + 2 * self.products(left, right, cross=True, sign=-1.0)
-        fixed, moving = copy(self), copy(self)
-        fixed.forms = [form for form in self.forms if form.fixed]
-        if not fixed.forms:
-            return np.asarray(apart)
-        fixed.rounding = self._outer + self._magnitude(fixed.forms)
-        moving.forms = [form for form in self.forms if not form.fixed]
-        moving.rounding = self._moving + self._magnitude(moving.forms)
-        own = [moving.summed_squares(rows) for rows in (left, right)]
-        result = own[0][:, None] + own[1][None, :] + 2 * moving.products(left, right, cross=True, sign=-1.0)
-        for k, row in enumerate(left):
-            result[k] += fixed.summed_squares(row - right)
-        return np.asarray(np.minimum(apart, result))
-
-    def summed_squares(self, vectors: Array) -> Array:
-        """Bound the squared norm of each row form by form."""
-        place, vectors = used(vectors)
-        total = squared(np.abs(vectors), self.rounding[place])
-        for form in self.forms:
-            value = squared(vectors, form.weight[place])
-            total += np.maximum(value * form.same.low, value * form.same.high)
-        return np.asarray(total)
+        """Bound ``||u - v||^2`` for rows u of `left` of one record and v of `right` of another, given bounds of their squares."""
+        crossed = self.products(left, right, cross=True, sign=-1.0)
+        return np.asarray(squares[0][:, None] + squares[1][None, :] + 2 * crossed)
 
     def squared_norms(self, vectors: Array) -> Array:
         """Bound the squared norm of each row of `vectors` (generator coordinates) over the record's domain."""
         place, part = used(vectors)
-        upper, sizes = self.upper[place], np.abs(part)
-        result = squared(part, upper) + ROUNDING * squared(sizes, np.abs(upper))
-        result = np.minimum(result, self.summed_squares(vectors))
-        if len(vectors) <= LARGEST_EXACT_SET:
-            several = sum(not form.fixed for form in self.forms) > 1
-            cancelled = ~(squared(sizes, self.rounding[place]) <= CANCELLED * result)
-            for k in np.flatnonzero(cancelled | several):
-                result[k] = min(result[k], self._square(vectors[k] * self.scale))
-        return np.maximum(result, 0.0)
-
-    def _square(self, vector: Array) -> float:
-        """Bound the squared norm of one combination by its own form: coefficients are added up before they are squared.
-
-        Combinations have one form if they differ in the cells and their signs only: with many labels, few are left.
-        """
-        cells: dict[tuple[int, int], list[Generator]] = {}
-        factors = {id(self.generators[g]): float(vector[g]) for g in np.flatnonzero(vector)}
-        for g in np.flatnonzero(vector):
-            generator = self.generators[g]
-            cells.setdefault((generator.block, generator.cell), []).append(generator)
-        known = tuple(sorted(signed([(g.key, factors[id(g)]) for g in part]) for part in cells.values()))
-        if known not in self._squares:
-            owner, row, column, coefficient = self._terms
-            used = np.flatnonzero(vector[owner])
-            place = np.unique(row[used], return_inverse=True)[1].ravel(), column[used]
-            matrix = sp.csr_array(
-                (coefficient[used] * vector[owner[used]], place), shape=(len(used), len(self.monomial))
-            )
-            self._squares[known] = self._range(sp.csr_array(matrix.T @ matrix), same=True).high
-        return self._squares[known]
+        sizes = np.abs(part)
+        dominated = squared(part, self.upper[place]) + ROUNDING * squared(sizes, np.abs(self.upper[place]))
+        total = squared(sizes, self.rounding[place])
+        for form in self.forms:
+            value = squared(part, form.weight[place])
+            total += np.maximum(value * form.same.low, value * form.same.high)
+        return np.maximum(np.minimum(dominated, total), 0.0)
 
 
 def squared(vectors: Array, matrix: Array) -> Array:
@@ -363,13 +277,6 @@ def upper_of(forms: Sequence[Form], count: int) -> Array:
         upper += form.same.high * positive - form.same.low * negative
         upper += 2 * EPSILON * count * form.same.size * np.abs(values).max(initial=0.0) * np.eye(count)
     return np.asarray(upper * length * length[:, None])
-
-
-def signed(terms: list[tuple[bytes, float]]) -> tuple[tuple[bytes, float], ...]:
-    """Put terms in order and make the first factor positive."""
-    ordered = sorted(terms)
-    sign = 1.0 if ordered[0][1] > 0 else -1.0
-    return tuple((key, sign * factor_) for key, factor_ in ordered)
 
 
 def products(

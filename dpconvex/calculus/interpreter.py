@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,28 +18,16 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.core.expansion import Expander, placed
 from dpconvex.core.expression import Expression
 from dpconvex.core.intervals import Interval
+from dpconvex.core.polynomial import Polynomial
 from dpconvex.errors import MissingRule, NotPrivate
 
 Array = NDArray[np.float64]
 Entries = list[Scalar]
 
-# Larger derivations say what several parts share only once.
-LARGE = 1000
-
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a proof that is not put into words yet: printing a loss takes longer than proving its constants.
-
-    Attributes
-    ----------
-    rule : str
-    expression : Expression
-        The subexpression that it was applied to.
-    claims : dict of str to float
-    source : str
-    children : tuple of Step
-    """
+    """A step of a proof that is not put into words yet: printing a loss takes longer than proving its constants."""
 
     rule: str
     expression: Expression
@@ -48,20 +36,13 @@ class Step:
     children: tuple[Step, ...] = ()
 
     def written(self, seen: set[int] | None = None) -> Derivation:
-        """Return the tree of steps with texts; in a large tree, what was derived before is not derived again."""
-        if seen is None and self.size > LARGE:
-            seen = set()
-        if seen is not None and id(self) in seen:
-            return Derivation(self.rule, str(self.expression), self.claims, self.source)
-        if seen is not None:
+        """Return the tree of steps with texts; what was derived before is not derived again."""
+        seen = set() if seen is None else seen
+        children: tuple[Derivation, ...] = ()
+        if id(self) not in seen:
             seen.add(id(self))
-        children = tuple(child.written(seen) for child in self.children)
+            children = tuple(child.written(seen) for child in self.children)
         return Derivation(self.rule, str(self.expression), self.claims, self.source, children)
-
-    @cached_property
-    def size(self) -> float:
-        """Number of steps of the tree, where shared ones count again."""
-        return 1.0 + sum(child.size for child in self.children)
 
 
 class Walker:
@@ -71,17 +52,11 @@ class Walker:
         self,
         expander: Expander,
         leaves: Mapping[Expression, Array],
-        reach: Callable[..., list[Interval]],
+        reach: Callable[[Polynomial, Array], list[Interval]],
         length: Callable[..., float] | None = None,
-        constants: dict[Expression, tuple[Entries, Step]] | None = None,
     ) -> None:
-        self.expander = expander
-        self.leaves = leaves
-        self.reach, self.length = reach, length
+        self.expander, self.leaves, self.reach, self.length = expander, leaves, reach, length
         self._known: dict[Expression, tuple[Entries, Step]] = {}
-        self._constants = (
-            {} if constants is None else constants
-        )  # functions of the record alone: walkers may share them
 
     def walk(self, expression: Expression) -> tuple[Entries, Step]:
         """Return what is known about each entry (in column order), and how it was derived."""
@@ -91,15 +66,14 @@ class Walker:
 
     def _walk(self, expression: Expression) -> tuple[Entries, Step]:
         if not expression.variables:
-            if expression not in self._constants:
-                self._constants[expression] = self._constant(expression)
-            return self._constants[expression]
+            low, high = self.expander.bases.range(self.expander.expand(expression))
+            entries = [Scalar(Interval(float(a), float(b))) for a, b in zip(low, high, strict=True)]
+            return entries, Step("function of the record alone", expression, {}, "")
         if expression in self.leaves:
             return self._leaf(expression)
         walked = [self.walk(argument) for argument in expression.args]
-        children = tuple(
-            step for argument, (_, step) in zip(expression.args, walked, strict=True) if argument.variables
-        )
+        steps = zip(expression.args, walked, strict=True)
+        children = tuple(step for argument, (_, step) in steps if argument.variables)
         atom = expression.atom
         assert atom is not None
         if atom.rule is None:
@@ -113,36 +87,26 @@ class Walker:
             entries = atom.rule(expression, [entries for entries, _ in walked])
         curved = atom.affine == "curved"
         name, source = (atom.name, atom.source) if curved else ("non-negative combination", "sums and scalings")
-        return entries, summarise(name, expression, entries, source, children)
-
-    def _constant(self, expression: Expression) -> tuple[Entries, Step]:
-        low, high = self.expander.bases.range(self.expander.expand(expression))
-        entries = [Scalar(Interval(float(a), float(b))) for a, b in zip(low, high, strict=True)]
-        return entries, Step("function of the record alone", expression, {}, "")
+        values = [entry.value for entry in entries]
+        check_finite(values, expression)
+        ends = {"least value": min(value.low for value in values), "largest value": max(v.high for v in values)}
+        claims = {name: float(end) for name, end in ends.items() if np.isfinite(end)}
+        return entries, Step(name, expression, claims, source, children)
 
     def _leaf(self, expression: Expression) -> tuple[Entries, Step]:
         polynomial = self.expander.expand(expression)
         rows = self.leaves[expression]
         values = self.reach(polynomial, rows)
         check_finite(values, expression)
-        found = None if self.length is None or len(rows) == 1 else partial(self.length, polynomial, rows)
-        array = None if found is None else Together(found)
+        array = None
+        if self.length is not None and len(rows) > 1:
+            array = Together(partial(self.length, polynomial, rows))
         entries = [
             Scalar(value, (Term(row[None, :]),), together=None if array is None else (array, k))
             for k, (value, row) in enumerate(zip(values, rows, strict=True))
         ]
         claims = {"entries": float(len(entries))} if len(entries) > 1 else {}
         return entries, Step("affine leaf", expression, claims, "A_z theta + c_z")
-
-
-def summarise(rule: str, expression: Expression, entries: Entries, source: str, children: tuple[Step, ...]) -> Step:
-    """Return the step of one node, with the ranges worth telling."""
-    values = [entry.value for entry in entries]
-    check_finite(values, expression)
-    ends = {"least value": min(value.low for value in values), "largest value": max(value.high for value in values)}
-    return Step(
-        rule, expression, {name: float(end) for name, end in ends.items() if np.isfinite(end)}, source, children
-    )
 
 
 def check_finite(values: list[Interval], expression: Expression) -> None:

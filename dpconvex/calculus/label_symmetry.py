@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +59,7 @@ class Exchange:
         return result
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """How permutations act on a subexpression: by permuting an axis, or (None) not at all; both, if it is constant along it.
 
     Subexpressions that differ in the columns that they mention only have equal trees.
@@ -67,11 +67,11 @@ class Reading:
 
     tree: int
     axes: Axes
-    columns: frozenset[int]
+    columns: frozenset[int] = frozenset()
 
 
 class Unlike(Exception):
-    """A subexpression on which permutations act in no simple way."""
+    """Permutations act on a subexpression in no simple way."""
 
 
 def exchange_of(losses: Sequence[Expression]) -> Exchange | None:
@@ -80,37 +80,36 @@ def exchange_of(losses: Sequence[Expression]) -> Exchange | None:
         return None
     variables = frozenset().union(*(loss.variables for loss in losses))
     for count in sorted({n for variable in variables for n in variable.shape if n > 2}):
-        found = representatives(losses, count)
-        if found is not None and len(found) < len(losses):
+        try:
+            found = representatives(losses, Reader(count))
+        except Unlike:
+            continue
+        if len(found) < len(losses):
             return Exchange(count, found)
     return None
 
 
-def representatives(losses: Sequence[Expression], count: int) -> tuple[int, ...] | None:
-    """Return the losses that stand for all if axes of one length are permuted; None if permutations act in no simple way."""
-    reader = ExchangeReader(count)
+def representatives(losses: Sequence[Expression], reader: Reader) -> tuple[int, ...]:
+    """Return the losses that stand for all if axes of one length are permuted."""
     kinds: dict[int, dict[int, int]] = {}
     kept = []
-    try:
-        for number, loss in enumerate(losses):
-            known = reader.read(loss)
-            if None not in known.axes or len(known.columns) > 1:
-                return None
-            if not known.columns:
-                kept.append(number)
-            for column in known.columns:
-                kinds.setdefault(known.tree, {})[column] = number
-    except Unlike:
-        return None
+    for number, loss in enumerate(losses):
+        known = reader.read(loss)
+        if None not in known.axes or len(known.columns) > 1:
+            raise Unlike
+        if not known.columns:
+            kept.append(number)
+        for column in known.columns:
+            kinds.setdefault(known.tree, {})[column] = number
     for columns in kinds.values():
         pair = list(next(iter(kinds.values())))[:2]
         if len(pair) < 2 or not columns.keys() >= set(pair):
-            return None
+            raise Unlike
         kept += [columns[column] for column in pair]
     return tuple(sorted(kept))
 
 
-class ExchangeReader:
+class Reader:
     """Reads how permutations of axes of one length act on expressions, each node once."""
 
     def __init__(self, count: int) -> None:
@@ -119,31 +118,25 @@ class ExchangeReader:
         self._trees: dict[Hashable, int] = {}
 
     def read(self, node: Expression) -> Reading:
-        known = self._known.get(node)
-        if known is None:
-            known = self._known[node] = self._read(node)
-        return known
+        if node not in self._known:
+            self._known[node] = self._read(node)
+        return self._known[node]
 
     def _read(self, node: Expression) -> Reading:
         if node.atom is None or (not node.variables and node.atom is not BROADCAST):
-            return Reading(self._tree(node), self._leaf(node), frozenset())
+            return Reading(self._tree(node), self._leaf(node))
         parts = [self.read(argument) for argument in node.args]
         options: Hashable = node.options
         columns = frozenset().union(*(part.columns for part in parts))
-        if node.atom is INDEX:
-            axes, column = self._part(node, parts[0].axes)
-            if column is not None:
+        axes = self._acted(node, [part.axes for part in parts])
+        if node.atom is INDEX and None not in parts[0].axes:
+            (axis,) = parts[0].axes
+            key = node.option("key")
+            if axis is not None and isinstance(key[axis], int):  # a column
                 if columns:
                     raise Unlike
-                columns, key = frozenset({column}), node.option("key")
-                axis = next(k for k in parts[0].axes if k is not None)
-                options = (key[:axis], key[axis + 1 :])
-        else:
-            axes = self._acted(node, [part.axes for part in parts])
-        if not axes:
-            raise Unlike
-        tree = self._tree((node.atom, options, node.shape, *(part.tree for part in parts)))
-        return Reading(tree, axes, columns)
+                columns, options = frozenset({key[axis]}), (key[:axis], key[axis + 1 :])
+        return Reading(self._tree((node.atom, options, node.shape, *(part.tree for part in parts))), axes, columns)
 
     def _tree(self, key: Hashable) -> int:
         return self._trees.setdefault(key, len(self._trees))
@@ -159,48 +152,38 @@ class ExchangeReader:
             raise Unlike
         return frozenset(own)
 
-    def _part(self, node: Expression, axes: Axes) -> tuple[Axes, int | None]:
-        """Return how permutations act on a part, and the column that it is, if it is one."""
-        key, shape = node.option("key"), node.args[0].shape
-        if None in axes:
-            return STAYS, None
-        if len(axes) != 1:
-            return frozenset(), None
-        (axis,) = axes
-        assert axis is not None
-        if isinstance(key[axis], int):
-            return STAYS, key[axis]
-        whole = tuple(key[axis]) == (0, shape[axis], 1)
-        return frozenset({axis - sum(isinstance(k, int) for k in key[:axis])} if whole else ()), None
-
     def _acted(self, node: Expression, axes: list[Axes]) -> Axes:
-        stay = all(None in own for own in axes)
-        if node.atom is BROADCAST:
-            return self._repeated(node, axes[0])
+        """Return how permutations act on an atom, given how they act on its arguments."""
+        first, *others = axes
+        others_stay = all(None in own for own in others)
+        if (
+            node.atom is BROADCAST
+        ):  # permuted as what is repeated, and like anything along the axes that it is repeated along
+            ahead = node.ndim - node.args[0].ndim
+            lengths = (1,) * ahead + node.args[0].shape
+            along = {k for k, n in enumerate(node.shape) if n == self.count and lengths[k] == 1 and None in first}
+            return frozenset({axis if axis is None else axis + ahead for axis in first} | along)
         if node.atom is TRANSPOSE:
-            return frozenset(axis if axis is None else node.option("axes").index(axis) for axis in axes[0])
+            return frozenset(axis if axis is None else node.option("axes").index(axis) for axis in first)
         if node.atom in ENTRYWISE and all(argument.shape == node.shape for argument in node.args):
-            return frozenset.intersection(*axes)
-        if stay:
+            if found := frozenset.intersection(*axes):
+                return found
+            raise Unlike
+        if None in first and others_stay:
             return STAYS
-        others_stay = all(None in own for own in axes[1:])
+        if node.atom is INDEX and len(first) == 1:
+            key, (axis,) = node.option("key"), first
+            assert axis is not None
+            if isinstance(key[axis], int):
+                return STAYS
+            if tuple(key[axis]) == (0, node.args[0].shape[axis], 1):
+                return frozenset({axis - sum(isinstance(k, int) for k in key[:axis])})
         over = dict(node.options).get("axis", node.args[0].shape)  # an atom without axes is over all of them
         if node.atom in SYMMETRIC and len(over) == node.args[0].ndim and others_stay:  # type: ignore[arg-type]
             return STAYS
         if node.atom is MATMUL:
-            left, right = (argument.ndim for argument in node.args)
-            if right == 2 and None in axes[0] and 1 in axes[1]:
+            if node.args[1].ndim == 2 and None in first and 1 in others[0]:
                 return frozenset({node.ndim - 1})
-            if left == 2 and None in axes[1] and 0 in axes[0]:
+            if node.args[0].ndim == 2 and None in others[0] and 0 in first:
                 return frozenset({0})
-        return frozenset()
-
-    def _repeated(self, node: Expression, axes: Axes) -> Axes:
-        """A repetition is permuted as what is repeated, and like anything along the axes that it is repeated along."""
-        (inner,) = node.args
-        ahead = node.ndim - inner.ndim
-        own = {axis if axis is None else axis + ahead for axis in axes}
-        if None in axes:
-            lengths = (1,) * ahead + inner.shape
-            own |= {k for k, n in enumerate(node.shape) if n == self.count and lengths[k] == 1}
-        return frozenset(own)
+        raise Unlike

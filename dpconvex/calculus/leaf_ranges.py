@@ -30,15 +30,7 @@ SLACK = 1e-14
 
 @dataclass(frozen=True, eq=False)
 class LeafRanges:
-    """Ranges of all leaves, by the id of their polynomial.
-
-    Attributes
-    ----------
-    offsets : dict of int to (ndarray, ndarray)
-        Least and largest values of what a leaf adds to its linear part, shape (size,) each.
-    values : dict of int to list of Interval
-        Ranges of the entries.
-    """
+    """By the id of a leaf's polynomial: the ranges of what it adds to its linear part, and those of its entries."""
 
     offsets: dict[int, Pair]
     values: dict[int, list[Interval]]
@@ -75,17 +67,17 @@ def leaf_ranges(leaves: Sequence[Polynomial], gram: Gram, feasible: FeasibleSet,
         limits = feasible.lower, feasible.upper
         if shifted:
             limits = np.nextafter(limits[0] - center, -np.inf), np.nextafter(limits[1] - center, np.inf)
-        box_low, box_high = box_of(part, factors, limits)
+        box = box_of(part, factors, limits)
         if not shifted and feasible.hulls:
             cut = hulls_of(part, factors, limits, feasible.hulls)
-            box_low, box_high = np.maximum(box_low, cut[0]), np.minimum(box_high, cut[1])
-        linear = np.maximum(-size, box_low).tolist(), np.minimum(size, box_high).tolist()
-        sums = [
-            Interval(*a) + Interval(*b)
-            for a, b in zip(zip(low, high, strict=True), zip(*linear, strict=True), strict=True)
-        ]
-        least = np.maximum(least, [interval.low for interval in sums])
-        most = np.minimum(most, [interval.high for interval in sums])
+            box = np.maximum(box[0], cut[0]), np.minimum(box[1], cut[1])
+        linear = np.maximum(-size, box[0]), np.minimum(size, box[1])
+        with np.errstate(invalid="ignore"):  # rounded outward, unless nothing is added
+            low, high = (
+                np.where((a == 0) | (b == 0), a + b, np.nextafter(a + b, end))
+                for a, b, end in ((low, linear[0], -np.inf), (high, linear[1], np.inf))
+            )
+        least, most = np.fmax(least, low), np.fmin(most, high)
     # Bounds that meet may miss each other by rounding.
     least, most = np.minimum(least, most), np.maximum(least, most)
     values = [Interval(a, b) for a, b in zip(least.tolist(), most.tolist(), strict=True)]

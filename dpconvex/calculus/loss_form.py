@@ -37,23 +37,9 @@ from dpconvex.language.template import Template
 class LossForm:
     """A template, split.
 
-    Attributes
-    ----------
-    template : Template
-    space : Space
-        Coordinates of the parameters.
-    feasible : FeasibleSet
-        The set K: the template's constraints, and where its regularizer is defined.
-    constraints : tuple of Constraint
-        Both.
-    bases : Bases
-        The record's scalars and their bounds.
-    labels : tuple of int
-        The combinations of discrete fields whose losses are examined: all, or those that stand for all (`label_symmetry`).
-    exchange : Exchange or None
-        Why they do.
-    leaves : tuple of list
-        For each of these, the affine leaves of its loss.
+    `feasible` is the set K, where the template's `constraints` hold and its regularizer is defined; `labels` are the
+    combinations of discrete fields whose losses are examined: all, or those that stand for all (`exchange`, see
+    `label_symmetry`), and `leaves` for each of these the affine leaves of its loss.
     """
 
     exchange: Exchange | None = None
@@ -133,18 +119,16 @@ def affine_leaves(expression: Expression) -> list[Expression]:
     """Return the maximal subexpressions that are affine in the variables and contain some; of repetitions, what is repeated."""
     found: dict[Expression, None] = {}
     seen: set[Expression] = set()
-
-    def visit(node: Expression) -> None:
+    waiting = [expression]
+    while waiting:
+        node = waiting.pop()
         if node in seen or not node.variables:
-            return
+            continue
         seen.add(node)
         if node.is_affine and node.atom is not BROADCAST:
             found[node] = None
-            return
-        for argument in node.args:
-            visit(argument)
-
-    visit(expression)
+        else:
+            waiting.extend(reversed(node.args))
     return list(found)
 
 

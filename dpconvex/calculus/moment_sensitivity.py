@@ -97,11 +97,7 @@ def moment_kernel(moments: Moments, bases: Bases, first: tuple[Array, int], seco
 class Range:
     """A field as the distance sees it, in units of its largest norm.
 
-    Attributes
-    ----------
-    base : int
-    choices : list of pair of intervals
-        Boxes to search: (values, values of the other record) of one scalar, or (inner products, None).
+    The choices are boxes to search: (values, values of the other record) of one scalar, or (inner products, None).
     """
 
     base: int

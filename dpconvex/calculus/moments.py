@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,18 +44,11 @@ REMEDY = "write the loss as squares of affine expressions, or use another mechan
 class Kind:
     """Moments of one type: products of one scalar from each of some fields, times patterns over the discrete fields.
 
-    Attributes
-    ----------
-    bases : tuple of int
-        Which fields the factors come from, with repetitions, in order; empty for a count.
-    monomials : ndarray of int, shape (m, degree)
-        Record scalars, sorted.
-    patterns : ndarray of float, shape (combinations, r)
-        A record counts in moment (monomial, k) with the k-th number of its combination; rows are not longer than 1.
-    scale : float
-        By which moments are multiplied: 1 over the largest norm of all of the kind together, times a weight.
-    weights : int
-        How often the weight of a record, from 0 to 1, is a factor; 0 where records have none.
+    `bases` says which fields the factors come from, with repetitions, in order (empty for a count), `monomials` which
+    record scalars, shape (m, degree).  A record counts in moment (monomial, k) with the k-th number of its combination in
+    `patterns`, shape (combinations, r), whose rows are not longer than 1.  Moments are multiplied by `scale`, 1 over the
+    largest norm of all of the kind together, times a weight; `weights` is how often the weight of a record, from 0 to 1, is
+    a factor.
     """
 
     bases: tuple[int, ...]
@@ -67,7 +59,6 @@ class Kind:
 
     @property
     def count(self) -> int:
-        """Number of moments."""
         return len(self.monomials) * self.patterns.shape[1]
 
     @cached_property
@@ -78,12 +69,7 @@ class Kind:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What is summed over the records: all moments of some kinds, one kind after another.
-
-    Attributes
-    ----------
-    kinds : tuple of Kind
-    """
+    """What is summed over the records: all moments of some kinds, one kind after another."""
 
     kinds: tuple[Kind, ...]
 
@@ -115,17 +101,8 @@ def orderings(row: Sequence[int], bases: tuple[int, ...]) -> float:
 class QuadraticLoss:
     """A quadratic loss, as coefficients ``coefficient[j, y]`` of (target, monomial) pairs j for each combination y.
 
-    Attributes
-    ----------
-    dim : int
-        Of theta.
-    bases : Bases
-        The record's scalars.
-    targets : ndarray of int, shape (targets, 2)
-        (a, b) for the product of two coordinates of theta, a <= b; (-1, a) for a coordinate, (-1, -1) for a constant.
-    monomials : list of tuple of int
-    target, monomial : ndarray of int, shape (pairs,)
-    coefficient : csr_array, shape (pairs, combinations)
+    `targets`, shape (targets, 2), has (a, b) for the product of two coordinates of theta, a <= b, (-1, a) for a coordinate and
+    (-1, -1) for a constant; `target` and `monomial` are those of each pair, and `coefficient` has shape (pairs, combinations).
     """
 
     dim: int
@@ -257,11 +234,10 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
         bases.polynomials[name] = scalars.linear(block.lift, block.variable.shape)
         stand_ins[block.variable] = Field.of(block.variable.shape, name, key="stands for a variable")
     expander = SquareExpander(space, bases, frozenset(stand_ins.values()))
-    tables = []
-    for y, loss in enumerate(template.losses):
-        expanded = expander.expand(substituted(loss, stand_ins))
-        tables.append(split_terms(expanded, first, y))
-    combination, coefficient, targets, monomials = (np.concatenate(parts) for parts in align(tables))
+    expanded = [expander.expand(substituted(loss, stand_ins)) for loss in template.losses]
+    degree = max(loss.monomial.shape[1] for loss in expanded)
+    tables = [split_terms(loss, first, y, degree) for y, loss in enumerate(expanded)]
+    combination, coefficient, targets, monomials = (np.concatenate(parts) for parts in zip(*tables, strict=True))
     used, target = numbered_rows(targets)
     rows, monomial = numbered_rows(monomials)
     pairs, pair = numbered_rows(np.stack([target, monomial], axis=1))
@@ -270,23 +246,13 @@ def read_losses(template: Template, space: Space) -> QuadraticLoss:
     return QuadraticLoss(space.dim, bases, used, names, pairs[:, 0], pairs[:, 1], sp.csr_array(table))
 
 
-def align(tables: Sequence[tuple[Index, Array, Index, Index]]) -> list[list[Any]]:
-    """Pad the monomials of several tables in front to one degree; return the columns of the tables."""
-    degree = max(table[3].shape[1] for table in tables)
-    padded = [np.pad(t[3], ((0, 0), (degree - t[3].shape[1], 0)), constant_values=-1) for t in tables]
-    return [*([table[k] for table in tables] for k in range(3)), padded]
-
-
-def split_terms(polynomial: Polynomial, first: int, combination: int) -> tuple[Index, Array, Index, Index]:
+def split_terms(polynomial: Polynomial, first: int, combination: int, degree: int) -> tuple[Index, Array, Index, Index]:
     """Return the terms of a loss: their combination, coefficient, target (coordinates of theta), and the record's monomial."""
     count = len(polynomial.coefficient)
-    table = np.pad(polynomial.monomial, ((0, 0), (2, 0)), constant_values=-1)
+    table = np.pad(polynomial.monomial, ((0, 0), (degree + 2 - polynomial.monomial.shape[1], 0)), constant_values=-1)
     theta = table >= first  # the last columns of a row: it is sorted
     targets = np.where(theta[:, -2:], table[:, -2:] - first, -1)
-    record = np.sort(np.where(theta, -1, table), axis=1)
-    while record.shape[1] and (record[:, 0] < 0).all():
-        record = record[:, 1:]
-    return np.full(count, combination), polynomial.coefficient, targets, record
+    return np.full(count, combination), polynomial.coefficient, targets, np.sort(np.where(theta, -1, table), axis=1)
 
 
 class SquareExpander(Expander):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.sensitive_subspace import LARGE, differences, settled
 from dpconvex.core.parameter_space import Space
-from dpconvex.core.polynomial import Polynomial, numbered_rows
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
 from dpconvex.core.remembered import once
 
 Array = NDArray[np.float64]
@@ -45,20 +45,9 @@ LARGEST_SIDE = 200
 class RankOne:
     """A linear map from matrices to coordinates such that every gradient is the image of a rank-one matrix.
 
-    The map is the transpose of an isometry on the gradients: the matrix has the Frobenius norm of the gradient, which is also
-    its nuclear norm.
-
-    Attributes
-    ----------
-    name : str
-    rows, columns : int
-        Shape of the matrices.
-    share : float
-        Mean square of the image's norm over that of a matrix whose law has no preferred directions.
-    map : sparse array, shape (dim, rows * columns)
-        Takes a matrix, flattened row by row, to coordinates; it is a partial isometry.
-    missing : sparse array, shape (dim, few), or None
-        Orthonormal vectors that span all that is orthogonal to its image, where these are few.
+    The map takes matrices with `rows` and `columns`, flattened row by row, to coordinates, shape (dim, rows * columns).  It is a
+    partial isometry: the matrix has the Frobenius norm of the gradient, which is also its nuclear norm.  `share` is the mean
+    square of the image's norm over that of a matrix whose law has no preferred directions.
     """
 
     name: str
@@ -66,7 +55,6 @@ class RankOne:
     columns: int
     share: float
     map: sp.csr_array
-    missing: sp.csr_array | None = None
 
     @property
     def square(self) -> float:
@@ -77,8 +65,7 @@ class RankOne:
 
     def covers(self, basis: sp.csc_array) -> bool:
         """Say whether the images of matrices span all columns of an orthonormal basis."""
-        lost = None if self.missing is None else self.missing.T @ basis
-        missed = basis - self.map @ (self.map.T @ basis) if lost is None else lost
+        missed = basis - self.map @ (self.map.T @ basis)
         return not missed.nnz or float(abs(missed).max()) <= COVERED
 
 
@@ -123,23 +110,10 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
             right.shape[1],
             1.0,
             sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
-            left_out(left, right, table),
         )
         root = affine_root(features, monomials) if name == "one symmetric matrix for each class" else None
         if root is not None:
             yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
-
-
-def left_out(left: Array, right: Array, table: sp.csr_array) -> sp.csr_array | None:
-    """Return what weights times features leave out, if that is one direction of the weights, with any features."""
-    if right.shape[0] != right.shape[1] or left.shape[0] != left.shape[1] + 1:
-        return None
-    ones = np.ones(len(left)) / np.sqrt(len(left))
-    rest = ones - left @ (left.T @ ones)
-    length = float(np.linalg.norm(rest))
-    if length < 0.5:  # of another direction
-        return None
-    return sp.csr_array(table @ sp.kron(sp.csr_array(rest[:, None] / length), sp.eye_array(len(right))))
 
 
 def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
@@ -175,30 +149,22 @@ def aligned(space: Space, count: int, first: bool) -> tuple[Index, Index] | None
             return None
         axis = shape.index(count) if first else len(shape) - 1 - shape[::-1].index(count)
         index = np.indices(shape)
-        own = index[axis].reshape(-1, order="F")
-        rest = index[1 - axis].reshape(-1, order="F") if len(shape) == 2 else np.zeros(count, dtype=np.int64)
-        classes.append(own)
-        positions.append(start + rest)
-        start += shape[1 - axis] if len(shape) == 2 else 1
+        classes.append(index[axis].reshape(-1, order="F"))
+        rest = index[1 - axis] if len(shape) == 2 else np.zeros(shape, dtype=np.int64)
+        positions.append(start + rest.reshape(-1, order="F"))
+        start += int(rest.max()) + 1
     return np.concatenate(classes), np.concatenate(positions)
 
 
 def factor(leaves: Sequence[Polynomial], classes: Index, positions: Index) -> tuple[Array, Array, Index] | None:
     """Write every leaf entry as ``alpha (x) H``; None if the leaves are not of this kind."""
-    degree = max(leaf.monomial.shape[1] for leaf in leaves)
-    padded = [
-        np.pad(leaf.monomial, ((0, 0), (degree - leaf.monomial.shape[1], 0)), constant_values=-1) for leaf in leaves
-    ]
-    monomials, number = numbered_rows(np.concatenate(padded))
     offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
-    entry = np.concatenate([leaf.entry + offset for leaf, offset in zip(leaves, offsets[:-1], strict=True)])
-    coordinate = np.concatenate([leaf.coordinate for leaf in leaves])
-    coefficient = np.concatenate([leaf.coefficient for leaf in leaves])
+    joined = [leaf.entry + offset for leaf, offset in zip(leaves, offsets, strict=False)]
+    terms = concatenate(leaves, (int(offsets[-1]),), joined)
+    monomials, number = numbered_rows(terms.monomial)
     sides, spots = int(classes.max()) + 1, int(positions.max()) + 1
-    tensor = sp.csr_array(
-        (coefficient, (entry * sides + classes[coordinate], positions[coordinate] * len(monomials) + number)),
-        shape=(int(offsets[-1]) * sides, spots * len(monomials)),
-    )
+    row, column = terms.entry * sides + classes[terms.coordinate], positions[terms.coordinate] * len(monomials) + number
+    tensor = sp.csr_array((terms.coefficient, (row, column)), shape=(int(offsets[-1]) * sides, spots * len(monomials)))
     lengths = np.sqrt(np.asarray(tensor.power(2).sum(axis=1)).ravel())
     if not lengths.any():
         return None
@@ -225,42 +191,31 @@ def row_space(matrix: Array) -> Array:
     """
     lengths = np.linalg.norm(matrix, axis=1)
     rows = matrix[lengths > 0] / lengths[lengths > 0][:, None]
-    bases: list[tuple[Index, Array, Array]] = []
-    for members, columns in components(rows):
-        if len(members) == 1:  # of unit length
-            bases.append((columns, np.ones(1), rows[np.ix_(members, columns)]))
-            continue
+    table = sp.csr_array(rows)
+    graph = sp.block_array([[None, table], [table.T, None]], format="csr")
+    label = sp.csgraph.connected_components(graph, directed=False)[1]
+    bases = []
+    for part in np.unique(label[: len(rows)]):
+        members, columns = np.flatnonzero(label[: len(rows)] == part), np.flatnonzero(label[len(rows) :] == part)
         own = rows[np.ix_(members, columns)]
         if len(columns) > LARGE and not own.sum(axis=1).any() and (np.count_nonzero(own, axis=1) == 2).all():
-            bases.append((columns, np.ones(len(columns) - 1), differences(len(columns)).toarray().T))
+            bases.append((columns, differences(len(columns)).toarray()))
             continue
         _, values, vectors = np.linalg.svd(own, full_matrices=False)
-        bases.append((columns, values, vectors))
-    largest = max(float(values[0]) for _, values, _ in bases)
-    kept = [(columns, vectors[values > RANK_TOLERANCE * largest]) for columns, values, vectors in bases]
-    rank = sum(len(vectors) for _, vectors in kept)
+        vectors = vectors[values > RANK_TOLERANCE * values[0]].T
+        bases.append((columns, vectors if len(columns) > LARGE else settled(vectors)))
+    rank = sum(vectors.shape[1] for _, vectors in bases)
     if rank == matrix.shape[1]:
         return np.eye(rank)
     basis, place = np.zeros((matrix.shape[1], rank)), 0
-    for columns, vectors in kept:
-        basis[columns, place : place + len(vectors)] = vectors.T if len(columns) > LARGE else settled(vectors.T)
-        place += len(vectors)
+    for columns, vectors in bases:
+        basis[columns, place : place + vectors.shape[1]] = vectors
+        place += vectors.shape[1]
     return basis
 
 
-def components(rows: Array) -> list[tuple[Index, Index]]:
-    """Divide rows into sets that share no column; returns the rows and the columns of each."""
-    table = sp.csr_array(rows)
-    count, label = sp.csgraph.connected_components(
-        sp.block_array([[None, table], [table.T, None]], format="csr"), directed=False
-    )
-    order = np.argsort(label, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(label, minlength=count))[:-1])
-    split = [(part[part < len(rows)], part[part >= len(rows)] - len(rows)) for part in parts]
-    return [(members, columns) for members, columns in split if len(members)]
-
-
 def affine_root(features: Array, monomials: Index) -> Array | None:
+    """Return L if the features are ``svec(v v')`` with ``v = L s`` for the record's scalars s, else None."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
     if monomials.shape[1] != 2 or side > LARGEST_SIDE:
         return None

@@ -6,6 +6,7 @@ span is found coordinate block by coordinate block: two coordinates belong toget
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,6 @@ from dpconvex.core.ranks import numerical_rank, rank_tolerance
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Columns with so few entries are compared by sorting, all at once; there may be very many of them.
-SHORT = 8
 # Differences of more coordinates than this get a basis of few entries.
 LARGE = 64
 
@@ -30,13 +29,8 @@ LARGE = 64
 class Part:
     """The part of the sensitive subspace on some coordinates that no coefficient vector connects with others.
 
-    Attributes
-    ----------
-    coordinates : ndarray of int, shape (k,)
-    basis : ndarray or sparse array, shape (k, p)
-        Orthonormal columns.
-    sums_to_zero : bool
-        Whether it is all vectors whose entries add up to 0.
+    `basis` has orthonormal columns, shape (coordinates, p); `sums_to_zero` says whether they span all vectors whose entries
+    add up to 0.
     """
 
     coordinates: Index
@@ -52,38 +46,28 @@ class Part:
 def sensitive_parts(leaves: Sequence[Polynomial], dim: int) -> list[Part]:
     """Return the parts of a subspace that contains every row of every leaf, for every record."""
     columns = coefficient_vectors(leaves, dim)
-    if columns.shape[1] == 0:
-        return []
-    count, label = sp.csgraph.connected_components(
-        sp.block_array([[None, columns], [columns.T, None]], format="csr"), directed=False
-    )
-    owner, group = label[:dim], label[dim:]
-    order_rows, order_columns = np.argsort(owner, kind="stable"), np.argsort(group, kind="stable")
-    row_ends = np.cumsum(np.bincount(owner, minlength=count))
-    column_ends = np.cumsum(np.bincount(group, minlength=count))
+    graph = sp.block_array([[None, columns], [columns.T, None]], format="csr")
+    label = sp.csgraph.connected_components(graph, directed=False)[1]
+    order = np.argsort(label[dim:], kind="stable")
+    columns, ends = sp.csc_array(columns[:, order]), np.searchsorted(label[dim:][order], np.arange(label.max() + 2))
+    owners = np.argsort(label[:dim], kind="stable")
+    rows = np.split(owners, np.searchsorted(label[:dim][owners], np.arange(1, label.max() + 1)))
     position = np.empty(dim, dtype=np.int64)  # of each coordinate among those of its component
-    position[order_rows] = np.arange(dim) - np.concatenate([[0], row_ends])[owner[order_rows]]
-    columns = sp.csc_array(columns[:, order_columns])
+    position[np.concatenate(rows)] = np.concatenate([np.arange(len(index)) for index in rows])
     known: dict[Hashable, Any] = {}
     parts = []
-    for k in range(count):
-        first, last = (int(column_ends[k - 1]) if k else 0), int(column_ends[k])
-        if first == last:
-            continue
-        index = order_rows[(row_ends[k - 1] if k else 0) : row_ends[k]]
-        terms = slice(columns.indptr[first], columns.indptr[last])
-        lengths = np.diff(columns.indptr[first : last + 1])
-        pairs = (
-            bool((lengths == 2).all())
-            and not np.add.reduceat(columns.data[terms], np.arange(0, 2 * (last - first), 2)).any()
-        )
+    for k in np.flatnonzero(np.diff(ends)):
+        index, starts = rows[k], columns.indptr[ends[k] : ends[k + 1] + 1]
+        data, places = (part[starts[0] : starts[-1]] for part in (columns.data, columns.indices))
+        lengths = np.diff(starts)
+        pairs = bool((lengths == 2).all() and not np.add.reduceat(data, starts[:-1] - starts[0]).any())
         if pairs and len(index) > LARGE:
             key: Hashable = len(index)
             if key not in known:
                 known[key] = differences(len(index))
         else:
-            block = np.zeros((len(index), last - first))
-            block[position[columns.indices[terms]], np.repeat(np.arange(last - first), lengths)] = columns.data[terms]
+            block = np.zeros((len(index), len(lengths)))
+            block[position[places], np.repeat(np.arange(len(lengths)), lengths)] = data
             # Coefficient vectors are compared at unit length, so that a small feature is still a feature.
             block = np.ldexp(block, -np.frexp(np.abs(block).max(axis=0))[1])
             block = block / np.linalg.norm(block, axis=0)
@@ -105,11 +89,6 @@ def joined(parts: Sequence[Part], dim: int) -> sp.csc_array:
     data = [np.zeros(0), *(table.data for table in tables)]
     places = np.concatenate([empty, *rows]), np.concatenate([empty, *columns])
     return sp.csc_array((np.concatenate(data), places), shape=(dim, int(widths[-1])))
-
-
-def sensitive_basis(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
-    """Return an orthonormal basis of a subspace that contains every row of every leaf, for every record."""
-    return joined(sensitive_parts(leaves, dim), dim)
 
 
 def differences(count: int) -> sp.csc_array:
@@ -148,12 +127,8 @@ class Projection:
     """Orthogonal projection on the sensitive subspace, on the last axis.
 
     With it the solved program sees the data through that subspace by construction, not up to the rounding of `A_z`.  Of
-    large parts of vectors that add up to 0 the mean is taken off; others are multiplied with a matrix.
-
-    Attributes
-    ----------
-    reach : float
-        The largest product, over the rows, of the number of terms and the sum of their absolute values.
+    large parts of vectors that add up to 0 the mean is taken off; others are multiplied with a matrix.  `reach` is the largest
+    product, over the rows, of the number of terms and the sum of their absolute values.
     """
 
     def __init__(self, parts: Sequence[Part], dim: int) -> None:
@@ -210,34 +185,22 @@ def coefficient_vectors(leaves: Sequence[Polynomial], dim: int) -> sp.csc_array:
     """Return the distinct coefficient vectors of all leaf entries and monomials as columns, shape (dim, vectors)."""
     offsets = np.cumsum([0, *(leaf.size for leaf in leaves)])
     parts = [leaf.part(with_theta=True) for leaf in leaves]
-    if not any(len(part.entry) for part in parts):
-        return sp.csc_array((dim, 0))
     joined = [part.entry + offset for part, offset in zip(parts, offsets, strict=False)]
+    if not any(map(len, joined)):
+        return sp.csc_array((dim, 0))
     terms = concatenate(parts, (int(offsets[-1]),), joined)
-    _, monomial = numbered_rows(terms.monomial)
-    _, column = np.unique(terms.entry * (int(monomial.max()) + 1) + monomial, return_inverse=True)
-    table = (terms.coefficient, (terms.coordinate, column))
-    return distinct_columns(sp.csc_array(table, shape=(dim, int(column.max()) + 1)))
+    column = numbered_rows(np.column_stack([terms.entry, terms.monomial]))[1]
+    return distinct_columns(sp.csc_array((terms.coefficient, (terms.coordinate, column))), dim)
 
 
-def distinct_columns(matrix: sp.csc_array) -> sp.csc_array:
+def distinct_columns(matrix: sp.csc_array, dim: int) -> sp.csc_array:
     """Drop repeated columns (the same direction with the same entries)."""
     matrix.sort_indices()
-    lengths = np.diff(matrix.indptr)
-    chosen = []
-    for length in np.unique(lengths[lengths > 0]):
-        members = np.flatnonzero(lengths == length)
-        terms = matrix.indptr[members][:, None] + np.arange(length)
-        data = matrix.data[terms]
-        index, value = matrix.indices[terms], data / data[:, :1]
-        if length <= SHORT:
-            keys = np.concatenate([index, value], axis=1)
-            order = np.lexsort(keys.T)
-            repeated = (np.diff(keys[order], axis=0) == 0).all(axis=1)
-            chosen.append(members[order[np.append(True, ~repeated)]])
-        else:
-            seen: dict[bytes, int] = {}
-            for k, one, other in zip(members, index, value, strict=True):
-                seen.setdefault(one.tobytes() + other.tobytes(), int(k))
-            chosen.append(np.array(list(seen.values()), dtype=np.int64))
-    return sp.csc_array(matrix[:, np.sort(np.concatenate(chosen))])
+    seen: dict[tuple[bytes, bytes], int] = {}
+    for k, (first, last) in enumerate(itertools.pairwise(matrix.indptr.tolist())):
+        data = matrix.data[first:last]
+        if last > first:
+            seen.setdefault((matrix.indices[first:last].tobytes(), (data / data[0]).tobytes()), k)
+    kept = sp.csc_array(matrix[:, list(seen.values())])
+    kept.resize((dim, len(seen)))
+    return kept

@@ -7,7 +7,7 @@ A regularizer is affine terms plus weighted entries of curved atoms.  Each atom 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,12 +24,11 @@ from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import linear_parts
 
-Array: TypeAlias = NDArray[np.float64]
-Matrix: TypeAlias = sp.csr_array
+Array = NDArray[np.float64]
 UNIT = float(np.finfo(float).eps)
 
 
-def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[Matrix, Derivation]:
+def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[sp.csr_array, Derivation]:
     """Return M with ``regularizer - <theta, M theta>/2`` convex, and its derivation."""
     if not is_convex(regularizer):
         raise NotPrivate(
@@ -60,7 +59,7 @@ def curvature_of(regularizer: Expression, expander: Expander, feasible: Feasible
 
 def least_hessian(
     node: Expression, weights: Array, expander: Expander, feasible: FeasibleSet
-) -> tuple[Matrix, str, str] | None:
+) -> tuple[sp.csr_array, str, str] | None:
     """Return a matrix that weighted entries of an atom have as a Hessian at least, and the rule; None if nothing is claimed."""
     squared = as_squares(node)
     atom, argument = squared.atom, squared.args[0]
@@ -89,7 +88,7 @@ def as_squares(node: Expression) -> Expression:
     return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
 
 
-def reach_of(jacobian: Matrix, offset: Array, feasible: FeasibleSet) -> Reach:
+def reach_of(jacobian: sp.csr_array, offset: Array, feasible: FeasibleSet) -> Reach:
     """Bound the entries of a public affine expression, and their Euclidean norm, over K."""
     table = sp.coo_array(jacobian)
     row, column = table.coords
@@ -113,7 +112,7 @@ def offending(expression: Expression) -> Expression:
     return expression
 
 
-def smallest_eigenvalue(matrix: Matrix, eigenvalues: Callable[[Any], Any] = np.linalg.eigvalsh) -> float:
+def smallest_eigenvalue(matrix: sp.csr_array, eigenvalues: Callable[[Any], Any] = np.linalg.eigvalsh) -> float:
     """Return the smallest eigenvalue of a symmetric sparse matrix, block by block; never negative."""
     matrix = sp.csr_array(matrix)
     if matrix.shape[0] == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
 from pathlib import Path
 
@@ -52,16 +51,6 @@ def test_ten_gaussian_releases_fit_at_the_root_of_ten_times_the_noise(rule: str,
         plain.spend(*spend)
     with pytest.raises(BudgetExceeded):
         plain.spend(*spend)
-
-
-def test_what_is_left_can_be_spent() -> None:
-    budget = Budget(TOTAL, accounting="gaussian")
-    budget.spend(*release(0.1))
-    left = budget.remaining
-    mu = 1 / gaussian_sigma(left.epsilon, 0.9e-6, 1.0)
-    budget.spend(Privacy(*left), "the rest", Gaussian(mu * (1 - 1e-7)))
-    with pytest.raises(BudgetExceeded):
-        budget.spend(*release(0.01))
 
 
 def test_ledgers_of_events_outlive_their_process(path: Path) -> None:
@@ -157,29 +146,6 @@ def test_what_is_accepted_is_private_by_the_theorem_of_its_rule(spends: list[Eve
         assert divergence + converted(order, (1 - SPARE) * 1e-6) <= 1.0
         delta = (1 - SPARE) * 1e-6
     assert delta + lost + tails <= 1e-6
-
-
-def test_threads_do_not_overspend_events_together(path: Path) -> None:
-    Budget(TOTAL, path, "gaussian")
-    mu = 1 / (1.01 * math.sqrt(20) * SIGMA)
-    refused: list[int] = []
-
-    def work() -> None:
-        budget = Budget.open(path)
-        for _ in range(8):
-            try:
-                budget.spend(*release(mu))
-            except BudgetExceeded:
-                refused.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    kept = len(Budget.open(path).entries)
-    assert kept + len(refused) == 32
-    assert 19 <= kept <= 20
 
 
 @pytest.mark.parametrize("accounting", ["gaussian", "renyi"])

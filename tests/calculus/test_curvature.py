@@ -10,11 +10,7 @@ from hypothesis import given, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus.curvature import (
-    Curvature,
     curvature_bound,
-    dominating_spectrum,
-    eigenvalue_bound,
-    rank_bound,
     trace_bound,
 )
 from dpconvex.calculus.gram import Gram
@@ -116,66 +112,6 @@ def test_softmax_over_orthogonal_leaves(count):
     assert loss.curvature.log_det(1.0) == pytest.approx((count - 1) * np.log1p(1 / count))
 
 
-def test_a_covariance_of_two_points_is_a_quarter_of_their_distance(gram):
-    piece = Piece((Term(np.array([[3.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])),), 0.0, 1.0)
-    assert trace_bound(piece, gram) == pytest.approx(4.0)
-    assert eigenvalue_bound(piece, gram, 4.0) == pytest.approx(4.0)
-    assert rank_bound(piece) == 1
-
-
-def test_a_gradient_and_a_covariance_of_the_same_weights(gram):
-    """With outer = spread the piece is a second moment: largest at the longest vertex."""
-    rows = np.array([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    piece = Piece((Term(rows),), 2.0, 2.0)
-    assert trace_bound(piece, gram) == pytest.approx(18.0)
-    assert eigenvalue_bound(piece, gram, 18.0) == pytest.approx(18.0)
-
-
-def test_fixed_directions_have_a_dominating_spectrum(gram):
-    pieces = [Piece((Term(np.array([row])),), 0.5) for row in ([2.0, 0.0, 0.0], [0.0, 1.0, 1.0], [2.0, 0.0, 0.0])]
-    spectrum = dominating_spectrum(pieces, gram)
-    assert spectrum is not None
-    assert spectrum[:2] == pytest.approx((4.0, 1.0))
-    found = curvature_bound(pieces, gram, 5)
-    assert found.eigenvalue == pytest.approx(4.0)
-    assert found.log_det(1.0) == pytest.approx(np.log(5.0) + np.log(2.0))
-    varying = [*pieces, Piece((Term(np.eye(3)),), 1.0)]
-    assert dominating_spectrum(varying, gram) is None
-
-
-def test_pieces_without_curvature_or_slope(gram):
-    assert curvature_bound([], gram, 5) == Curvature(0.0, 0.0, 0)
-    assert curvature_bound([Piece((Term(np.eye(3)),), 0.0)], gram, 5) == Curvature(0.0, 0.0, 0)
-    flat = curvature_bound([Piece((Term(np.zeros((1, 3))),), 1.0)], gram, 5)
-    assert flat.log_det(1e-9) == 0.0
-    assert Curvature(0.0, 0.0, 0).log_det(1.0) == 0.0
-
-
-def test_the_rank_is_relative_to_the_size_of_the_features():
-    """Features of length 1e-10 still have a rank, and cost what they cost when the regularization is as small."""
-    (loss,) = analyse(lambda x: cp.log_sum_exp(W @ x), x=Ball(2, 1e-10)).losses
-    assert loss.curvature.rank == 2
-    assert loss.curvature.trace == pytest.approx(2e-20 / 3)
-    assert loss.curvature.log_det(1e-20) == pytest.approx(2 * np.log1p(1 / 3))
-    apart = analyse(lambda x, t: cp.log_sum_exp(cp.hstack([v, w[0] * x, w[1] * t])), x=Box(-1, 1), t=Box(-1e-12, 1e-12))
-    assert apart.losses[0].curvature.rank == 2
-
-
-@given(st.floats(1e-6, 1e6), st.integers(1, 5), st.floats(1e-8, 1e8))
-def test_log_det_is_the_smallest_of_bounds_that_hold(trace, rank, mu):
-    """For a spectrum of equal eigenvalues the concave bound is exact; parts and spectra can only sharpen it."""
-    plain = Curvature(trace, trace, rank).log_det(mu)
-    assert plain == pytest.approx(rank * np.log1p(trace / rank / mu))
-    assert plain <= trace / mu * (1 + 1e-12)
-    parts = Curvature(trace, trace, rank + 1, ((trace / 4, 1), (3 * trace / 4, rank)))
-    assert parts.log_det(mu) <= Curvature(trace, trace, rank + 1).log_det(mu)
-    spectrum = Curvature(trace, trace, rank, (), (trace,))
-    assert spectrum.log_det(mu) == pytest.approx(np.log1p(trace / mu))
-    assert Curvature(trace, trace, rank).log_det(2 * mu) <= plain
-    padded = Curvature(trace, trace, rank, ((trace, rank),), (trace,)).padded(1.5)
-    assert padded == Curvature(1.5 * trace, 1.5 * trace, rank, ((1.5 * trace, rank),), (1.5 * trace,))
-
-
 def test_sums_of_pieces_in_orthogonal_directions_do_not_add_their_eigenvalues():
     analysis = analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2))
     (loss,) = analysis.losses
@@ -232,23 +168,3 @@ def test_entries_that_differ_in_their_last_digits_curve(count, apart, largest, m
     assert loss.curvature.rank == count - 1
     (loss,) = analyse(lambda x, t: cp.log_sum_exp(cp.hstack([x * theta[0]] * count)), **bounds).losses
     assert loss.curvature.trace <= 1e-20 * largest**2  # rounding
-
-
-def test_coefficients_that_nearly_agree_are_not_merged():
-    def loss(x, t):
-        return cp.logistic(w[0] * x + w[1] * t) + cp.logistic(3 * w[0] * x + 3 * (1 + 2.0**-51) * w[1] * t)
-
-    gram = analyse(loss, x=Box(-1, 1), t=Box(-1, 1)).gram
-    assert gram.exact.all()
-    assert len(gram.generators) == gram.row_rank(np.concatenate(gram.rows)) == 2
-    thrice = analyse(
-        lambda x, t: cp.logistic(w[0] * x + w[1] * t) + cp.logistic(-3 * (w[0] * x + w[1] * t)),
-        x=Box(-1, 1),
-        t=Box(-1, 1),
-    ).gram
-    assert thrice.row_rank(np.concatenate(thrice.rows)) == 1
-
-
-def test_what_is_no_number_bounds_nothing():
-    assert Curvature(1.0, np.nan, 2, ((np.nan, 2),)).log_det(1.0) == np.inf
-    assert Curvature(1.0, 1.0, 1, ((1.0, 1),), (np.nan,)).log_det(1.0) == pytest.approx(np.log(2.0))

@@ -10,7 +10,7 @@ from hypothesis import example, given, reject, settings, strategies as st
 from strategies import seeded_template
 from test_soundness import generator_rows
 
-from dpconvex.calculus import generators, gram as module
+from dpconvex.calculus import gram as module
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.gram import Gram
 from dpconvex.calculus.loss_form import LossForm
@@ -82,28 +82,6 @@ def test_a_small_coefficient_of_a_large_field_counts():
     assert analyse(loss, x=Ball(2), income=Box(0.0, 1e7)).replacement_bound == pytest.approx(np.sqrt(6))
 
 
-def test_patterns_that_differ_in_small_coefficients_of_large_fields_are_not_merged():
-    def loss(x, t, factor):
-        return cp.logistic(w[0] * x + 1e-13 * w[1] * t) + cp.logistic(w[0] * x + factor * 1e-13 * w[1] * t)
-
-    fields = {"x": Box(-1e-10, 1e-10), "t": Box(-1e6, 1e6)}
-    bounds = [analyse(lambda x, t, f=f: loss(x, t, f), **fields).gradient_bound for f in (1.0, 4.0)]
-    assert bounds == pytest.approx([2e-7, 5e-7], rel=1e-5)
-
-
-def test_generators_are_shared_by_leaves_that_differ_in_a_factor():
-    gram, _, rows = gram_of(
-        lambda x: cp.logistic(w @ x) + cp.logistic(1 - 3 * (x @ w)) + cp.huber(0.1 * (w @ x)), x=Ball(3)
-    )
-    assert rows.shape[1] == 1
-    assert np.concatenate(gram.rows).ravel().tolist() == pytest.approx([1.0, -3.0, 0.1])
-    assert gram.upper == pytest.approx(np.array([[1.0]]))
-    two, _, _ = gram_of(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic((w - u) @ x), x=Ball(3))
-    assert np.concatenate(two.rows).tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, -1.0]]
-    assert two.blocks.tolist() == [0, 1]
-    assert two.upper == pytest.approx(np.eye(2))
-
-
 def softmax(classes: int, features: int, by_rows: bool = False, offset: bool = False) -> Template:
     """Margins of each class against all others, as differences of columns (or rows) of one matrix."""
     W = cp.Variable((classes, features) if by_rows else (features, classes), name="W")
@@ -116,32 +94,6 @@ def softmax(classes: int, features: int, by_rows: bool = False, offset: bool = F
         return cp.log_sum_exp(scores + b @ against if offset else scores)
 
     return Template(Record(x=Ball(features, 2.0), y=Choice(range(classes))), loss)
-
-
-@pytest.mark.parametrize("offset", [False, True])
-@pytest.mark.parametrize("by_rows", [False, True])
-def test_differences_of_classes_are_written_in_the_classes(by_rows, offset, monkeypatch):
-    """As many generators as classes, not as many as pairs of them, and no inner product changes."""
-    form = LossForm(softmax(7, 3, by_rows, offset))
-    leaves = [form.polynomial(leaf) for group in form.leaves for leaf in group]
-    found = Gram(leaves, form.space, form.bases)
-    assert len(found.blocks) == 7 * (1 + offset)
-    assert len(found.forms) == 1 + offset
-    monkeypatch.setattr(generators, "layouts", lambda shape: [])
-    monkeypatch.setattr(generators, "FEW", 10**9)
-    whole = Gram(leaves, form.space, form.bases)
-    assert len(whole.blocks) == 7 * 6 // 2 * (1 + offset)
-    rng = np.random.default_rng(0)
-    first, second = (np.concatenate(gram.rows) for gram in (found, whole))
-    mixed = rng.normal(size=(20, len(first)))
-    for cross in (False, True):
-        for sign in (1.0, -1.0):
-            one, other = (
-                gram.products(mixed @ rows, rows, cross, sign) for gram, rows in ((found, first), (whole, second))
-            )
-            assert one == pytest.approx(other, rel=1e-12, abs=1e-12)
-    assert found.squared_norms(mixed @ first) == pytest.approx(whole.squared_norms(mixed @ second), rel=1e-12)
-    assert first @ found.upper @ first.T == pytest.approx(second @ whole.upper @ second.T, rel=1e-12, abs=1e-12)
 
 
 def test_the_number_of_forms_and_of_their_ranges_does_not_grow_with_the_classes(monkeypatch):
@@ -160,34 +112,6 @@ def test_the_number_of_forms_and_of_their_ranges_does_not_grow_with_the_classes(
     assert counts == [(1, 2), (1, 2)]
 
 
-def test_a_variable_is_divided_only_if_all_its_columns_are_used_alike():
-    """Else bounds of the parts would add up: x1^2 + x2^2 is at most 1 in the unit ball, not 2."""
-    U = cp.Variable((2, 2), name="U")
-    gram, _, _ = gram_of(lambda x: cp.logistic(u[:2] @ x) + cp.logistic(u[0] * x[0]), x=Ball(2))
-    assert [place.tolist() for place in gram.places] == [[0, 1, 2], [0, 1, 2]]
-    gram, _, _ = gram_of(
-        lambda x: cp.logistic(x @ U[:, 0]) + cp.logistic(x[::-1] @ U[:, 1] - x @ U[:, 0]) + cp.logistic(x @ U[:, 1]),
-        x=Ball(2),
-    )
-    assert [place.tolist() for place in gram.places] == [[0, 1, 2, 3]] * 3
-
-
-def test_a_long_and_a_short_generator_are_charged_in_proportion():
-    gram, _, _ = gram_of(lambda x: cp.logistic(w @ x) + cp.logistic(w[0]), x=Ball(3, 100.0))
-    assert gram.upper == pytest.approx(np.diag([2e4, 2.0]))
-
-
-def test_squared_norms_know_what_cancels():
-    """(x1 w1 + x2 w2) and (x1 w1 - x2 w2) are each of length 1, and so are mixtures of them."""
-
-    def loss(x):
-        return cp.log_sum_exp(cp.hstack([x[0] * w[0] + x[1] * w[1], x[0] * w[0] - x[1] * w[1]]))
-
-    gram, _, _ = gram_of(loss, x=Ball(2))
-    assert gram.squared_norms(np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])) == pytest.approx([1.0, 1.0, 1.0])
-    assert gram.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([4.0])
-
-
 def test_reweighting_scales_the_rows_of_each_variable():
     gram, _, _ = gram_of(lambda x: cp.logistic(w @ x + v) + cp.logistic(w @ x), x=Ball(3, 2.0))
     assert gram.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([5.0])
@@ -195,12 +119,6 @@ def test_reweighting_scales_the_rows_of_each_variable():
     assert lighter.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([4.25])
     assert lighter.upper == pytest.approx(np.diag([4.0, 0.25]))
     assert gram.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([5.0])
-
-
-def test_records_without_continuous_fields():
-    analysis = analyse(lambda y: cp.logistic(w[y] + v), y=Choice([0, 1, 2]))
-    assert analysis.gradient_bound == pytest.approx(np.sqrt(2))
-    assert analysis.replacement_bound == pytest.approx(np.sqrt(2))
 
 
 def test_too_many_forms_are_refused():

@@ -89,11 +89,3 @@ def test_ranges_about_a_centre_are_those_about_zero(kind: str) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-10)
     if kind == "ball":
         assert found[0] == pytest.approx((-2.0, 2.0))
-
-
-def test_a_centre_off_a_face_only_helps() -> None:
-    """The bound about 0 stays in the intersection: a box [0, 4] and a record in [-1, 1] give 4 either way, and not 2 + 4."""
-    w = cp.Variable(name="w")
-    template = dp.Template(dp.Record(x=dp.Box(-1, 1)), lambda x: cp.logistic(x * w), cp.square(w), [w >= 0, w <= 4])
-    ((interval,),) = Analysis(LossForm(template)).ranges.values.values()
-    assert (interval.low, interval.high) == (-4.0, 4.0)

@@ -33,22 +33,6 @@ def test_leaves_are_the_largest_affine_parts():
     assert affine_leaves(read(margin, fields)) == [read(margin, fields)]
 
 
-def test_repeated_leaves_are_told_once():
-    x, leaf = RECORD.parameters["x"], v + 2 * w[0]
-    fields = RECORD.parameters.values()
-    assert affine_leaves(read(cp.sum(cp.maximum(leaf, x, w)), fields)) == [read(leaf), read(w)]
-
-
-def test_the_pieces_of_a_template():
-    form = LossForm(Template(RECORD, loss, cp.sum_squares(w), [w >= 0]))
-    assert form.space.dim == 2
-    assert not form.feasible.is_space
-    assert [len(group) for group in form.leaves] == [1, 1]
-    assert form.polynomial(form.leaves[0][0]).shape == ()
-    assert form.noise_dimension == 2
-    assert form.basis.toarray().T @ form.basis.toarray() == pytest.approx(np.eye(2))
-
-
 REFUSALS = {
     "regularizer mentions a field": (
         lambda: Template(RECORD, loss, RECORD.parameters["s"] * cp.sum_squares(w)),
@@ -132,14 +116,6 @@ def test_definiteness_that_holds_may_be_asserted():
     matrix = cp.psd_wrap(np.ones((2, 2)))
     form = LossForm(Template(RECORD, loss, cp.quad_form(w, matrix), [cp.quad_form(w, matrix) <= 1]))
     assert form.noise_dimension == 2
-
-
-def test_products_of_every_kind_are_leaves():
-    W = cp.Variable((2, 2), name="W")
-    record = Record(M=Box(-np.ones((2, 2)), np.ones((2, 2))))
-    form = LossForm(Template(record, lambda M: cp.sum(cp.logistic(cp.kron(M, W)))))
-    assert form.polynomial(form.leaves[0][0]).shape == (4, 4)
-    assert form.noise_dimension == 4
 
 
 def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():

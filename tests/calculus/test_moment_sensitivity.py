@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import cvxpy as cp
@@ -14,7 +13,6 @@ from dpconvex.auditing.released_statistics import farthest
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.moment_sensitivity import difference_bound, length_bound
 from dpconvex.calculus.moments import Moments, quadratic_loss
-from dpconvex.evaluation.moment_sums import moment_sums
 
 
 def moments_of(template: dp.Template, weight: float, residuals: bool = False) -> tuple[Moments, float, float]:
@@ -69,28 +67,6 @@ def test_no_two_records_are_farther_apart_and_some_nearly_are(name: str, residua
     assert found <= apart * (1 + 1e-12)
     assert alone >= 0.97 * length or name in ("weights", "labels")  # an l1 ball has fewer corners than its hull
     assert found >= 0.7 * apart
-
-
-def test_vertices_of_boxes_and_labels() -> None:
-    """Every pair of corners, by the sums that are released: nothing of the search above is used."""
-    template = templates()["labels"]
-    moments, _, apart = moments_of(template, 0.8)
-    corners = list(itertools.product((0.0, 0.5, 1.0), (-1.0, 0.0, 1.0), (-0.5, 0.0, 2.0), (0, 1, 2)))
-    rows = []
-    for a, b, t, y in corners:
-        batch = template.record.validate({"x": [[a, b]], "t": [t], "y": [y]})
-        rows.append(moment_sums(moments, batch))
-    table = np.array(rows)
-    distances = np.linalg.norm(table[:, None] - table[None], axis=2)
-    assert 0.7 * apart < distances.max() <= apart
-
-
-def test_a_public_curvature_costs_nothing_where_the_number_of_records_is_public() -> None:
-    w = cp.Variable(2, name="w")
-    template = dp.Template(dp.Record(x=dp.Ball(2, radius=3.0)), lambda x: cp.sum_squares(w - x) / 2)
-    moments, _, apart = moments_of(template, 1.0)
-    assert moments.count == 2
-    assert apart == pytest.approx(2.0, rel=1e-6)
 
 
 def test_records_that_hardly_differ_keep_a_sensitivity() -> None:

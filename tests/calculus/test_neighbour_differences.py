@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -70,12 +69,6 @@ def test_summed_margins_span_a_zonotope(classes: int) -> None:
     assert item.dimension == classes - 1
 
 
-def test_too_many_vertices_are_not_counted() -> None:
-    (item,) = differences(of("large_margin_gaussian", features=1, classes=14, competitors="summed"), "add-remove")
-    assert item.vertices is None
-    assert item.dimension == 13
-
-
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize(
     ("problem", "options"),
@@ -105,22 +98,6 @@ def test_no_difference_is_longer_or_leaves_its_subspace(problem: str, options: d
         assert np.linalg.norm(table, axis=1).max() <= longest * (1 + 1e-9)
         rank = np.linalg.matrix_rank(table, tol=1e-9)
         assert rank <= max(item.dimension for item in items)
-
-
-def test_pairs_of_labels_that_look_alike_are_counted_once() -> None:
-    analysis = of("softmax_regression", features=2, classes=5)
-    assert len(analysis.losses) == 5
-    assert len(differences(analysis, "replace-one")) == 2  # equal labels and different ones
-    assert differences(analysis, "replace-one") is differences(analysis, "replace-one")
-
-
-def test_norms_have_no_vertices() -> None:
-    theta = cp.Variable(2, name="theta")
-    ball = dp.Template(dp.Record(x=dp.Ball(2)), lambda x: cp.norm(theta - x), cp.sum_squares(theta))
-    (item,) = differences(analyse(ball), "add-remove")
-    assert item.vertices is None
-    assert item.length == pytest.approx(1.0)
-    assert item.dimension == 2
 
 
 def test_a_tally_never_shortens() -> None:

@@ -8,14 +8,14 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
-from derivatives import Jets, analyse, certified, compare, observe
+from derivatives import Jets, analyse, certified, compare
 
 from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Variable
 from dpconvex.core.intervals import Interval
-from dpconvex.core.record_domains import Ball, Box, Choice
+from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.errors import MissingRule, NotPrivate
 
 w = cp.Variable(2, name="w")
@@ -125,58 +125,12 @@ def test_log_sum_exp_is_as_long_as_its_longest_leaf_and_softmax_sqrt_2():
     assert labelled.replacement_bound == pytest.approx(2 * np.sqrt(2))
 
 
-@pytest.mark.parametrize(("p", "expected"), [(1, np.sqrt(3)), (1.5, 3 ** (1 / 6)), (2, 1.0), (3, 1.0)])
-def test_norms_have_the_length_of_their_dual_ball(p, expected):
-    assert certified(analyse(lambda x: cp.norm(W @ x, p), x=Ball(2)))["gradient"] == pytest.approx(expected)
-
-
-def test_the_sum_of_the_largest_of_many_is_as_long_as_the_root_of_their_number():
-    V = cp.Variable((40, 2), name="V")
-    found = certified(analyse(lambda x: cp.sum_largest(V @ x, 9), x=Ball(2)))
-    assert found["gradient"] == pytest.approx(3.0)
-    assert found["gradient"] == pytest.approx(
-        certified(analyse(lambda x: cp.sum_largest(W @ x, 2), x=Ball(2)))["gradient"] * 3 / np.sqrt(2)
-    )
-
-
 def test_a_square_of_what_may_change_sign_is_refused():
     """The composition rule rests on signs; a rule that is given a range that breaks them refuses."""
     row, outer = Term(np.ones((1, 1))), sum_squares(Variable.of((2,), "v", 1))
     curved = Scalar(Interval(-1.0, 1.0), (row,), (Piece((row,), 1.0),))
     with pytest.raises(MissingRule, match="curved term that can change its sign"):
         outer.atom.rule(outer, [[curved, curved], [Scalar(Interval(1.0, 1.0))]])
-
-
-def test_the_range_of_a_determinant_knows_its_eigenvalues():
-    """log_det needs eigenvalues away from zero; that 4 I + diag(w) has them follows from the ranges of its entries."""
-    with pytest.raises(NotPrivate, match="keeps away from singular"):
-        analyse(lambda x: -cp.log_det(S + cp.diag(x)), [cp.norm(S, "fro") <= 1], x=Ball(2))
-    found = analyse(lambda x: -cp.log_det(3 * np.eye(2) + S) + x @ S @ x, [cp.norm(S, "fro") <= 1], x=Ball(2))
-    assert found.kink is None
-
-
-def test_the_largest_absolute_value_of_concave_entries():
-    """CVXPY allows concave entries below zero in a norm; their gradients change sign with them."""
-    analysis = analyse(lambda x: cp.norm_inf(-cp.logistic(w @ x)) + cp.logistic(w @ x), BALL, x=Ball(2))
-    ratios = compare(analysis, RECORDS, DISC)
-    assert ratios["gradient"] > 0.99
-    assert analysis.kink is None
-
-
-def test_a_curved_divisor_adds_its_own_curvature():
-    """At m = 2 and y = 1/2 the parabola's own curvature in v is nothing, and the divisor's is all there is."""
-    box = [w[0] == 2, w[1] == 0, v >= -0.5, v <= 0.5]
-    analysis = analyse(lambda s: cp.quad_over_lin(w[0], 1 - cp.huber(v + s, 0.25)), box, s=Box(-1e-6, 1e-6))
-    points = np.column_stack([np.full(101, 2.0), np.zeros(101), np.linspace(-0.5, 0.5, 101)])
-    compare(analysis, {"s": np.array([0.0])}, points, 0.0)
-    with pytest.raises(NotPrivate, match="divisor"):
-        analyse(lambda s: cp.quad_over_lin(w[0], 1 - cp.huber(4 * v, 0.5)), box, s=Box(-1.0, 1.0))
-
-
-def test_a_divisor_with_a_kink_makes_a_kink():
-    analysis = analyse(lambda x: cp.quad_over_lin(w @ x, cp.minimum(v, 1.0)), CYLINDER, x=Ball(2))
-    assert analysis.kink is not None
-    assert "maximum" in analysis.kink.expression
 
 
 AXES: dict[str, tuple[Any, Any]] = {
@@ -212,17 +166,6 @@ def test_along_an_axis_each_line_is_taken_by_itself(name, axis):
     assert first == pytest.approx(second)
 
 
-def test_sums_over_two_axes_and_lines_that_are_kept():
-    ball = [cp.norm(W, "fro") <= 1]
-    whole = analyse(lambda x: cp.log_sum_exp(W @ cp.diag(x), axis=(0, 1)), ball, x=Ball(2))
-    assert certified(whole) == pytest.approx(
-        certified(analyse(lambda x: cp.log_sum_exp(W @ cp.diag(x)), ball, x=Ball(2)))
-    )
-    kept = analyse(lambda x: cp.sum(cp.log_sum_exp(W @ cp.diag(x), axis=0, keepdims=True)), ball, x=Ball(2))
-    dropped = analyse(lambda x: cp.sum(cp.log_sum_exp(W @ cp.diag(x), axis=0)), ball, x=Ball(2))
-    assert certified(kept) == pytest.approx(certified(dropped))
-
-
 @pytest.mark.parametrize("atom", [cp.lambda_max, lambda m: cp.sigma_max(m), lambda m: cp.normNuc(m)])
 def test_spectral_norms(atom):
     """Gradients of spectral functions, by differences along random directions."""
@@ -242,21 +185,6 @@ def test_spectral_norms(atom):
         steepest = max(steepest, abs(values[1] - values[0]) / 2e-6)
     bound = analysis.gradient_bound
     assert 0.5 * bound <= steepest <= bound * (1 + 1e-6)
-
-
-def test_quadratic_forms_use_the_matrix_and_not_its_norm():
-    found = certified(analyse(lambda x: cp.quad_form(w - 0 * x, np.diag([4.0, 1.0])), BALL, x=Ball(2)))
-    assert found["trace"] == pytest.approx(10.0)
-    assert found["eigenvalue"] == pytest.approx(8.0)
-    assert found["log det"] == pytest.approx(np.log(9.0) + np.log(3.0))
-    semidefinite = certified(analyse(lambda x: cp.quad_form(w - 0 * x, np.ones((2, 2))), BALL, x=Ball(2)))
-    assert semidefinite["trace"] == pytest.approx(4.0)
-
-
-def test_zero_as_a_quadratic_form():
-    zero = cp.psd_wrap(np.zeros((2, 2)))
-    analysis = analyse(lambda x: cp.quad_form(w - x, zero) + cp.logistic(w @ x), BALL, x=Ball(2))
-    assert certified(analysis)["trace"] == pytest.approx(0.25)
 
 
 REFUSALS: dict[str, tuple[Any, list[cp.Constraint], type[NotPrivate], str]] = {
@@ -282,7 +210,7 @@ REFUSALS: dict[str, tuple[Any, list[cp.Constraint], type[NotPrivate], str]] = {
         "not affine in the parameters",
     ),
     "log-sum-exp of norms": (
-        lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), 0.0])),
+        lambda x: cp.log_sum_exp(cp.hstack([cp.norm(w - x), cp.norm(w + x)])),
         [],
         MissingRule,
         "not a small polytope",
@@ -318,15 +246,6 @@ def test_refusals_say_what_where_and_what_to_do(name):
     assert caught.value.remedy
 
 
-def test_a_matrix_of_the_record_is_refused_even_if_its_symbol_has_a_value():
-    def loss(x: cp.Parameter) -> cp.Expression:
-        x.value = np.ones(2)
-        return cp.quad_form(w, cp.psd_wrap(cp.outer(x, x)))
-
-    with pytest.raises(MissingRule, match="depends on the record"):
-        analyse(loss, BALL, x=Ball(2))
-
-
 def test_the_reference_derivatives_are_those_of_the_atoms():
     """The closed forms that these tests compare with, against differences of values."""
     for loss, constraints, points in (ATOMS | LOOSE).values():
@@ -344,11 +263,3 @@ def test_the_reference_derivatives_are_those_of_the_atoms():
             if analysis.kink is None:
                 bend = (ahead.gradient - behind.gradient) / (2 * step)
                 assert jet.hessian[..., k] == pytest.approx(bend, rel=1e-5, abs=1e-6)
-
-
-def test_observed_constants_of_a_known_loss():
-    analysis = analyse(lambda x: cp.sum_squares(w), BALL, x=Ball(2))
-    seen = observe(analysis, RECORDS, DISC)
-    assert seen["gradient"] == pytest.approx(2.0)
-    assert seen["trace"] == pytest.approx(4.0)
-    assert seen["log det"] == pytest.approx(2 * np.log(3.0))

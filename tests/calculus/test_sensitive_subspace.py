@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus.loss_form import LossForm
-from dpconvex.calculus.sensitive_subspace import sensitive_basis, settled
+from dpconvex.calculus.sensitive_subspace import joined, sensitive_parts, settled
 from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.language.record import Record
@@ -29,7 +29,7 @@ def jacobian(leaf: Polynomial, scalars: np.ndarray, dim: int) -> np.ndarray:
 
 def check(leaves: list[Polynomial], dim: int, count: int, rng: np.random.Generator) -> int:
     """Check a basis of the subspace on random records, and return its dimension."""
-    basis = sensitive_basis(leaves, dim).toarray()
+    basis = joined(sensitive_parts(leaves, dim), dim).toarray()
     assert basis.T @ basis == pytest.approx(np.eye(basis.shape[1]), abs=1e-12)
     for _ in range(10):
         for leaf in leaves:
@@ -93,56 +93,6 @@ def test_softmax_sees_differences_of_classes_only(classes, features):
         assert LossForm(Template(record, loss)).noise_dimension == (classes - 1) * features
 
 
-def test_a_tiny_feature_counts():
-    w = cp.Variable(3, name="w")
-    record = Record(x=Box([-1.0, -1e-11, -1e-30], [1.0, 1e-11, 1e-30]))
-    assert LossForm(Template(record, lambda x: cp.logistic(w @ x))).noise_dimension == 3
-    scaled = Record(x=Ball(3))
-    weights = np.array([1.0, 1e-11, 1e-25])
-    assert LossForm(Template(scaled, lambda x: cp.logistic(w @ cp.multiply(weights, x)))).noise_dimension == 3
-
-
-def test_all_labels_are_taken_together():
-    w = cp.Variable(3, name="w")
-    record = Record(x=Ball(1), y=Choice(range(3)))
-    form = LossForm(Template(record, lambda x, y: cp.logistic(w[y] * x[0]) if y < 2 else cp.Constant(0.0)))
-    assert form.noise_dimension == 2
-
-
-def test_symmetric_matrices_have_one_coordinate_for_each_pair():
-    S = cp.Variable((4, 4), symmetric=True, name="S")
-    F = cp.Variable((4, 4), name="F")
-    record = Record(x=Ball(4))
-    assert LossForm(Template(record, lambda x: cp.logistic(x @ S @ x))).noise_dimension == 10
-    # Of a matrix that is not declared symmetric, x'Fx sees the symmetric part alone.
-    assert LossForm(Template(record, lambda x: cp.logistic(x @ F @ x))).noise_dimension == 10
-    assert LossForm(Template(record, lambda x: cp.logistic(cp.trace(S) * x[0]))).noise_dimension == 1
-
-
-def test_repeated_rows_and_scalings_add_nothing():
-    w = cp.Variable(2, name="w")
-    record = Record(x=Ball(2), s=Box(0.1, 1.0))
-
-    def loss(x, s):
-        return sum(cp.logistic(k * s * (w @ x) + k) for k in range(1, 4)) + cp.huber(cp.exp(-s) * (x @ w))
-
-    assert LossForm(Template(record, loss)).noise_dimension == 2
-
-
-def test_a_direction_that_the_data_never_see_is_left_out():
-    w = cp.Variable(3, name="w")
-    record = Record(x=Ball(3))
-    projector = np.eye(3) - np.full((3, 3), 1 / 3)
-    form = LossForm(Template(record, lambda x: cp.logistic(x @ (projector @ w))))
-    assert form.noise_dimension == 2
-    assert np.abs(form.basis.toarray().T @ np.ones(3)).max() < 1e-12
-
-
-def test_nothing_to_see():
-    assert sensitive_basis([], 4).shape == (4, 0)
-    assert sensitive_basis([Polynomial.constant(np.ones(3))], 4).shape == (4, 0)
-
-
 @pytest.mark.parametrize(("rows", "p"), [(1, 1), (2, 1), (3, 2), (10, 9), (40, 25)])
 def test_a_space_has_one_settled_basis(rows: int, p: int) -> None:
     # Singular vectors of equal singular values are any rotation of each other, and processors round to different ones.
@@ -154,15 +104,6 @@ def test_a_space_has_one_settled_basis(rows: int, p: int) -> None:
     for _ in range(5):
         rotation = np.linalg.qr(rng.standard_normal((p, p)))[0]
         assert settled(basis @ rotation) == pytest.approx(found, abs=1e-11)
-
-
-def test_the_space_of_a_constant_has_a_settled_basis() -> None:
-    # Differences of classes: the case in which all singular values are equal.
-    for classes in range(2, 30):
-        centred = np.eye(classes) - 1 / classes
-        first = settled(np.linalg.svd(centred)[0][:, :-1])
-        second = settled(np.linalg.svd(centred[::-1])[0][::-1, :-1])
-        assert first == pytest.approx(second, abs=1e-11)
 
 
 @pytest.mark.parametrize("size", [1e-8, 1e-17, 1e-30, 1e-300])

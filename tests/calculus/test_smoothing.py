@@ -12,7 +12,6 @@ import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template, smoothed
-from dpconvex.core.atoms.extremes import largest_entry
 from dpconvex.core.discipline import is_convex
 from dpconvex.core.evaluate import evaluate
 from dpconvex.core.from_cvxpy import Reader, read
@@ -76,33 +75,6 @@ def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
     assert after.gradient_bound <= before.gradient_bound * (1 + 1e-9)
     assert after.replacement_bound <= before.replacement_bound * (1 + 1e-9)
     assert after.form.noise_dimension == before.form.noise_dimension
-
-
-def test_what_is_smooth_stays_as_it_is() -> None:
-    w = cp.Variable(3, name="w")
-    for tree in (cp.logistic(w[0]), cp.sum_squares(w), cp.sum(w), cp.log_sum_exp(w)):
-        expression = read(tree)
-        assert smoothed(expression, WIDTH) is expression
-    squares = cp.sum_squares(cp.pos(w))
-    for flat in (read(cp.huber(cp.pos(w[0]), 0.5) + cp.square(cp.pos(w[1]))), read(squares)):
-        point = {"w": np.array([0.02, 0.03, 1.0])}
-        assert float(evaluate(smoothed(flat, WIDTH), point)) == pytest.approx(float(evaluate(flat, point)), abs=1e-15)
-
-
-def test_leaves_are_shared() -> None:
-    leaf = read(MATRIX @ cp.Variable(3))
-    assert smoothed(largest_entry(leaf), WIDTH).variables == leaf.variables
-    assert smoothed(leaf, WIDTH) is leaf
-
-
-def test_a_template_is_rounded_once() -> None:
-    template = dp.load("hinge_svm", features=3)
-    assert smooth_template(template, WIDTH) is smooth_template(template, WIDTH)
-    assert smooth_template(template, WIDTH) is not smooth_template(template, 2 * WIDTH)
-    assert smooth_template(template, WIDTH).record is template.record
-    assert "pos" in str(template.losses[0])
-    assert "huber" not in str(template.losses[0])
-    assert "huber" in str(smooth_template(template, WIDTH).losses[0])
 
 
 def test_spectral_kinks_are_refused_by_name() -> None:

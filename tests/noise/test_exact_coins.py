@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -11,7 +10,7 @@ import pytest
 
 from dpconvex.mechanisms import private_selection
 from dpconvex.noise import samplers
-from dpconvex.noise.samplers import accepts, below, coin, seeded_generator
+from dpconvex.noise.samplers import accepts, below, coin
 
 DEPTH = 40
 
@@ -52,22 +51,6 @@ def test_a_coin_of_an_exponential_is_exact(exponent: Fraction, monkeypatch: pyte
         assert abs(mpmath.mpf(found[True].numerator) / found[True].denominator - exact) < 1e-30
 
 
-def test_large_exponents_are_products_of_exact_coins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For 2^-54 and less, of which no uniform double is a multiple: 38 coins, one after the other, each of them asked."""
-    asked: list[Fraction] = []
-    plain = samplers.accepts
-
-    def part(exponent: Fraction, rng: object) -> bool:
-        asked.append(exponent)
-        return True
-
-    monkeypatch.setattr(samplers, "accepts", part)
-    monkeypatch.setattr(samplers, "coin", lambda probability, rng: asked.append(probability) or False)
-    assert not plain(Fraction(75, 2), None) or asked
-    assert asked[:37] == [Fraction(1)] * 37
-    assert asked[37:] == [Fraction(1, 2)]
-
-
 def test_whole_numbers_are_equally_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = dict.fromkeys(range(5), 0)
 
@@ -103,11 +86,3 @@ def test_a_choice_asks_for_the_exact_probabilities(
         monkeypatch.setattr(private_selection, "below", lambda limit, rng, places=places: next(places))
         assert mistakes[private_selection.select(mistakes, epsilon, "replace-one", None, how)] == fewest
     assert set(asked) == {Fraction(epsilon / 2) * (count - fewest) for count in mistakes}
-
-
-def test_seeds_repeat_and_systems_do_not() -> None:
-    first, again = ([below(2**100, seeded_generator(3)) for _ in range(2)] for _ in range(2))
-    assert first == again
-    assert len({below(2**100, None) for _ in range(20)}) == 20
-    rate = sum(accepts(Fraction(1, 2), seeded_generator(k)) for k in range(3000)) / 3000
-    assert abs(rate - math.exp(-0.5)) < 0.04

@@ -82,10 +82,6 @@ def test_calibration_is_rounded_up_and_tight(epsilon: float, delta: float) -> No
     assert float(gaussian_delta(epsilon, 3.0 / (sigma * (1 - 1e-6)))) > delta
 
 
-def test_no_scale_is_found_where_none_is_enough() -> None:
-    assert smallest_scale(lambda sigma: 1.0, 1e-6, 1.0) is None
-
-
 @pytest.mark.parametrize("epsilon", [700.0, 1000.0, 1e5])
 def test_huge_promises_do_not_overflow(epsilon: float) -> None:
     sigma = gaussian_sigma(epsilon, 1e-6, 1.0)

@@ -43,15 +43,6 @@ def test_many_steps_are_bounded_from_both_sides(rate: float, steps: int, multipl
     assert SampledProfile(1 / (0.9 * multiplier), rate, steps).delta(epsilon) > claimed
 
 
-def test_large_promises_are_kept_too() -> None:
-    """Where likelihood ratios overflow."""
-    exact = one_step(500.0, 0.036, 0.5)
-    assert 1e-7 < exact <= sampled_delta(500.0, 0.036, 0.5, 1) <= exact * 1.01
-    scales = [sampled_multiplier(epsilon, 1e-5, 0.5, 1) for epsilon in (300.0, 500.0, 1000.0)]
-    for epsilon, scale in zip((300.0, 500.0, 1000.0), scales, strict=True):
-        assert scale <= gaussian_sigma(epsilon, 1e-5, 1.0) <= 1.02 * scale
-
-
 def test_all_records_are_the_gaussian_mechanism() -> None:
     found = SampledProfile(0.2, 1 - 2.0**-53, 20).delta(0.5)
     assert 0.98 * profile_delta(0.5, 0.2 * math.sqrt(20)) <= found <= profile_delta(0.5, 0.2 * math.sqrt(20))
