@@ -151,8 +151,6 @@ def test_ranges(seed: int) -> None:
     assert max(values) <= Fraction(bound.high)
 
 
-
-
 def test_intervals_are_rounded_outward() -> None:
     rng = np.random.default_rng(0)
     for _ in range(2000):
