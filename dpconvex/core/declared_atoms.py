@@ -78,24 +78,15 @@ class Atom:
         if len(slope) != 2 or not all(is_real(number) for number in numbers):
             raise TemplateError(f"Atom {self.name!r}: slope must be two numbers, curvature and lower one each.")
         lowest, highest, curvature, lower = (float(number) for number in numbers)
-        if not -LARGEST <= lowest <= highest <= LARGEST:
-            raise TemplateError(
-                f"Atom {self.name!r}: slope must be two finite numbers, the lower first, not {self.slope!r}."
-            )
-        if not 0 <= curvature <= LARGEST:
-            raise TemplateError(
-                f"Atom {self.name!r}: curvature must be finite and not negative, not {self.curvature!r}."
-            )
-        if not (lower == -np.inf or -LARGEST <= lower <= LARGEST):
-            raise TemplateError(
-                f"Atom {self.name!r}: lower must be a finite number, or minus infinity if the function has no lower bound, "
-                f"not {self.lower!r}."
-            )
+        for fits, what, value in (
+            (-LARGEST <= lowest <= highest <= LARGEST, "slope must be two finite numbers, the lower first", given),
+            (0 <= curvature <= LARGEST, "curvature must be finite and not negative", self.curvature),
+            (lower == -np.inf or abs(lower) <= LARGEST, "lower must be finite, or -inf for no lower bound", self.lower),
+        ):
+            if not fits:
+                raise TemplateError(f"Atom {self.name!r}: {what}, not {value!r}.")
         for name, value in (("slope", (lowest, highest)), ("curvature", curvature), ("lower", lower)):
             object.__setattr__(self, name, value)  # whatever was given may change later
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_compiled"}
 
     def __call__(self, expression: Any) -> DeclaredAtom:
         """Return the function of an expression, entry by entry."""
@@ -111,34 +102,21 @@ class Atom:
 
     def _sample(self, points: Array) -> tuple[Array, Array]:
         """The user's function and its derivative: in NumPy if it is written so, else by JAX."""
-        if "_compiled" not in self.__dict__:
-            found = carried(self.function, points)
-            if found is not None:
-                return found
+        found = carried(self.function, points)
+        if found is not None:
+            return found
         try:
-            return self._compiled(points)
+            import jax
+
+            with double_precision():
+                value, first = jax.vmap(jax.value_and_grad(self.function))(points)
+                return np.asarray(value, dtype=float), np.asarray(first, dtype=float)
         except Exception as error:  # whatever the user's function, or JAX on tracing it, raises
             said = next(iter(str(error).splitlines()), "")
             raise TemplateError(
                 f"Atom {self.name!r}: function must be a NumPy or JAX function of one scalar that returns one scalar, written "
                 f"with numpy, or with jax.numpy where JAX is installed ({type(error).__name__}: {said})."
             ) from error
-
-    @cached_property
-    def _compiled(self) -> Callable[[Array], tuple[Array, Array]]:
-        """The user's function with its derivative, compiled for few numbers of points."""
-        import jax
-
-        pair = jax.jit(jax.vmap(lambda m: (self.function(m), jax.grad(self.function)(m))))
-
-        def evaluate(points: Array) -> tuple[Array, Array]:
-            size = 1 << max(12, int(np.ceil(np.log2(max(len(points), 1)))))
-            padded = np.pad(points, (0, size - len(points)), mode="edge")
-            with double_precision():
-                value, first = (np.asarray(part, dtype=float)[: len(points)] for part in pair(padded))
-            return value, first
-
-        return evaluate
 
     @cached_property
     def running(self) -> PiecewiseQuadratic:
@@ -171,11 +149,8 @@ class Atom:
         try:
             return built(self._sample, self.slope, self.curvature, self.lower)
         except Broken as broken:
-            self._refuse(*broken.args)
-            raise
-
-    def _refuse(self, what: str, remedy: str) -> None:
-        raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy)
+            what, remedy = broken.args
+            raise NotPrivate(f"the declared atom {self.name!r} {what}", self.name, remedy) from broken
 
 
 def carried(function: Callable[[Any], Any], points: Array) -> tuple[Array, Array] | None:

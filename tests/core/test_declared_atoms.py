@@ -62,7 +62,6 @@ FALSE: dict[str, tuple[Callable[[Any], Any], tuple[float, float], float, float, 
     "unbounded below": (lambda m: m + softplus(m), (1.0, 2.0), 0.25, 0.0, "one sign"),
     "jump up": (lambda m: softplus(m) + np.where(m > 0.3, 5.0, 0.0), (0.0, 1.0), 0.25, 0.0, "jumps"),
     "jump down": (lambda m: softplus(m) - np.where(m > 0.3, 5.0, 0.0), (0.0, 1.0), 0.25, -10.0, "jumps"),
-    "small jump": (lambda m: softplus(m) + np.where(m > 0.3, 1e-6, 0.0), (0.0, 1.0), 0.25, 0.0, "jumps"),
     "jump far out": (lambda m: softplus(m) + np.where(m < -77777.3, 0.1, 0.0), (0.0, 1.0), 0.25, 0.0, "jumps"),
     "step": (lambda m: 0.0 * m + np.where(m > 0.0, 1.0, 0.0), (0.0, 0.0), 0.0, 0.0, "jumps"),
 }
