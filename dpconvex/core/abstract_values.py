@@ -25,24 +25,16 @@ LARGEST_HULL = 4096
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A set of gradients: a convex hull, or the image of a unit ball.
+    """A set of gradients: the convex hull of rows, or (a ball) all ``sum_j u_j rows_j`` with ``||u|| <= 1``."""
 
-    Attributes
-    ----------
-    rows : ndarray, shape (k, generators)
-        Vertices of the hull, or axes ``a_j`` of the set of all ``sum_j u_j a_j`` with ``||u|| <= 1``.
-    ball : bool
-        Which of the two.
-    mass : ndarray, shape (generators,), or None
-        If rows are sums, in which terms may have cancelled: a bound on the sums of their absolute terms, for each row.
-    merged : int
-        How many vertices were left out because a row has the same coordinates: they may differ by less than a last digit.
-    """
-
-    rows: Array
+    rows: Array  # (k, generators)
     ball: bool = False
-    mass: Array | None = None
-    merged: int = 0
+    mass: Array | None = (
+        None  # (generators,) if rows are sums, in which terms may have cancelled: bounds the absolute terms
+    )
+    merged: int = (
+        0  # vertices left out because a row has the same coordinates: they may differ by less than a last digit
+    )
 
     @property
     def masses(self) -> Array:
@@ -91,13 +83,12 @@ class Kink:
 
     @property
     def expression(self) -> str:
-        """Text of the subexpression."""
         return str(self.place)
 
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """The entries of one affine array, and how the Euclidean norm of some of them is bounded if that is asked for."""
+    """The entries of one array, and how the Euclidean norm of some of them is bounded if that is asked for."""
 
     find: Callable[[list[int]], float]
     known: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -112,50 +103,25 @@ class Together:
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A scalar subexpression.
-
-    Attributes
-    ----------
-    value : Interval
-        Range of its values.
-    terms : tuple of Term
-        Its gradients lie in their Minkowski sum.
-    pieces : tuple of Piece
-        Its Hessian, times `sign`, is below their sum in the Loewner order; meaningful without a kink.
-    sign : {1, -1}
-        Convex or concave.
-    kink : Kink or None
-        Set if the gradient is not Lipschitz.
-    logit : tuple or None
-        (row, scale, low, high) if this is ``scale * log(1 + exp(m))`` of one affine m, up to a constant, with that row and
-        with slopes between `low` and `high` times the scale.
-    lead : float or None
-        If the gradient is some multiple of the mean of the only piece's points, under the same weights as in that piece: a
-        bound on the multiple.
-    floor : tuple or None
-        (scale, c) if this is ``scale * ||(c', m)||``, up to a constant, with m affine, and with a c' of norm c > 0 at least that
-        does not depend on the parameters.
-    behind : Scalar or None
-        The m of an entry pos(m), whose kink vanishes under an outer function of slope 0 at 0.
-    together : (Together, int) or None
-        The array that this is an entry of, if that is affine, and its place there.
-    """
+    """A scalar subexpression: gradients in the sum of `terms`, and, without a kink, Hessians times `sign` below `pieces`."""
 
     value: Interval
     terms: tuple[Term, ...] = ()
     pieces: tuple[Piece, ...] = ()
-    sign: int = 1
-    kink: Kink | None = field(default=None)
+    sign: int = 1  # 1 if it is convex, -1 if concave
+    kink: Kink | None = None
+    # (row, scale, low, high) of ``scale * log(1 + exp(m))``, up to a constant, for one affine m, with slopes from low to high.
     logit: tuple[Array, float, float, float] | None = None
+    # If the gradient is a multiple of the mean of the only piece's points, under the weights in that piece: bounds the multiple.
     lead: float | None = None
+    # (scale, c) of ``scale * ||(c', m)||``, up to a constant, with m affine and c' of norm c > 0 at least without parameters.
     floor: tuple[float, float] | None = None
+    behind: Scalar | None = None  # the m of pos(m), whose kink vanishes under an outer function of slope 0 at 0
+    together: tuple[Together, int] | None = None  # the array that this is an entry of, and its place there
 
     def __post_init__(self) -> None:
         # A hull of constants has no generators to speak of.
         object.__setattr__(self, "terms", tuple(term for term in self.terms if term.rows.shape[1]))
-
-    behind: Scalar | None = None
-    together: tuple[Together, int] | None = None
 
     @property
     def is_affine(self) -> bool:
@@ -220,7 +186,7 @@ class Scalar:
 
     def with_value(self, value: Interval) -> Scalar:
         """Return the same with a sharper range."""
-        return Scalar(value, self.terms, self.pieces, self.sign, self.kink, self.logit, self.lead, self.floor)
+        return replace(self, value=value, behind=None, together=None)
 
 
 def covariance_of_gradient(scalar: Scalar) -> Piece | None:

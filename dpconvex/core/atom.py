@@ -46,96 +46,58 @@ class Reach:
 
 @dataclass(frozen=True)
 class LeastCurvature:
-    """How curved an atom is at least, as a function of its first argument, which is affine.
+    """How curved an atom is at least, as a function of its first argument, which is affine: `statement` claims a Hessian.
 
-    Attributes
-    ----------
-    name, statement : str
-        What it is called in derivations, and the Hessian that it claims, or a matrix below it.
-    bend : callable
-        ``bend(expression, weights, reach)`` returns h, one number for each entry of the argument, such that the sum of `weights`
-        times the entries of the atom has a Hessian of at least diag(h); None if nothing is claimed.  All in column order; the
-        weights of convex atoms are not negative, of concave ones not positive.
-    exact : callable
-        Whether the atom is quadratic, so that diag(h) is its Hessian.
+    ``bend(expression, weights, reach)`` returns h, a number for each entry of the argument in column order, such that the sum of
+    `weights` (negative for concave atoms) times the entries of the atom has a Hessian of at least diag(h); None claims nothing.
     """
 
     name: str
     statement: str
     bend: Callable[[Expression, NDArray[np.float64], Reach], NDArray[np.float64] | None]
-    exact: Callable[[Expression], bool] = lambda expression: False
+    exact: Callable[[Expression], bool] = lambda expression: False  # whether diag(h) is the Hessian
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Atom:
-    """All that is known about an atom.  Making the object registers it.
+    """All that is known about an atom.  Making the object registers it."""
 
-    Attributes
-    ----------
-    name : str
-        As users know it: the name of CVXPY's function where there is one.
-    statement, source : str
-        What the calculus proves about it, in one sentence or formula, and where that comes from.
-    affine : {"linear", "bilinear", "quotient", "curved"}
-        When it is affine in the variables: if all arguments are; if also at most one mentions variables; if also the divisor
-        mentions none; never.
-    shape : callable
-        ``shape(*shapes, **options)`` of the arguments; raises ValueError if they do not fit.  Entrywise atoms want equal shapes:
-        repeating is an atom of its own.  That is the default.
-    reads : str or mapping of str to callable
-        For each class of CVXPY, by its full name, that means this atom: ``reads[name](node, args)`` returns the expression, with
-        arguments that were read already.  A class stands for itself, never for its subclasses.  A name alone means this atom of
-        the arguments.
-    writes : callable or None
-        ``writes(cp, expression, args)`` returns the CVXPY expression, with the module and with arguments that were written
-        already: this is its conic form.  By default CVXPY's function of this name.
-    value : callable
-        ``value(xp, expression, *args)`` for NumPy or JAX as `xp`.  Arrays have the records as one more axis at the end, of
-        length 1 where all share a value, so axes are counted from the front.
-    pull : callable or None
-        ``pull(expression, value, slope, *args)`` returns, for each argument, the slope with respect to it (or None for arguments
-        that do not vary), in NumPy, with records last; a subgradient at a kink, never NaN where the atom is finite.
-    domain : callable
-        What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
-    sign : callable
-        ``sign(expression, signs)`` with the signs of the arguments: 1 (nowhere negative), -1, or 0 (unknown).
-    curve : callable
-        ``curve(expression)``: 1 if convex on its domain (the default), -1 if concave; affine atoms are not asked.
-    slope : callable
-        ``slope(expression, k, signs)``: 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
-    text : callable or None
-        ``text(expression, write)`` returns its text and how tightly that binds (see `core.text`); ``write(argument, level)``
-        writes an argument, in parentheses if it binds less tightly.  None writes ``name(arguments, option=...)``.
-    expand : callable or None
-        ``expand(expander, expression)`` returns a `Polynomial`, or None where the atom makes none of polynomials.  Affine atoms
-        have one, and whole powers.
-    rule : callable or None
-        Range, gradient and curvature: ``rule(expression, arguments)`` with one list of `Scalar` for each argument returns the
-        result's.
-    strong : LeastCurvature or None
-        Least curvature of a term of a regularizer.
-    smooth : callable or None
-        ``smooth(expression, args, width)`` returns an expression without the kink.
-    """
-
-    name: str
-    value: Callable[..., Any]
-    shape: Callable[..., Shape] = same
+    name: str  # as users know it: that of CVXPY's function where there is one
+    # What the calculus proves about it, in one sentence or formula, and where that comes from.
     statement: str = ""
     source: str = "elementary calculus"
+    # When it is affine: "linear" if all arguments are; "bilinear" if also at most one mentions variables; "quotient" if also the
+    # divisor mentions none; "curved" never.
     affine: str = "curved"
+    # value(xp, expression, *args) for NumPy or JAX as xp; the records are one more axis at the end, of length 1 where shared.
+    value: Callable[..., Any]
+    # shape(*shapes, **options) of the arguments raises ValueError if they do not fit.
+    shape: Callable[..., Shape] = same
+    # For each class of CVXPY, by its full name, what reads a node and its arguments, read already; a name alone reads this atom.
     reads: str | Mapping[str, Callable[[Any, list[Expression]], Expression]] = field(default_factory=dict)
+    # writes(cp, expression, args) returns the CVXPY expression: its conic form.
     writes: Callable[[Any, Expression, list[Any]], Any] | None = by_name
+    # pull(expression, value, slope, *args) returns the slopes by the arguments (None if one does not vary), records last;
+    # a subgradient at nonsmooth points, never NaN where the atom is finite.
     pull: Callable[..., Sequence[Any]] | None = None
+    # What it asks of each argument: None, "not negative", "positive", "semidefinite" or "symmetric".
     domain: Callable[[Expression], tuple[str | None, ...]] = no_domain
+    # 1 if nowhere negative, -1 if nowhere positive, 0 if unknown, from the signs of the arguments.
     sign: Callable[[Expression, Sequence[int]], int] = lambda expression, signs: 0
+    # 1 if convex on its domain, -1 if concave; affine atoms are not asked.
     curve: Callable[[Expression], int] = lambda expression: 1
+    # 1 if non-decreasing in argument k, -1 if non-increasing, 0 if unknown.
     slope: Callable[[Expression, int, Sequence[int]], int] = lambda expression, k, signs: 0
+    # text(expression, write) returns its text and how tightly that binds; write(argument, level) writes an argument.
     text: Callable[[Expression, Callable[[Expression, int], str]], tuple[str, int]] | None = None
+    # expand(expander, expression) returns a `Polynomial`, or None where the atom makes none of polynomials.
     expand: Callable[..., Any] | None = None
+    # Range, gradient and curvature: rule(expression, arguments) maps a list of `Scalar` for each argument to the result's.
     rule: Callable[..., Any] | None = None
-    strong: LeastCurvature | None = None
-    smooth: Callable[..., Any] | None = None
+    strong: LeastCurvature | None = None  # of a term of a regularizer
+    smooth: Callable[..., Any] | None = (
+        None  # smooth(expression, args, width) is an expression without the nonsmooth point
+    )
 
     def __post_init__(self) -> None:
         if self.name in ATOMS:

@@ -10,20 +10,11 @@ from dpconvex.core.expression import Expression, Field, Variable
 
 @dataclass(frozen=True)
 class Constraint:
-    """A constraint whose meaning is a closed convex set for suitable arguments.
+    """A constraint whose meaning is a closed convex set for suitable arguments."""
 
-    Attributes
-    ----------
-    kind : {"equality", "inequality", "semidefinite", "second-order cone", "exponential cone", "power cone"}
-        The first two are of two arguments of one shape: the first equals, or is at most, the second.
-    args : tuple of Expression
-    options : tuple
-        Axis of a second-order cone; exponents of a power cone.
-    """
-
-    kind: str
+    kind: str  # equality, inequality (of two arguments of one shape), semidefinite, second-order, exponential or power cone
     args: tuple[Expression, ...]
-    options: tuple[Any, ...] = ()
+    options: tuple[Any, ...] = ()  # axis of a second-order cone; exponents of a power cone
 
     @property
     def variables(self) -> frozenset[Variable]:
@@ -31,7 +22,6 @@ class Constraint:
 
     @property
     def fields(self) -> frozenset[Field]:
-        """The fields of the record that occur in it."""
         return frozenset().union(*(argument.fields for argument in self.args))
 
     def __str__(self) -> str:

@@ -37,16 +37,7 @@ def placed(expression: Expression) -> Iterator[None]:
 
 
 class Expander:
-    """Expands affine expressions over one space and one record.
-
-    Attributes
-    ----------
-    space : Space
-    bases : Bases
-        Grows when a function of the record is met that is not a polynomial.
-    functions_of_record : list of Expression
-        Those functions, in the order of their bases.
-    """
+    """Expands affine expressions over one space and one record, whose bases grow when other functions of the record are met."""
 
     def __init__(self, space: Space, bases: Bases) -> None:
         self.space = space

@@ -32,31 +32,15 @@ _NODES: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
 
 
 class Expression:
-    """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor.
+    """A node of the core language; made by calling atoms, `constant`, `Variable.of` and `Field.of`, never by its constructor."""
 
-    Attributes
-    ----------
-    atom : Atom or None
-        None for leaves.
-    args : tuple of Expression
-    options : tuple of (str, hashable)
-        What the atom depends on besides its arguments; see `option`.
-    shape : tuple of int
-    variables : frozenset of Variable
-        The variables that occur in it.
-    fields : frozenset of Field
-        The fields of the record that occur in it.
-    is_affine : bool
-        Whether it is affine in the variables (jointly), and all that it is made of is.
-    """
-
-    atom: Atom | None
+    atom: Atom | None  # None for leaves
     args: tuple[Expression, ...]
-    options: tuple[tuple[str, Hashable], ...]
+    options: tuple[tuple[str, Hashable], ...]  # what the atom depends on besides its arguments
     shape: Shape
     variables: frozenset[Variable]
     fields: frozenset[Field]
-    is_affine: bool
+    is_affine: bool  # in the variables jointly, and all that it is made of
 
     def __init__(self, **parts: Any) -> None:
         self.__dict__.update(parts)
@@ -75,17 +59,14 @@ class Expression:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
         return math.prod(self.shape)
 
     @property
     def ndim(self) -> int:
-        """Number of axes."""
         return len(self.shape)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it has one entry."""
         return self.size == 1
 
     @property
@@ -130,10 +111,10 @@ class Expression:
     # Arithmetic, so that code that builds expressions reads like mathematics.
 
     def __add__(self, other: Any) -> Expression:
-        return _arithmetic("add", self, other)
+        return _built("add", self, other)
 
     def __radd__(self, other: Any) -> Expression:
-        return _arithmetic("add", other, self)
+        return _built("add", other, self)
 
     def __sub__(self, other: Any) -> Expression:
         return self + -constant(other)
@@ -142,31 +123,31 @@ class Expression:
         return constant(other) + -self
 
     def __neg__(self) -> Expression:
-        return _arithmetic("negate", self)
+        return _built("negate", self)
 
     def __mul__(self, other: Any) -> Expression:
-        return _arithmetic("multiply", self, other)
+        return _built("multiply", self, other)
 
     def __rmul__(self, other: Any) -> Expression:
-        return _arithmetic("multiply", other, self)
+        return _built("multiply", other, self)
 
     def __truediv__(self, other: Any) -> Expression:
-        return _arithmetic("divide", self, other)
+        return _built("divide", self, other)
 
     def __rtruediv__(self, other: Any) -> Expression:
-        return _arithmetic("divide", other, self)
+        return _built("divide", other, self)
 
     def __matmul__(self, other: Any) -> Expression:
-        return _arithmetic("matmul", self, other)
+        return _built("matmul", self, other)
 
     def __rmatmul__(self, other: Any) -> Expression:
-        return _arithmetic("matmul", other, self)
+        return _built("matmul", other, self)
 
     def __getitem__(self, key: Any) -> Expression:
-        return _arithmetic("index", self, key)
+        return _built("index", self, key)
 
 
-def _arithmetic(name: str, *arguments: Any) -> Expression:
+def _built(name: str, *arguments: Any) -> Expression:
     made: Expression = OPERATORS[name](*arguments)
     return made
 
@@ -185,24 +166,16 @@ class Constant(Expression):
 
 
 class Variable(Expression):
-    """A parameter of the learner.
-
-    Attributes
-    ----------
-    key : int
-        Its number, which orders the variables of a template.
-    name : str
-    attributes : mapping of str to object
-        Those of its attributes that restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on.
-    """
+    """A parameter of the learner; `key` orders the variables of a template."""
 
     key: int
     name: str
-    attributes: Mapping[str, Any]
+    attributes: Mapping[
+        str, Any
+    ]  # that restrict it: ``nonneg``, ``PSD``, ``symmetric``, ``bounds`` (a pair of arrays) and so on
 
     @classmethod
     def of(cls, shape: Shape, name: str, key: int, attributes: Mapping[str, Any] | None = None) -> Variable:
-        """Return the variable of these parts."""
         kept = {k: v for k, v in (attributes or {}).items() if v is not None and v is not False}
         identity = ("variable", key, name, shape, repr(sorted((k, _bounds_key(v)) for k, v in kept.items())))
         made = _interned(identity, lambda: cls(**_leaf(shape), key=key, name=name, attributes=kept))
@@ -215,14 +188,7 @@ class Variable(Expression):
 
 
 class Field(Expression):
-    """A continuous field of the record.
-
-    Attributes
-    ----------
-    name : str
-    sign : {-1, 0, 1}
-        1 if no entry is negative over its declared domain, -1 if none is positive.
-    """
+    """A continuous field of the record; its sign is 1 if no entry is negative over its domain, -1 if none is positive."""
 
     name: str
     sign: int

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,29 +35,14 @@ CANCELLED = 2.0**-10
 
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """An array whose entries are polynomials in the record, times at most one coordinate of theta.
+    """An array whose entries are polynomials in the record, times at most one coordinate of theta."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of the array; entries are numbered in column order.
-    entry : ndarray of int, shape (terms,)
-        Which entry a term belongs to.
-    coordinate : ndarray of int, shape (terms,)
-        Which coordinate of theta it multiplies, or -1 for none.
-    monomial : ndarray of int, shape (terms, degree)
-        The record scalars it multiplies, sorted, padded in front with -1.
-    coefficient : ndarray of float, shape (terms,)
-    error : ndarray of float, shape (terms,)
-        How far each coefficient may be from what exact arithmetic gives: rounding is relative to what was added up, and
-        counts where terms cancel.
-    """
-
-    shape: tuple[int, ...]
-    entry: Index
-    coordinate: Index
-    monomial: Index
+    shape: tuple[int, ...]  # entries are numbered in column order
+    entry: Index  # which entry a term belongs to
+    coordinate: Index  # which coordinate of theta it multiplies, or -1 for none
+    monomial: Index  # the record scalars it multiplies, sorted, padded in front with -1; shape (terms, degree)
     coefficient: Array
+    # How far each coefficient may be from what exact arithmetic gives: relative to what was added up, which may have cancelled.
     error: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
@@ -66,7 +51,6 @@ class Polynomial:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
         return math.prod(self.shape)
 
     @property
@@ -110,23 +94,17 @@ class Polynomial:
     def coordinates(cls, shape: tuple[int, ...], start: int, lift: sp.csr_array) -> Polynomial:
         table = lift.tocoo()
         entry, coordinate = table.coords
-        return cls(
-            shape,
-            entry.astype(np.int64),
-            coordinate.astype(np.int64) + start,
-            np.empty((len(entry), 0), dtype=np.int64),
-            np.asarray(table.data, dtype=float),
-        )
+        numbers, nothing = np.asarray(table.data, dtype=float), np.empty((len(entry), 0), dtype=np.int64)
+        return cls(shape, entry.astype(np.int64), coordinate.astype(np.int64) + start, nothing, numbers)
 
     def reshaped(self, shape: tuple[int, ...]) -> Polynomial:
         """Return the same entries, in column order, under another shape."""
-        return Polynomial(shape, self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
+        return replace(self, shape=shape)
 
     def scaled(self, factor: float) -> Polynomial:
         """Multiply every entry by a number."""
         product, error = rounded_product(self.coefficient, np.full(len(self.coefficient), float(factor)))
-        error += abs(factor) * self.error
-        return Polynomial(self.shape, self.entry, self.coordinate, self.monomial, product, error)
+        return replace(self, coefficient=product, error=error + abs(factor) * self.error)
 
     def __add__(self, other: Polynomial) -> Polynomial:
         """Add two arrays of equal shape."""
@@ -141,14 +119,8 @@ class Polynomial:
         place = np.repeat(columns.indptr[:-1][self.entry], count) + within
         factor = np.asarray(columns.data[place], dtype=float)
         product, error = rounded_product(self.coefficient[source], factor)
-        return Polynomial(
-            shape,
-            columns.indices[place].astype(np.int64),
-            self.coordinate[source],
-            self.monomial[source],
-            product,
-            error + np.abs(factor) * self.error[source],
-        ).collected()
+        entry, error = columns.indices[place].astype(np.int64), error + np.abs(factor) * self.error[source]
+        return Polynomial(shape, entry, self.coordinate[source], self.monomial[source], product, error).collected()
 
     def gathered(self, index: NDArray[Any]) -> Polynomial:
         """Return the array whose entries are those of this one at `index` (entry numbers; -1 gives zero)."""
@@ -172,18 +144,12 @@ class Polynomial:
         i, j = pairs
         if (np.minimum(self.coordinate[i], other.coordinate[j]) >= 0).any():
             raise ValueError("a product of two parameters is not affine in them")
-        monomial = np.concatenate([self.monomial[i], other.monomial[j]], axis=1)
+        monomial = np.sort(np.concatenate([self.monomial[i], other.monomial[j]], axis=1), axis=1)
         product, error = rounded_product(self.coefficient[i], other.coefficient[j])
         error += np.abs(self.coefficient[i]) * other.error[j]
         error += self.error[i] * (np.abs(other.coefficient[j]) + other.error[j])
-        return Polynomial(
-            shape,
-            entry,
-            np.maximum(self.coordinate[i], other.coordinate[j]),
-            np.sort(monomial, axis=1),
-            product,
-            error,
-        ).collected()
+        coordinate = np.maximum(self.coordinate[i], other.coordinate[j])
+        return Polynomial(shape, entry, coordinate, monomial, product, error).collected()
 
     def times(self, other: Polynomial) -> Polynomial:
         """Multiply two arrays of equal shape entry by entry."""
@@ -215,7 +181,7 @@ class Polynomial:
         while monomial.shape[1] and (monomial[:, 0] < 0).all():
             monomial = monomial[:, 1:]
         if len(self.entry) == 0:
-            return Polynomial(self.shape, self.entry, self.coordinate, monomial, self.coefficient, self.error)
+            return replace(self, monomial=monomial)
         keys = [*monomial.T, self.coordinate, self.entry]
         order = np.lexsort(keys)
         new = np.zeros(len(order), dtype=bool)
@@ -243,14 +209,8 @@ class Polynomial:
     def part(self, with_theta: bool) -> Polynomial:
         """Return the terms that contain a coordinate of theta, or those that do not."""
         keep = (self.coordinate >= 0) == with_theta
-        return Polynomial(
-            self.shape,
-            self.entry[keep],
-            self.coordinate[keep],
-            self.monomial[keep],
-            self.coefficient[keep],
-            self.error[keep],
-        )
+        parts = (self.entry, self.coordinate, self.monomial, self.coefficient, self.error)
+        return Polynomial(self.shape, *(part[keep] for part in parts))
 
     @property
     def is_symmetric(self) -> bool:
@@ -306,13 +266,7 @@ def numbered_rows(table: Index) -> tuple[Index, Index]:
 
 
 def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return products and bounds on their rounding; 0 where a factor is a power of two, the commonest exact case.
-
-    >>> rounded_product(np.array([0.1, 3.0]), np.array([2.0, 3.0]))[1].tolist()
-    [0.0, 0.0]
-    >>> bool(rounded_product(np.array([0.1]), np.array([3.0]))[1] > 0)
-    True
-    """
+    """Return products and bounds on their rounding, 0 where they are exact."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         product = a * b
         halves = [(np.ldexp(np.rint(np.ldexp(m, HALF)), e - HALF), x) for x in (a, b) for m, e in [np.frexp(x)]]
@@ -325,12 +279,7 @@ def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def rounded_sums(values: Array, starts: Index) -> tuple[Array, Array]:
-    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding.
-
-    >>> total, error = rounded_sums(np.array([1e16, 1.0, -1e16, 2.0, 3.0]), np.array([0, 3]))
-    >>> total.tolist(), bool((error <= 1e-15).all())
-    ([1.0, 5.0], True)
-    """
+    """Add up runs of numbers, each from one of `starts` to the next, and bound the rounding."""
     total, size = np.add.reduceat(values, starts), np.add.reduceat(np.abs(values), starts)
     ends = np.append(starts[1:], len(values))
     # Sums of few whole numbers of some unit are exact.

@@ -23,28 +23,16 @@ ROUNDING = 16 * float(np.finfo(float).eps)
 
 @dataclass(frozen=True, eq=False)
 class Base:
-    """Consecutive record scalars with public bounds.
-
-    Attributes
-    ----------
-    name : str
-    start : int
-        Number of the first scalar.
-    lower, upper : ndarray, shape (size,)
-        Bounds of each scalar.
-    norm : float
-        Bound on the Euclidean norm of all of them.
-    """
+    """Consecutive record scalars with public bounds, on each of them and on the Euclidean norm of all."""
 
     name: str
-    start: int
+    start: int  # number of the first scalar
     lower: Array
     upper: Array
     norm: float
 
     @property
     def size(self) -> int:
-        """Number of scalars."""
         return len(self.lower)
 
     @property
@@ -76,18 +64,7 @@ class Base:
 
 
 class Bases:
-    """All bases of a record.
-
-    Attributes
-    ----------
-    bases : list of Base
-    lower, upper : ndarray, shape (count,)
-        Bounds of all scalars.
-    owner : ndarray of int, shape (count,)
-        Number of the base that each scalar belongs to.
-    polynomials : dict of str to Polynomial
-        The continuous fields.
-    """
+    """All bases of a record: bounds of all scalars, the number of each scalar's base (`owner`), and the fields as polynomials."""
 
     def __init__(self, record: Fields) -> None:
         self.bases: list[Base] = []
@@ -108,7 +85,6 @@ class Bases:
 
     @property
     def count(self) -> int:
-        """Number of scalars so far."""
         return len(self.owner)
 
     def range(self, polynomial: Polynomial) -> tuple[Array, Array]:

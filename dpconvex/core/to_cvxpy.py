@@ -21,30 +21,14 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Writer:
-    """Writes expressions in shared variables; equal nodes become one CVXPY expression.
+    """Writes expressions in shared variables; equal nodes become one CVXPY expression."""
 
-    Attributes
-    ----------
-    leaves : dict of Variable or Field to cvxpy.Expression
-        What stands for them; variables that are missing are made, with the names and attributes of the core's.
-    """
-
-    leaves: dict[Expression, Any] = field(default_factory=dict)
+    leaves: dict[Expression, Any] = field(
+        default_factory=dict
+    )  # what stands for variables and fields; missing ones are made
     _memory: dict[Expression, Any] = field(default_factory=dict)
 
     def expression(self, root: Expression) -> Any:
-        """Return the CVXPY expression.
-
-        Examples
-        --------
-        >>> from dpconvex.core.atoms.extremes import pos
-        >>> w = Variable.of((2,), "w", 1)
-        >>> writer = Writer()
-        >>> written = writer.expression(pos(1 - w))
-        >>> writer.leaves[w].value = np.array([0.0, 2.0])
-        >>> written.value
-        array([1., 0.])
-        """
         if root not in self._memory:
             self._memory[root] = self._write(root)
         return self._memory[root]
@@ -91,7 +75,7 @@ def variable_like(variable: Variable) -> cp.Variable:
 
 
 class ConicProgram:
-    """A small convex program without data; what the solver says of its answer is not believed by anybody."""
+    """A small convex program without data, whose answers need proofs of their own."""
 
     def __init__(self, goal: Expression, constraints: Sequence[Constraint]) -> None:
         self._writer = Writer()
@@ -112,37 +96,31 @@ class ConicProgram:
         return {leaf.name: leaves[leaf].value for leaf in leaves if isinstance(leaf, Variable)}
 
 
+def posed(space: Space, constraints: Sequence[Constraint]) -> tuple[cp.Variable, Writer, list[Any]]:
+    """Write the attributes of the variables and constraints on the coordinates of a space."""
+    theta = cp.Variable(space.dim)
+    writer, limits = Writer(), []
+    for block in space.blocks.values():
+        leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
+        writer.leaves[block.variable] = leaf
+        limits.extend(attribute_constraints(block.variable, leaf))
+    return theta, writer, [*limits, *(writer.constraint(constraint) for constraint in constraints)]
+
+
 @dataclass(frozen=True, eq=False)
 class ConicForm:
-    """A public program in the form of conic solvers, ``b - A x`` in a product of cones, for some of whose x's the goal is added.
-
-    Attributes
-    ----------
-    matrix, offset : A and b
-    cones : list
-        As Clarabel wants them.
-    columns : slice
-        Where the coordinates of the parameters are in x; the rest are auxiliary numbers.
-    """
+    """A public program in the form of conic solvers: ``offset - matrix x`` in Clarabel's cones; goals are added later."""
 
     matrix: sp.csc_array
     offset: Array
     cones: list[Any]
-    columns: slice
+    columns: slice  # where the coordinates of the parameters are in x; the rest are auxiliary numbers
 
     @classmethod
     def of(cls, space: Space, constraints: Sequence[Constraint]) -> ConicForm:
-        """Write the attributes of the variables and constraints on the coordinates of a space."""
         from cvxpy.reductions.solvers.conic_solvers.clarabel_conif import dims_to_solver_cones
 
-        theta = cp.Variable(space.dim)
-        writer, limits = Writer(), []
-        for block in space.blocks.values():
-            entries = block.lift @ theta[block.slice]
-            leaf = cp.reshape(entries, block.variable.shape, order="F")
-            writer.leaves[block.variable] = leaf
-            limits.extend(attribute_constraints(block.variable, leaf))
-        limits.extend(writer.constraint(constraint) for constraint in constraints)
+        theta, _, limits = posed(space, constraints)
         data, _, _ = cp.Problem(cp.Minimize(cp.sum(theta)), limits).get_problem_data(cp.CLARABEL)
         start = data["param_prob"].var_id_to_col[theta.id]
         cones = dims_to_solver_cones(data["dims"])
@@ -202,13 +180,7 @@ def least_squares_program(
 
     Returns coordinates, or None, and what the solver says of them, which nobody need believe.
     """
-    theta = cp.Variable(space.dim)
-    writer, limits = Writer(), []
-    for block in space.blocks.values():
-        leaf = cp.reshape(block.lift @ theta[block.slice], block.variable.shape, order="F")
-        writer.leaves[block.variable] = leaf
-        limits.extend(attribute_constraints(block.variable, leaf))
-    limits.extend(writer.constraint(constraint) for constraint in constraints)
+    theta, writer, limits = posed(space, constraints)
     function, factor = public
     goal = factor * writer.expression(function) - slope @ theta
     goal += sum(cp.sum_squares(root @ theta[mine]) for mine, root in roots) / 2
@@ -262,30 +234,23 @@ def inner_point(space: Space, constraints: Sequence[Constraint]) -> tuple[Array 
 
     None if it finds none; the distance is minus infinity if it says that there are none.
     """
-    writer, depth = Writer(), cp.Variable()
-    limits: list[Any] = [depth <= 1]
-    entries = []
-    for block in space.blocks.values():
-        leaf = variable_like(block.variable)
-        writer.leaves[block.variable] = leaf
-        entries.append(cp.vec(leaf, order="F"))
-        limits.extend(deeper(bound, depth) for bound in attribute_constraints(block.variable, leaf))
-    limits.extend(deeper(writer.constraint(constraint), depth) for constraint in constraints)
+    depth = cp.Variable()
+    theta, _, limits = posed(space, constraints)
+    limits = [depth <= 1, *(deeper(limit, depth) for limit in limits)]
     # Near 0, where answers are, rather than far inside; if there is nothing, anywhere.
     for weight in (1e-3, 0.0):
-        program = cp.Problem(cp.Maximize(depth - weight * cp.norm(cp.hstack(entries))), limits)
+        program = cp.Problem(cp.Maximize(depth - weight * cp.norm(theta)), limits)
         try:
             solve_quietly(program, cp.CLARABEL)
         except cp.SolverError:
             return None, 0.0
-        values = {name: writer.leaves[block.variable].value for name, block in space.blocks.items()}
         if program.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
             return None, -np.inf
-        if any(value is None for value in values.values()):
+        if theta.value is None:
             return None, 0.0
         if depth.value > 0:
             break
-    return space.pack(values), float(depth.value)
+    return np.asarray(theta.value), float(depth.value)
 
 
 def deeper(limit: Any, depth: Any) -> Any:

@@ -137,6 +137,13 @@ INDEX = rearrangement(
 )
 
 
+def select_text(expression: Expression, write: Write) -> tuple[str, int]:
+    inner, places = expression.args[0], expression.option("places")
+    if inner.ndim == 2 and places == tuple(range(0, inner.size, inner.shape[0] + 1)):
+        return f"diag({write(inner, 0)})", ATOM
+    return f"{write(inner, ATOM)}[{len(places)} entries]", ATOM
+
+
 SELECT = rearrangement(
     name="select",
     shape=lambda inner, places, shape: shape,
@@ -156,7 +163,7 @@ SELECT = rearrangement(
     writes=lambda cp, e, args: cp.reshape(
         cp.vec(args[0], order="F")[np.asarray(e.option("places"), dtype=int)], e.shape, order="F"
     ),
-    text=lambda e, write: (f"{write(e.args[0], ATOM)}[{len(e.option('places'))} entries]", ATOM),
+    text=select_text,
 )
 
 

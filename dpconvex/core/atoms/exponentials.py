@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -140,43 +138,14 @@ xexp = XEXP
 
 def log_one_plus_exp(xp: Any, expression: Expression, a: Any) -> Any:
     """Compute log(1 + exp(a)) without overflow."""
-    if xp is not np:
-        return softplus()(a)
-    if not isinstance(a, np.ndarray):  # it carries a derivative (see `core.dual_numbers`), and knows how to share
-        return np.logaddexp(a, 0.0)
+    if xp is not np or not isinstance(a, np.ndarray):  # what carries derivatives knows how to share
+        return xp.logaddexp(a, 0.0)
     return np.maximum(a, 0.0) + np.log1p(np.exp(-np.abs(a)))  # four times as fast as `np.logaddexp`
 
 
 def logistic_slope(a: Any) -> Any:
     """Slope of log(1 + exp(a)), without overflow."""
     return 1.0 / (1.0 + np.exp(np.minimum(-a, 700.0)))
-
-
-@cache
-def softplus() -> Callable[[Any], Any]:
-    """Return log(1 + exp(a)) for JAX, with derivatives that share its exponential."""
-    import jax
-    import jax.numpy as xp
-
-    @jax.custom_jvp
-    def value(a: Any) -> Any:
-        return xp.maximum(a, 0.0) + xp.log1p(xp.exp(-xp.abs(a)))
-
-    @jax.custom_jvp
-    def slope(a: Any) -> Any:
-        tail = xp.exp(-xp.abs(a))
-        return xp.where(a >= 0, 1.0, tail) / (1.0 + tail)
-
-    @value.defjvp
-    def value_rule(point: Any, direction: Any) -> Any:
-        return value(*point), slope(*point) * direction[0]
-
-    @slope.defjvp
-    def slope_rule(point: Any, direction: Any) -> Any:
-        s = slope(*point)
-        return s, s * (1.0 - s) * direction[0]
-
-    return value
 
 
 def sigmoid(value: float) -> float:
