@@ -36,12 +36,10 @@ SMALLEST = 1e-100
 # A row that is shorter than this part of the longest is what rounding left of terms that cancel.
 CANCELLED = 1e-9
 # Steps of the logarithm of mu that are tried before the best of them is refined.
-STEPS = np.concatenate([[0.0], np.geomspace(1e-4, 30.0, 60)])
-ACCURACY = 1e-6
+STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
+ACCURACY = 1e-5
 # Above the logarithms of all numbers, and a number itself, so that a search can step on it.
 HOPELESS = 1e3
-# Noise is predicted to fewer digits than this fraction of it.
-UNSURE = 1e-3
 
 
 class Lengths(NamedTuple):
@@ -117,20 +115,17 @@ def best_added(
 ) -> float:
     """Choose the modulus to add, from public numbers."""
 
-    def price(log_mu: float) -> float:
-        return max(math.exp(log_mu) - regular, 0.0) * radius**2 / 2
-
-    def noise(log_mu: float) -> float:
-        return risk(math.exp(log_mu))
-
     def total(log_mu: float) -> float:
-        return logarithm(price(log_mu) + noise(log_mu))
+        """Return the logarithm of a risk, which may underflow; where there is no proof, one above that of any number."""
+        mu = math.exp(log_mu)
+        value = max(mu - regular, 0.0) * radius**2 / 2 + risk(mu)
+        return math.log(max(value, math.ulp(0.0))) if math.isfinite(value) else HOPELESS
 
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
         start = affordable(cost, start, epsilon)
     grid = start + STEPS
-    values = lowest(price, noise, grid)
+    values = [total(t) for t in grid]
     best = int(np.argmin(values))
     if best == 0:
         return 0.0
@@ -140,47 +135,19 @@ def best_added(
     return float(math.exp(chosen) - regular)
 
 
-def lowest(price: Callable[[float], float], noise: Callable[[float], float], grid: Array) -> Array:
-    """Return logarithms of price plus noise on a grid, infinite over stretches that cannot hold the lowest.
-
-    Prices rise and noise falls, so a stretch costs at least the price at its start and the noise at its end.
-    """
-    values, last = np.full(len(grid), math.inf), len(grid) - 1
-    noises = {k: noise(grid[k]) for k in (0, last)}
-    stretches = [(0, last)]
-    while True:
-        for k in noises:
-            values[k] = logarithm(price(grid[k]) + noises[k])
-        least = values.min()
-        stretches = [
-            (a, b) for a, b in stretches if b - a > 1 and logarithm(price(grid[a]) + (1 - UNSURE) * noises[b]) <= least
-        ]
-        if not stretches:
-            return values
-        for a, b in stretches:
-            noises[(a + b) // 2] = noise(grid[(a + b) // 2])
-        stretches = [half for a, b in stretches for half in ((a, (a + b) // 2), ((a + b) // 2, b))]
-
-
-def logarithm(value: float) -> float:
-    """Return the logarithm of a risk, which may underflow; where there is no proof, one larger than that of any number."""
-    return math.log(max(value, math.ulp(0.0))) if math.isfinite(value) else HOPELESS
-
-
 def not_strongly_convex(analysis: Analysis) -> tuple[str, Expression, str]:
     """Say in which variables the regularizer has modulus 0, and why (reason, place, remedy)."""
     regularizer = analysis.form.template.regularizer
-    names = list(analysis.form.space.blocks)
-    flat = [name for name, modulus in zip(names, analysis.block_moduli, strict=True) if modulus <= 0]
+    moduli = zip(analysis.form.space.blocks, analysis.block_moduli, strict=True)
+    flat = [name for name, modulus in moduli if modulus <= 0]
     terms = " + ".join(f"1e-6 * cp.sum_squares({name})" for name in flat)
+    why = "its terms are affine, norms, or quadratic in some directions only"
     if regularizer.is_constant:
         why = "there is none"
     elif regularizer.is_affine:
         why = "it is affine"
-    elif len(flat) < len(names):
+    elif len(flat) < len(analysis.block_moduli):
         why = "it has no quadratic term there"
-    else:
-        why = "its terms are affine, norms, or quadratic in some directions only"
     return (
         f"the regularizer is not strongly convex in {', '.join(flat)} (its modulus is 0: {why}), so the minimiser can move "
         "without limit",
@@ -198,7 +165,5 @@ def check_options(owner: str, mechanism: object, nonnegative: Sequence[str], pos
     for names, least, kind in ((nonnegative, 0.0, "not negative"), (positive, math.ulp(0.0), "positive")):
         for name in names:
             value = getattr(mechanism, name)
-            if value is None:
-                continue
-            if not (is_real(value) and least <= value <= LARGEST):
+            if value is not None and not (is_real(value) and least <= value <= LARGEST):
                 raise TemplateError(f"{owner}: {name} must be finite and {kind}, not {value!r}.")

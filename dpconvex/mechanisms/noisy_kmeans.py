@@ -149,70 +149,33 @@ class NoisyKMeans:
     def calibrate(
         self, privacy: Privacy, *, classes: int, components: int, features: int, radius: float
     ) -> ClusteringNoise:
-        """Return the noise that keeps a promise.
+        """Return the noise that keeps a promise for all rounds: Gaussian, or Gamma noise if that is smaller.
 
-        Parameters
-        ----------
-        privacy : Privacy
-            For all rounds together.
-        classes, components : int
-            C and K: there are K centres for each class.
-        features : int
-            d: entries of a record's features.
-        radius : float
-            R: public bound on their Euclidean norm.
-
-        Returns
-        -------
-        ClusteringNoise
-            Of Gaussian and, if it is smaller or the promise is pure, Gamma noise.
-
-        Raises
-        ------
-        NotPrivate
-            If the noise would exceed every conceivable sum.
-        TemplateError
-            If a number is out of range.
+        There are `components` centres for each class, and `radius` is a public bound on the norm of features.
         """
-        check_whole("clustering: the number of classes", classes, 1)
-        check_whole("clustering: the number of components", components, 1)
-        check_whole("clustering: the number of features", features, 1)
+        for name, value in {"classes": classes, "components": components, "features": features}.items():
+            check_whole(f"clustering: the number of {name}", value, 1)
         if classes * components * features > LARGEST:
             raise TemplateError(
                 f"clustering: {classes} x {components} centres of {features} features are too many to hold."
             )
         if not 1e-100 < radius < 1e100:
             raise TemplateError(f"clustering: the radius must lie between 1e-100 and 1e100, not {radius!r}.")
-
         rounds = int(self.rounds or (PURE_ROUNDS if privacy.pure else ROUNDS))
+        shape = (rounds, int(classes), int(components), int(features), float(radius))
 
-        def noise(law: str, weight: float, sensitivity: float) -> ClusteringNoise:
-            whole = SPHERICAL[law].composed(sensitivity, rounds) * SLACK
+        def noise(law: str, weight: float) -> ClusteringNoise:
+            once = SENSITIVITIES[law](privacy.adjacency, radius, weight)
+            whole = SPHERICAL[law].composed(once, rounds) * SLACK
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
-            finest = max(FINE * radius, BELOW_NOISE * scale)
-            return ClusteringNoise(
-                noise=law,
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
-                rounds=rounds,
-                classes=int(classes),
-                components=int(components),
-                features=int(features),
-                radius=float(radius),
-                weight=weight,
-                sensitivity=sensitivity,
-                scale=scale,
-                step=2.0 ** math.floor(math.log2(finest)),
-            )
+            step = 2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale)))
+            return ClusteringNoise(law, privacy.epsilon, privacy.delta, *shape, weight, once, scale, step)
 
         balanced = radius * features**-0.25  # the weight at which sums and counts harm the centres least
-        once = block_sensitivity(privacy.adjacency, radius, balanced)
-        chosen = noise(GAMMA, balanced, once)
-        if not privacy.pure:
-            # Under replace-one, counts with the weight of the radius cost nothing.
-            weight = balanced if privacy.adjacency == "add-remove" else float(radius)
-            once = euclidean_sensitivity(privacy.adjacency, radius, weight)
-            chosen = min(chosen, noise(GAUSSIAN, weight, once), key=lambda n: n.deviation)
+        chosen = noise(GAMMA, balanced)
+        if not privacy.pure:  # under replace-one, counts with the weight of the radius cost nothing
+            other = noise(GAUSSIAN, balanced if privacy.adjacency == "add-remove" else float(radius))
+            chosen = min(chosen, other, key=lambda n: n.deviation)
         if chosen.scale > LARGEST_NOISE * radius:
             raise NotPrivate(
                 f"the clustering's share of the promise asks for noise of {chosen.scale / radius:.3g} times the radius",
@@ -224,20 +187,12 @@ class NoisyKMeans:
     def run(self, noise: ClusteringNoise, statistics: Statistics, rng: np.random.Generator) -> Array:
         """Cluster, and return the centres in steps of the grid, shape (C, K, d).
 
-        Parameters
-        ----------
-        noise : ClusteringNoise
-        statistics : callable
-            For centres of shape (C, k, d), in steps, the sums of the records in each cell, shape (C, k, d), in steps, and their
-            numbers, shape (C, k): exact integers.
-        rng : numpy.random.Generator
-            From `system_generator` unless the answer is not to be private.
+        `statistics` maps centres of shape (C, k, d), in steps, to the sums of the records in each cell, of the same shape, in
+        steps, and their numbers, shape (C, k): exact integers.
         """
-        middle = np.zeros((noise.classes, 1, noise.features))
-        middle = self._moved(noise, middle, statistics, rng)
-        reach = noise.radius / noise.step
-        spread = start_directions(noise.components, noise.features, self.directions) * (reach / 2)
-        centers = np.rint(middle + spread)
+        centers = self._moved(noise, np.zeros((noise.classes, 1, noise.features)), statistics, rng)
+        spread = start_directions(noise.components, noise.features, self.directions)
+        centers = np.rint(centers + spread * (noise.radius / noise.step / 2))
         for _ in range(noise.rounds - 1):
             centers = self._moved(noise, centers, statistics, rng)
         return centers
@@ -275,27 +230,18 @@ class NoisyKMeans:
 
 
 def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return how far the sums and weighted counts of all cells move between neighbours, in the Euclidean norm.
-
-    Examples
-    --------
-    >>> round(euclidean_sensitivity("replace-one", 1.0, 1.0), 9)  # a record turned around; or one that moves to another cell
-    2.0
-    """
+    """Return how far the sums and weighted counts of all cells move between neighbours, in the Euclidean norm."""
     if adjacency == "add-remove":
         return math.hypot(radius, weight)
-    return max(2 * radius, math.sqrt(2) * math.hypot(radius, weight))
+    return max(2 * radius, math.sqrt(2) * math.hypot(radius, weight))  # a record turned around, or in another cell
 
 
 def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
-    """Return the same for the sum over cells of the Euclidean norms.
-
-    Examples
-    --------
-    >>> block_sensitivity("replace-one", 3.0, 4.0)
-    10.0
-    """
+    """Return the same for the sum over cells of the Euclidean norms."""
     return (1 if adjacency == "add-remove" else 2) * math.hypot(radius, weight)
+
+
+SENSITIVITIES = {GAUSSIAN: euclidean_sensitivity, GAMMA: block_sensitivity}
 
 
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:

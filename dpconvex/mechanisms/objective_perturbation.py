@@ -18,7 +18,7 @@ private linear learners"); docs/theory.md, section 7, says what is proved beyond
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,6 @@ from dpconvex.mechanisms.added_quadratic import (
     reference_radius,
     shared_added,
 )
-from dpconvex.mechanisms.advice import advise
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
@@ -55,6 +54,8 @@ Array = NDArray[np.float64]
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, theorem 9; docs/theory.md"
 # So many times the largest curvature, over epsilon, makes curvature free.
 FREE = 1e6
+# Curvature is worth a remark from this share of epsilon on; the advice aims at the second share.
+REMARKABLE, AIM = 0.25, 0.1
 ASSUMPTIONS = (
     "The computed answer lies within the tolerance of the exact minimiser; every fit is checked, with a bound on what "
     "rounding does to its gradient, of which the part of one record is assumed (docs/release.md).",
@@ -128,7 +129,7 @@ class ObjectivePerturbation:
             tolerance=math.inf,  # the cover chooses it
             derivation=derive(analysis, privacy, moduli, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=advise(analysis, privacy, size, added, left / found.sensitivity, found.sensitivity),
+            advice=advise(analysis, privacy, size, moduli, found.jacobian, found.sensitivity),
             noise=self.noise,
             mean_noise=None if self.noise == "gamma" else found.mean,
             predicted_risk=added * radius**2 / 2 + found.square / (2 * moduli.least),
@@ -206,3 +207,24 @@ def derive(analysis: Analysis, privacy: Privacy, moduli: Moduli, found: Calibrat
     )
     children = (gradient, sensitivity, curvature, *public_steps(analysis))
     return Derivation("objective perturbation", "", privacy.claims, SOURCE, children)
+
+
+def advise(
+    analysis: Analysis, privacy: Privacy, size: int, moduli: Moduli, jacobian: float, sensitivity: float
+) -> tuple[str, ...]:
+    """Say what dominates the cost, and what would lower it."""
+    share = jacobian / privacy.epsilon
+    if share < REMARKABLE:
+        cheapest = "is free" if share < 1e-9 else f"costs {100 * share:.0f} %"
+        return (
+            f"{100 * (1 - share):.0f} % of epsilon pays for the noise, curvature {cheapest}: a smaller bound on the records, "
+            f"more records or a larger epsilon is what lowers the noise (it grows with G_adj = {sensitivity:.4g}).",
+        )
+    goal = moduli.least
+    while analysis.log_det(replace(moduli, least=goal))[0] > AIM * privacy.epsilon and goal < 1e12 * moduli.least:
+        goal *= 1.05
+    return (
+        f"{100 * share:.0f} % of epsilon pays for curvature: raise the strong convexity from {moduli.least:.4g} to {goal:.4g} (a "
+        f"modulus of {goal / size:.3g} in the regularizer, on the mean loss), and the noise scale falls by "
+        f"{100 * max(1 - (1 - share) / (1 - AIM), 0.0):.0f} %.",
+    )

@@ -38,10 +38,8 @@ ACCOUNTINGS = ("direct", "renyi")
 RUNS = "mean_number_of_runs"
 # Relative error of everything computed below; costs are rounded up by it.
 SLACK = 1e-12
-# Beyond the mean, a law whose terms are below this has no more mass than rounding has moved already.
-LEAST = 1e-22
-# All terms are multiples of the first, which must be a float with all of its digits.
-SMALLEST = 1e-250
+# Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.
+DIGITS = 60
 ORDERS = tuple(1 + k / 10 for k in range(1, 100)) + tuple(float(k) for k in range(11, 64)) + (128.0, 256.0, 512.0)
 STEPS = 60
 # Logarithms of 1/gamma are looked for up to here.
@@ -99,11 +97,6 @@ class Repetitions:
             raise TemplateError(f"Repetitions: accounting must be one of {ACCOUNTINGS}, not {self.accounting!r}.")
         if self.accounting == "renyi" and self.shape < 0:
             raise TemplateError("Repetitions: Rényi accounting needs a shape of at least 0.")
-        if self._first() < SMALLEST:
-            raise TemplateError(
-                f"Repetitions: with a shape of {self.shape:g} and a mean of {self.mean:g} a single run is so unlikely that the "
-                "law cannot be drawn from; use a smaller shape."
-            )
 
     @property
     def gamma(self) -> float:
@@ -112,26 +105,23 @@ class Repetitions:
 
     def probabilities(self, count: int) -> NDArray[np.float64]:
         """Return the probabilities of 1, ..., count runs, shape (count,)."""
-        rest = -math.expm1(-log_inverse_gamma(float(self.mean), float(self.shape)))
-        factors = [rest * (k + self.shape) / (k + 1) for k in range(1, count)]
-        return np.asarray(self._first() * np.cumprod([1.0, *factors]))
+        length = log_inverse_gamma(float(self.mean), float(self.shape))
+        rest, t = -math.expm1(-length), self.shape * length
+        first = rest / length * (1.0 if t == 0 else t / math.expm1(min(t, 700.0)))
+        return np.asarray(first * np.cumprod([1.0, *(rest * (k + self.shape) / (k + 1) for k in range(1, count))]))
 
     def quantile(self, probability: float) -> int:
         """Return the number of runs that is not exceeded with the given probability: how much work there may be."""
         if not 0 <= probability < 1:
             raise TemplateError(f"Repetitions: a probability is at least 0 and below 1, not {probability!r}.")
-        return self._invert(probability)
+        return self._invert(Decimal(probability))
 
     def draw(self, rng: np.random.Generator | None = None) -> int:
         """Draw the number of runs, which must stay secret; from the operating system, or for tests from a generator.
 
-        The law is inverted at a uniform number, of which as many digits are drawn as it takes: so it is exact, with
-        ``gamma = exp(-L)`` for the float L that the mean leads to.
+        The law is inverted at a uniform number of so many digits that it is exact but for a probability far below 2^-100.
         """
-        digits, uniform = 40, below(10**40, rng)
-        while (found := self._invert_exactly(uniform, digits)) is None:
-            uniform, digits = uniform * 10**40 + below(10**40, rng), digits + 40
-        return found
+        return self._invert(Decimal(below(10**DIGITS, rng)).scaleb(-DIGITS))
 
     def total(self, run: Privacy) -> Privacy:
         """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
@@ -193,47 +183,18 @@ class Repetitions:
         selected = Selected(rho * (1 + SLACK), shift * (1 + SLACK), float(self.mean))
         return Composition((selected, Tail(4 * self.mean * TAIL)))
 
-    def _first(self) -> float:
-        """Return the probability of one run."""
-        length = log_inverse_gamma(float(self.mean), float(self.shape))
-        t = self.shape * length
-        if t > 700:
-            return 0.0
-        return -math.expm1(-length) / length * (1.0 if t == 0 else t / math.expm1(t))
-
-    def _invert(self, level: float) -> int:
+    def _invert(self, level: Decimal) -> int:
         """Return the least k with more than `level` of the mass on 1, ..., k."""
-        rest = -math.expm1(-log_inverse_gamma(float(self.mean), float(self.shape)))
-        count, mass = 1, self._first()
-        while level >= mass and (count <= self.mean or mass > LEAST):
-            level -= mass
-            mass *= rest * (count + self.shape) / (count + 1)
-            count += 1
-        return count
-
-    def _invert_exactly(self, uniform: int, digits: int) -> int | None:
-        """Do the same for a number of which so many digits are known; None if they do not settle it.
-
-        Every operation rounds by at most one unit of the last place, and terms of one sign are added, so that after k terms sums
-        are wrong by less than 8 (k + 8) units, relatively.
-        """
-        length = Decimal(log_inverse_gamma(float(self.mean), float(self.shape)))
-        shape = Decimal(float(self.shape))
-        lost = max(0, -length.adjusted(), -(shape * length).adjusted() if shape else 0)  # where exp(..) - 1 cancels
-        with localcontext(prec=digits + lost + 20, Emax=MAX_EMAX, Emin=MIN_EMIN) as context:
-            unit = Decimal(10) ** (lost + 2 - context.prec)
+        length, shape = Decimal(log_inverse_gamma(float(self.mean), float(self.shape))), Decimal(float(self.shape))
+        with localcontext(prec=2 * DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN):
             rest = 1 - (-length).exp()
-            mass = rest * shape / ((shape * length).exp() - 1) if shape else rest / length
-            low = Decimal(uniform).scaleb(-digits)
-            high, total, count = low + Decimal(10) ** -digits, Decimal(0), 0
-            while True:
-                count, total = count + 1, total + mass
-                error = 8 * (count + 8) * unit * total
-                if total - error >= high:
-                    return count
-                if total + error > low:
-                    return None
+            tiny = abs(shape) < Decimal(10) ** -DIGITS
+            mass = rest / length if tiny else rest * shape / ((shape * length).exp() - 1)
+            count, total = 1, mass
+            while total <= level:
                 mass *= rest * (count + shape) / (count + 1)
+                count, total = count + 1, total + mass
+        return count
 
 
 @lru_cache(maxsize=64)

@@ -6,14 +6,13 @@ import math
 from dataclasses import replace
 from itertools import product
 
-import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
+from dpconvex.mechanisms.random_repetition import Repetitions, concentration
 from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
 
@@ -77,27 +76,8 @@ def test_known_laws() -> None:
     np.testing.assert_allclose(
         logarithmic.probabilities(20), stats.logser(1 - logarithmic.gamma).pmf(np.arange(1, 21)), rtol=1e-9
     )
-    assert Repetitions(5.0, 1.0).quantile(0.9) == stats.geom(0.2).ppf(0.9)
-
-
-@pytest.mark.parametrize(
-    ("mean", "shape"), [(3.0, 0.0), (10.0, 1.0), (2.0, -0.5), (30.0, -0.9), (4.0, 1e-9), (200.0, 20.0)]
-)
-def test_the_law_is_inverted_exactly(mean: float, shape: float) -> None:
-    """Of numbers next to the edges of a cell, both sides are told apart to the last of 60 digits."""
-    law, digits = Repetitions(mean, shape), 60
-    with mpmath.workdps(120):
-        length = mpmath.mpf(log_inverse_gamma(mean, shape))
-        rest, eta = 1 - mpmath.exp(-length), mpmath.mpf(shape)
-        mass = rest * eta / mpmath.expm1(eta * length) if shape else rest / length
-        edge = mpmath.mpf(0)
-        for k in range(1, 40):
-            edge += mass
-            mass *= rest * (k + eta) / (k + 1)
-            below = int(mpmath.floor(edge * mpmath.mpf(10) ** digits))
-            assert law._invert_exactly(below - 1, digits) == k
-            assert law._invert_exactly(below, digits) is None
-            assert law._invert_exactly(below + 1, digits) == k + 1
+    for level in (0.0, 0.1, 0.9, 0.999_999):
+        assert Repetitions(5.0, 1.0).quantile(level) == max(stats.geom(0.2).ppf(level), 1)
 
 
 # Exact privacy under direct accounting.
@@ -216,7 +196,6 @@ def test_what_is_concentrated_and_what_is_not() -> None:
         {"share": "0.1"},
         {"accounting": "advanced"},
         {"shape": -0.5, "accounting": "renyi"},
-        {"shape": 900.0, "mean": 1e5},
     ],
 )
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
