@@ -26,9 +26,9 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.evaluate import evaluate
 from dpconvex.core.remembered import once
 from dpconvex.errors import NotPrivate, TemplateError
+from dpconvex.geometry.quadratics import quadratic
 from dpconvex.language.privacy import Privacy
 from dpconvex.mechanisms.added_quadratic import (
     best_added,
@@ -50,7 +50,7 @@ from dpconvex.mechanisms.proof_steps import (
     record_steps,
     sensitivity_of,
 )
-from dpconvex.noise.samplers import in_subspace, seeded_generator
+from dpconvex.noise.samplers import in_subspace
 from dpconvex.noise.spherical import SPHERICAL, Spherical
 
 Array = NDArray[np.float64]
@@ -63,8 +63,7 @@ DIGITS = 1e-9
 ROUNDED = 0.1
 SOURCE = "Chaudhuri, Monteleoni & Sarwate 2011, corollary 8; docs/theory.md"
 ASSUMPTIONS = (DRAWN, UNSEEN)
-# Points at which a regularizer is compared with its quadratic part; the outcome decides where noise is wasted, not privacy.
-PROBES = 3
+# A regularizer that couples the sensitive subspace with the rest by no more than this does not; no privacy depends on it.
 CLOSE = 1e-9
 
 
@@ -123,14 +122,12 @@ class OutputPerturbation:
             raise NotPrivate(*not_strongly_convex(analysis))
         basis = noise_basis(analysis)
         p = analysis.form.space.dim if basis is None else basis.shape[1]
-        regular = size * analysis.modulus
+        regular, added = size * analysis.modulus, self.added
         risk = partial(self._risk, analysis, privacy, size, p)
-        added = self.added
-        noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
         if added is None:
+            noise = math.sqrt(self._square(privacy, sensitivity_of(analysis, privacy), p))
             added = best_added(risk, regular, minimiser_radius(analysis, self.reference_norm, size, noise))
-        radius = reference_radius(analysis, self.reference_norm)
-        mu = regular + added
+        radius, mu = reference_radius(analysis, self.reference_norm), regular + added
         width = 0.0
         smooth = analysis
         if analysis.kink is not None:
@@ -139,7 +136,7 @@ class OutputPerturbation:
         sensitivity = sensitivity_of(smooth, privacy)
         tolerance = self.tolerance if self.tolerance is not None else usual_tolerance(analysis, sensitivity / mu)
         reach = (sensitivity / mu + 2 * tolerance) * (1 + 1e-12)
-        scale = self._scale(privacy, reach)
+        scale = self.law.calibrate(privacy.epsilon, privacy.delta, reach)
         settings = {"distance_of_answers": reach} | ({"smoothing": width} if width else {})
         return Certificate(
             privacy=privacy,
@@ -194,13 +191,9 @@ class OutputPerturbation:
         """Return a bound on the norm of the noise that fails with at most the given probability."""
         return self.law.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
-    def _scale(self, privacy: Privacy, reach: float) -> float:
-        """Calibrate the noise to answers that are at most `reach` apart."""
-        return self.law.calibrate(privacy.epsilon, privacy.delta, reach)
-
     def _square(self, privacy: Privacy, reach: float, p: int) -> float:
-        """Return the mean square of the norm of the noise."""
-        return self.law.square(p, self._scale(privacy, reach))
+        """Return the mean square of the norm of the noise for answers that are at most `reach` apart."""
+        return self.law.square(p, self.law.calibrate(privacy.epsilon, privacy.delta, reach))
 
     def _risk(self, analysis: Analysis, privacy: Privacy, size: int, p: int, mu: float) -> float:
         """Predict by how much the noise raises the objective, from public numbers.
@@ -257,22 +250,12 @@ def noise_basis(analysis: Analysis) -> Any:
     form = analysis.form
     if form.noise_dimension == form.space.dim or not form.feasible.is_space:
         return None
-    matrix, basis = analysis.regularizer[0], form.basis
-    image = matrix @ basis
-    inside = basis @ (basis.T @ image)
-    if abs(image - inside).max() > CLOSE * max(abs(image).max(), 1e-300):
+    found, basis = quadratic(form.template.regularizer, form.space), form.basis
+    if found is None or found.slope.any():
         return None
-    rng = seeded_generator(0)
-    regularizer = form.template.regularizer
-    start = float(evaluate(regularizer, form.space.unpack(np.zeros(form.space.dim))))
-    for _ in range(PROBES):
-        theta = rng.standard_normal(form.space.dim)
-        square = float(theta @ (matrix @ theta)) / 2
-        if not abs(float(evaluate(regularizer, form.space.unpack(theta))) - start - square) <= CLOSE * max(
-            square, 1e-300
-        ):
-            return None
-    return basis
+    image = found.hessian @ basis
+    inside = basis @ (basis.T @ image)
+    return basis if abs(image - inside).max() <= CLOSE * max(abs(image).max(), 1e-300) else None
 
 
 def usual_tolerance(analysis: Analysis, distance: float) -> float:
@@ -283,30 +266,16 @@ def usual_tolerance(analysis: Analysis, distance: float) -> float:
 
 def derive(analysis: Analysis, privacy: Privacy, mu: float, tolerance: float, reach: float, width: float) -> Derivation:
     """Assemble the derivation tree of a certificate."""
-    smoothing = (
-        Derivation(
-            "kinks rounded off",
-            "",
-            {"width": width},
-            "Nesterov 2005; gradients are convex combinations of the kinked loss's",
-        ),
-    )
+    kinks = "Nesterov 2005; gradients are convex combinations of the kinked loss's"
+    smoothing = (Derivation("kinks rounded off", "", {"width": width}, kinks),) if width else ()
+    moved = {"G_adj / mu": sensitivity_of(analysis, privacy) / mu, "with what a solver leaves": reach}
     answers = Derivation(
         "distance of two exact answers",
         "",
-        {
-            "G_adj / mu": sensitivity_of(analysis, privacy) / mu,
-            "with what a solver leaves": reach,
-            "tolerance": tolerance,
-        },
+        moved | {"tolerance": tolerance},
         "strong convexity and the optimality of both; twice the tolerance",
     )
-    children = (
-        *record_steps(analysis, privacy),
-        *(smoothing if width else ()),
-        answers,
-        *public_steps(analysis),
-    )
+    children = (*record_steps(analysis, privacy), *smoothing, answers, *public_steps(analysis))
     return Derivation("output perturbation", "", privacy.claims, SOURCE, children)
 
 

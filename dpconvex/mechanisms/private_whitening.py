@@ -21,7 +21,6 @@ from scipy.optimize import brentq
 
 from dpconvex.accounting.events import Composition, Gaussian, Tail
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
@@ -94,23 +93,15 @@ class PrivateWhitening:
         if self.field is not None and not isinstance(self.field, str):
             raise TemplateError(f"PrivateWhitening: field must be the name of a field, not {self.field!r}.")
 
-    def plan(
-        self,
-        cover: Cover,
-        mechanism: Mechanism,
-        form: LossForm,
-        analysed: Callable[[], Analysis],
-        privacy: Privacy,
-        size: int,
-    ) -> Stages:
+    def plan(self, cover: Cover, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Stages:
         """Prove both stages private, without data."""
         check_delta(privacy, "private whitening", "leave it out")
-        name, ball = field_of(form.template.record, self.field)
+        name, ball = field_of(analysis.form.template.record, self.field)
         if isinstance(mechanism, SufficientStatistics):
-            mechanism = on_whitened(mechanism, form, name)
+            mechanism = on_whitened(mechanism, analysis.form, name)
 
         def second(part: Privacy) -> Certificate:
-            return cover.certify(mechanism, analysed(), part, size)
+            return cover.certify(mechanism, analysis, part, size)
 
         found = self._together(cover, second, privacy, name, ball)
         return found if found is not None else self._apart(second, privacy, name, ball)

@@ -156,24 +156,34 @@ def proved(
         raise TemplateError(
             f"verify: size must be at most {LARGEST_SIZE}: counts above it are not exact in double precision."
         )
-    found, first = chosen(whitening, template, mechanism, privacy, int(size), cover or Cover())
+    cover = cover or Cover()
+    found, way = chosen(whitening, template, mechanism, privacy, int(size), cover)
+    found = found or prove(template, privacy, int(size), *way, cover)
     if mechanism is not None or whitening not in (None, "auto"):
         return found
-    said = why(found.mechanism, first, form_of(template), privacy, int(size))
+    said = why(found.mechanism, way[1], form_of(template), privacy, int(size))
     return found.advised(said) if said else found
 
 
 def chosen(
     whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int, cover: Cover
-) -> tuple[Proved, PrivateWhitening | None]:
-    """Return the first that is proved private of what options stand for, and the first stage if there is one."""
-    *better, last = options(whitening, template, mechanism, privacy, size)
+) -> tuple[Proved | None, Way]:
+    """Return the first way of what options stand for that is proved private; the last one is not tried."""
+    found = partial(form_of, template), partial(analyse, template, mechanism)
+    *better, last = ways(whitening, mechanism, *found, privacy, size)
     for way in better:
         try:
-            return prove(template, privacy, size, *way, cover), way[1]
+            return prove(template, privacy, size, *way, cover), way
         except (DPConvexError, OverflowError):
             continue
-    return prove(template, privacy, size, *last, cover), last[1]
+    return None, last
+
+
+def meant(
+    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
+) -> tuple[Mechanism, PrivateWhitening | None]:
+    """Return the mechanism, and the first stage if there is one, that options stand for."""
+    return chosen(whitening, template, mechanism, privacy, size, Cover())[1]
 
 
 def prove(
@@ -185,41 +195,31 @@ def prove(
     cover: Cover,
 ) -> Proved:
     """Certify one mechanism, after a first stage or without."""
-    if isinstance(mechanism, SufficientStatistics):
-        if first is not None:
-            return staged(first, cover, mechanism, template, privacy, size)
-        return Proved(template, verify_statistics(template, privacy, size, mechanism, cover), mechanism)
+    sums = isinstance(mechanism, SufficientStatistics)
     try:
-        analysis = analyse(template, mechanism)
+        analysis = sums_of(template) if sums else analyse(template, mechanism)
     except NotPrivate:
         if not isinstance(mechanism, Automatic) or first is not None:
             raise
         try:  # of a quadratic loss, gradients need not be bounded
-            statistics = SufficientStatistics.usual(privacy)
-            return Proved(template, verify_statistics(template, privacy, size, statistics, cover), mechanism)
+            found = prove(template, privacy, size, SufficientStatistics.usual(privacy), None, cover)
+            return replace(found, mechanism=mechanism)
         except DPConvexError:
             pass  # the first reason is the one to know
         raise
     try:
-        if first is not None:
-            found = staged(first, cover, mechanism, template, privacy, size)
-        else:
-            with computable(privacy):
+        with computable(privacy):
+            if first is None:
                 found = Proved(template, cover.certify(mechanism, analysis, privacy, size), mechanism)
+            else:
+                stages = first.plan(cover, mechanism, analysis, privacy, size)
+                found = Proved(template, stages.whole(), mechanism, stages)
     except DPConvexError as error:
         # Where nothing bounds the distance of an answer, there is no noise for it either; the reason is the program.
         if analysis.obstacle is None or isinstance(error, NotPrivate | TemplateError):
             raise
         raise analysis.obstacle from error
-    return found.advised(*outlook(analysis))
-
-
-def staged(
-    first: PrivateWhitening, cover: Cover, mechanism: Mechanism, template: Template, privacy: Privacy, size: int
-) -> Proved:
-    with computable(privacy):
-        stages = planned(first, cover, mechanism, template, privacy, size)
-        return Proved(template, stages.whole(), mechanism, stages)
+    return found if sums else found.advised(*outlook(analysis))
 
 
 def check_records_matter(template: Template) -> None:
@@ -232,52 +232,6 @@ def check_records_matter(template: Template) -> None:
             template.losses[0],
             f"write the loss of one record, from its arguments ({', '.join(template.record.fields)})",
         )
-
-
-def options(
-    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
-) -> list[Way]:
-    return ways(whitening, mechanism, partial(form_of, template), partial(analyse, template, mechanism), privacy, size)
-
-
-def meant(
-    whitening: Whitened, template: Template, mechanism: Mechanism | None, privacy: Privacy, size: int
-) -> tuple[Mechanism, PrivateWhitening | None]:
-    """Return the mechanism, and the first stage if there is one, that options stand for."""
-    *better, last = options(whitening, template, mechanism, privacy, size)
-    for way in better:
-        try:
-            prove(template, privacy, size, *way, Cover())
-        except (DPConvexError, OverflowError):
-            continue
-        return way
-    return last
-
-
-def planned(
-    whitening: PrivateWhitening,
-    cover: Cover | None,
-    mechanism: Mechanism,
-    template: Template,
-    privacy: Privacy,
-    size: int,
-) -> Stages:
-    """Prove a fit on whitened records."""
-    return whitening.plan(
-        cover or Cover(), mechanism, form_of(template), lambda: analysis_for(template, mechanism), privacy, size
-    )
-
-
-def analysis_for(template: Template, mechanism: Mechanism) -> Analysis:
-    return sums_of(template) if isinstance(mechanism, SufficientStatistics) else analyse(template, mechanism)
-
-
-def verify_statistics(
-    template: Template, privacy: Privacy, size: int, mechanism: SufficientStatistics, cover: Cover | None
-) -> Certificate:
-    """Prove that statistics of a quadratic loss are private; nothing bounds its gradients."""
-    with computable(privacy):
-        return (cover or Cover()).certify(mechanism, sums_of(template), privacy, size)
 
 
 def outlook(analysis: Analysis) -> tuple[str, ...]:
