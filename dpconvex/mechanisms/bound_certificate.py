@@ -49,11 +49,8 @@ class BoundCertificate:
             yield f"sensitivity of {name}", f"{noise.sensitivity * noise.step:.6g}", "on the grid, sum over entries"
             yield f"tightening of {name}", f"{noise.tightening:.6g}", "on average; at most twice that"
         if self.allowed:
-            yield (
-                "excess over bounds",
-                f"{self.allowed:.3g}",
-                "at most: no point keeps all bounds strictly at the minimum",
-            )
+            said = "at most: no point keeps all bounds strictly at the minimum"
+            yield "excess over bounds", f"{self.allowed:.3g}", said
 
     def __str__(self) -> str:
         rows = list(self.rows())
@@ -94,28 +91,19 @@ def bound_certificate(
     count = len(bounds)
     share = Privacy(down(privacy.epsilon, count), down(privacy.delta, count), privacy.adjacency)
     noises = {name: truncated_laplace(share, *facts) for name, facts in bounds.items()}
-    steps = tuple(
-        Derivation(
-            "truncated discrete Laplace noise",
-            name,
-            {
-                "epsilon": noise.epsilon,
-                "delta": excess(noise.sensitivity, noise.scale, noise.reach),
-                "sensitivity in steps": float(noise.sensitivity),
-                "scale in steps": noise.scale,
-                "reach in steps": float(noise.reach),
-                "grid step": noise.step,
-            },
-            "exact delta of the law of integers",
-        )
-        for name, noise in noises.items()
-    )
-    safe = Derivation(
-        "tightening is safe",
-        "; ".join(texts),
-        {},
-        "each occurrence of a bound is monotone, by the composition rule",
-    )
+    steps = []
+    for name, noise in noises.items():
+        values = {
+            "epsilon": noise.epsilon,
+            "delta": excess(noise.sensitivity, noise.scale, noise.reach),
+            "sensitivity in steps": float(noise.sensitivity),
+            "scale in steps": noise.scale,
+            "reach in steps": float(noise.reach),
+            "grid step": noise.step,
+        }
+        steps.append(Derivation("truncated discrete Laplace noise", name, values, "exact delta of the law of integers"))
+    monotone = "each occurrence of a bound is monotone, by the composition rule"
+    safe = Derivation("tightening is safe", "; ".join(texts), {}, monotone)
     root = Derivation("tightened bounds", "", privacy.claims, SOURCE, (*steps, safe))
     return BoundCertificate(privacy, noises, allowed, root)
 

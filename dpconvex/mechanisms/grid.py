@@ -121,20 +121,20 @@ def perturb(theta: Array, noise: IntegerNoise, rng: np.random.Generator | None =
     # Dividing by a power of two is exact, so the only rounding is the one to the grid.
     with np.errstate(over="ignore"):
         steps = np.clip(np.rint(theta / noise.step), -LARGEST_INTEGER, LARGEST_INTEGER).astype(np.int64)
-    drawn = (
-        steps + seeded(noise, rng)
-        if rng is not None
-        else np.array(measurement(noise.noise, noise.scale)(steps.tolist()), dtype=np.int64)
-    )
     # Beyond 2^53 steps the nearest float is a coarser multiple of the step: still on the grid, and post-processing.
-    return np.asarray(drawn.astype(float) * noise.step)
+    return np.asarray(drawn(noise.noise, noise.scale, steps, rng).astype(float) * noise.step)
 
 
 def gaussian_integers(scale: float, count: int, rng: np.random.Generator | None = None) -> Integers:
     """Draw independent discrete Gaussian integers exactly; from a generator for releases that are not private."""
-    if rng is not None:
-        return seeded(IntegerNoise(GAUSSIAN, 1.0, 0.5, 0.5, 1.0, count, 1.0, scale, 0.0), rng)
-    return np.array(measurement(GAUSSIAN, scale)([0] * count), dtype=np.int64)
+    return drawn(GAUSSIAN, scale, np.zeros(count, dtype=np.int64), rng)
+
+
+def drawn(law: str, scale: float, steps: Integers, rng: np.random.Generator | None) -> Integers:
+    """Return integers with noise: OpenDP's, or for releases that are not private, from a generator."""
+    if rng is None:
+        return np.array(measurement(law, scale)(steps.tolist()), dtype=np.int64)
+    return steps + (two_sided if law == LAPLACE else seeded_gaussian)(scale, len(steps), rng)
 
 
 def measurement(law: str, scale: float) -> Any:
@@ -157,27 +157,18 @@ def measurement(law: str, scale: float) -> Any:
     return found
 
 
-def seeded(noise: IntegerNoise, rng: np.random.Generator) -> Integers:
-    """Draw the same law from a generator, for releases that are not private.
-
-    The difference of two geometric variables has the discrete Laplace law; the discrete Gaussian is drawn from it by rejection
-    (Canonne, Kamath & Steinke 2020, section 5).
-    """
-    if not noise.is_gaussian:
-        return two_sided(noise.scale, noise.dimension, rng)
-    width = math.floor(noise.scale) + 1
-    result = np.zeros(noise.dimension, dtype=np.int64)
-    missing = np.arange(noise.dimension)
+def seeded_gaussian(scale: float, count: int, rng: np.random.Generator) -> Integers:
+    """Draw discrete Gaussian integers by rejection (Canonne, Kamath & Steinke 2020, section 5), shape (count,)."""
+    width, result, missing = math.floor(scale) + 1, np.zeros(count, dtype=np.int64), np.arange(count)
     while len(missing):
         draw = two_sided(width, len(missing), rng)
-        excess = np.abs(draw) - noise.scale**2 / width
-        accepted = rng.random(len(missing)) < np.exp(-((excess / noise.scale) ** 2) / 2)
+        accepted = rng.random(len(missing)) < np.exp(-(((np.abs(draw) - scale**2 / width) / scale) ** 2) / 2)
         result[missing[accepted]] = draw[accepted]
         missing = missing[~accepted]
     return result
 
 
 def two_sided(scale: float, count: int, rng: np.random.Generator) -> Integers:
-    """Draw integers k with probability proportional to exp(-|k|/scale), shape (count,)."""
+    """Draw integers k with probability proportional to exp(-|k|/scale): the difference of two geometric ones, shape (count,)."""
     stop = -math.expm1(-1 / scale)
     return np.asarray(rng.geometric(stop, count) - rng.geometric(stop, count))

@@ -165,7 +165,7 @@ class NoisyKMeans:
         shape = (rounds, int(classes), int(components), int(features), float(radius))
 
         def noise(law: str, weight: float) -> ClusteringNoise:
-            once = SENSITIVITIES[law](privacy.adjacency, radius, weight)
+            once = (block_sensitivity if law == GAMMA else euclidean_sensitivity)(privacy.adjacency, radius, weight)
             whole = SPHERICAL[law].composed(once, rounds) * SLACK
             scale = SPHERICAL[law].calibrate(privacy.epsilon, privacy.delta, whole)
             step = 2.0 ** math.floor(math.log2(max(FINE * radius, BELOW_NOISE * scale)))
@@ -239,9 +239,6 @@ def euclidean_sensitivity(adjacency: str, radius: float, weight: float) -> float
 def block_sensitivity(adjacency: str, radius: float, weight: float) -> float:
     """Return the same for the sum over cells of the Euclidean norms."""
     return (1 if adjacency == "add-remove" else 2) * math.hypot(radius, weight)
-
-
-SENSITIVITIES = {GAUSSIAN: euclidean_sensitivity, GAMMA: block_sensitivity}
 
 
 def draw(noise: ClusteringNoise, cells: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -130,11 +130,9 @@ CASES = {
     "matrix-shaped noise": Case(
         softmax, ADDED, dp.ObjectivePerturbation("matrix"), law(noise_laws.MatrixLaw), tight=0.92
     ),
-    "Gamma noise on the output": Case(
-        logistic, ADDED, OUTPUT, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.97
-    ),
+    "Gamma noise on the output": Case(logistic, ADDED, OUTPUT, times(spherical.Gamma, "calibrate", TENTH), tight=0.97),
     "Gaussian noise on the output": Case(
-        logistic, BOTH, NORMAL, times(dp.OutputPerturbation, "_scale", TENTH), tight=0.9
+        logistic, BOTH, NORMAL, times(spherical.Gaussian, "calibrate", TENTH), tight=0.9
     ),
     "noisy gradient descent": Case(
         kinked,
