@@ -6,7 +6,6 @@ written on *columns*: one CVXPY vector with an entry for each record, for each e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cvxpy as cp
@@ -21,38 +20,9 @@ from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule
-from dpconvex.language.batch import Batch
 
 Array = NDArray[np.float64]
 Objects = NDArray[np.object_]
-
-
-@dataclass(frozen=True, eq=False)
-class ProgramParts:
-    """A perturbed program in sum form, with its records; a `Problem` of the solvers has the same attributes.
-
-    Attributes
-    ----------
-    template : Template
-    space : Space
-    batch : Batch
-    size : float
-        What multiplies the regularizer.
-    added : float
-        Modulus of the added quadratic.
-    linear : ndarray or None
-        The noise, in coordinates.
-    projector : callable or None
-        What the losses see of the parameters.
-    """
-
-    template: Any
-    space: Space
-    batch: Batch
-    size: float
-    added: float
-    linear: Array | None
-    projector: None = None
 
 
 class Column:
@@ -93,10 +63,12 @@ class Rebuilder:
         self.problem, self.entries, self.count = problem, entries, len(rows)
         self.fields = {name: records_last(values[rows]) for name, values in problem.batch.fields.items()}
         self.lift = entries_matrix(problem.space)
+        blocks = problem.space.blocks
+        sizes = np.cumsum([0, *(block.variable.size for block in blocks.values())]).tolist()
+        self.starts = dict(zip(blocks, sizes, strict=False))
         self.known: dict[Expression, Objects] = {}
 
     def vector(self, expression: Expression) -> Any:
-        """Return a scalar expression for all records, as a CVXPY or NumPy vector."""
         return self._full(self.columns(expression).ravel()[0])
 
     def columns(self, expression: Expression) -> Objects:
@@ -114,12 +86,12 @@ class Rebuilder:
         offset = self._values(expression, zeros)
         place, slopes = [], []
         for variable in variables:
-            start = self._starts[variable.name]
-            for number, index in enumerate(np.ndindex(variable.shape[::-1])):
-                unit = zeros[variable].copy()
-                unit[index[::-1]] = 1.0
-                place.append(start + number)
-                slopes.append(self._values(expression, {**zeros, variable: unit}) - offset)
+            for number in range(variable.size):
+                unit = np.zeros(variable.size)
+                unit[number] = 1.0
+                place.append(self.starts[variable.name] + number)
+                given = {**zeros, variable: unit.reshape(variable.shape, order="F")[..., None]}
+                slopes.append(self._values(expression, given) - offset)
         slope = np.stack(slopes) if slopes else np.zeros((0, *offset.shape))
         where = np.array(place, dtype=int)
         return [self._row(offset[j], slope[:, j].T, where) for j in range(expression.size)]
@@ -140,12 +112,6 @@ class Rebuilder:
         full = sp.coo_array(np.broadcast_to(matrix, (self.count, len(place))))
         full = sp.csr_array((full.data, (full.row, place[full.col])), shape=(self.count, self.lift.shape[0]))
         return Column(full @ self.entries + offset)
-
-    @property
-    def _starts(self) -> dict[str, int]:
-        """Number of the first entry of each variable."""
-        sizes = [block.variable.size for block in self.problem.space.blocks.values()]
-        return dict(zip(self.problem.space.blocks, np.cumsum([0, *sizes]).tolist(), strict=False))
 
     def _atom(self, expression: Expression) -> list[Any]:
         """Write an atom that is not affine; entries in row order."""

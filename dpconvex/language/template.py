@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from types import SimpleNamespace
 from typing import Any
 
 import cvxpy as cp
@@ -22,7 +23,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Choice, Domain
 from dpconvex.core.to_cvxpy import variable_like
 from dpconvex.errors import DPConvexError, TemplateError, readable, shorten, text_of
-from dpconvex.language.batch_program import ProgramParts, perturbed_program
+from dpconvex.language.batch_program import perturbed_program
 from dpconvex.language.predictions import Predict, labels_from, softmax_of
 from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
@@ -109,39 +110,36 @@ class Template:
     ) -> None:
         if not isinstance(record, Record):
             raise TemplateError(f"Template: record must be a Record, not {type(record).__name__}.")
-        if not callable(loss):
-            raise TemplateError("Template: loss must be a function of the record's fields.")
-        self.record = record
-        for name, function in (("predict", predict), ("decision", decision)):
-            if function is not None and not callable(function):
-                raise TemplateError(f"Template: {name} must be a function of (parameters, x).")
         if probabilities == "softmax" and decision is not None:
             probabilities = softmax_of(decision)
-        if probabilities is not None and not callable(probabilities):
-            raise TemplateError(
-                "Template: probabilities must be a function of (parameters, x), or 'softmax' of a decision."
-            )
+        functions = {"loss": loss, "predict": predict, "decision": decision, "probabilities": probabilities}
+        for name, function in functions.items():
+            if not (callable(function) or (function is None and name != "loss")):
+                of = "the record's fields" if name == "loss" else "(parameters, x)"
+                also = ", or 'softmax' of a decision" if name == "probabilities" else ""
+                raise TemplateError(f"Template: {name} must be a function of {of}{also}.")
+        if not isinstance(constraints, Iterable):
+            raise TemplateError(f"Template: constraints must be a list, not {type(constraints).__name__}.")
+        constraints = list(constraints)
+        for constraint in constraints:
+            if not isinstance(constraint, cp.Constraint):
+                raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         if predict is None and decision is not None:
             domain = record.fields.get("y")
             predict = labels_from(decision, domain.values if isinstance(domain, Choice) else None)
+        self.record, self.source = record, source
         self.predict, self.decision, self.probabilities = predict, decision, probabilities
-        self.source = source
         names = [f"loss for {values}" if values else "loss" for values in record.combinations]
         losses = [
             scalar(name, self._call(loss, values)) for name, values in zip(names, record.combinations, strict=True)
         ]
         public = scalar("regularizer", regularizer)
-        if not isinstance(constraints, Iterable):
-            raise TemplateError(
-                f"Template: constraints must be a list of constraints, not {type(constraints).__name__}."
-            )
-        constraints = list(constraints)
-        for constraint in constraints:
-            if not isinstance(constraint, cp.Constraint):
-                raise TemplateError(f"Template: {constraint!r} is not a CVXPY constraint.")
         reader = Reader(record.parameters.values())
         reader.declare([*losses, public, *constraints])
-        check_names(reader.variables.values())
+        called = [variable.name for variable in reader.variables.values()]
+        for name in called:
+            if called.count(name) > 1:  # a release could not tell them apart
+                raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
         self.written: tuple[Expression, ...] = tuple(
             reader.expression(root, f"the {name}") for root, name in zip(losses, names, strict=True)
         )
@@ -248,18 +246,18 @@ class Template:
         """
         batch = self.record.validate(data, clip=clip)
         space = Space(self.variables)
-        unknown = set(noise or {}) - set(space.blocks)
-        if unknown:
-            raise TemplateError(f"problem: noise for {sorted(unknown)}, but the variables are {list(space.blocks)}.")
         drawn = {v.name: np.zeros(v.shape) for v in self.variables}
         for name, value in (noise or {}).items():
+            if name not in drawn:
+                raise TemplateError(f"problem: noise for {name!r}, but the variables are {list(drawn)}.")
             if np.shape(value) != drawn[name].shape or not np.isfinite(value).all():
                 raise TemplateError(
                     f"problem: the noise for {name!r} must be finite numbers of shape {drawn[name].shape}."
                 )
             drawn[name] = np.asarray(value, dtype=float)
-        parts = ProgramParts(self, space, batch, batch.size if size is None else size, added, space.pack(drawn))
-        return perturbed_program(parts, {v.name: variable_like(v) for v in self.variables})
+        parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
+        parts |= {"size": batch.size if size is None else size, "linear": space.pack(drawn)}
+        return perturbed_program(SimpleNamespace(**parts), {v.name: variable_like(v) for v in self.variables})
 
     def with_losses(self, losses: Sequence[Expression]) -> Template:
         """Return a template that differs in its losses only, given in the variables and fields of this one."""
@@ -286,25 +284,14 @@ class Template:
         arguments = {name: self.record.parameters.get(name, values.get(name)) for name in self.record.fields}
         try:
             return loss(**arguments)
-        except TypeError as error:
-            if "argument" in str(error):
+        except DPConvexError:
+            raise
+        except Exception as error:
+            if isinstance(error, TypeError) and "argument" in str(error):
                 fields = ", ".join(self.record.fields)
                 raise TemplateError(f"Template: loss must accept the record's fields ({fields}): {error}.") from error
             error.add_note(NO_LOSS)
             raise
-        except DPConvexError:
-            raise
-        except Exception as error:
-            error.add_note(NO_LOSS)
-            raise
-
-
-def check_names(variables: Iterable[Variable]) -> None:
-    """Refuse two variables of one name: a release could not tell them apart."""
-    names = [variable.name for variable in variables]
-    for name in names:
-        if names.count(name) > 1:
-            raise TemplateError(f"Template: two variables are called {name!r}; give each its own name.")
 
 
 def scalar(what: str, value: Any) -> cp.Expression:
@@ -314,8 +301,9 @@ def scalar(what: str, value: Any) -> cp.Expression:
         expression = cp.Expression.cast_to_const(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TemplateError(f"Template: the {what} is not a CVXPY expression ({error}).") from error
-    if not isinstance(expression, cp.Expression):
-        raise TemplateError(f"Template: the {what} is not a CVXPY expression but {type(value).__name__}.")
-    if not expression.is_scalar():
-        raise TemplateError(f"Template: the {what} must be a scalar, but it has shape {expression.shape}.")
+    if not isinstance(expression, cp.Expression) or not expression.is_scalar():
+        found = (
+            f"has shape {expression.shape}" if isinstance(expression, cp.Expression) else f"is a {type(value).__name__}"
+        )
+        raise TemplateError(f"Template: the {what} must be a scalar, a CVXPY expression, but it {found}.")
     return expression
