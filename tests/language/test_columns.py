@@ -16,7 +16,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.errors import DomainError
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.language.columns import Chunks, Pieces, Stored, blocks
+from dpconvex.language.columns import Chunks, Pieces, blocks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
 from dpconvex.language.validation import SINGLE_ROUNDING
@@ -70,16 +70,6 @@ def test_every_form_of_a_column_gives_the_same_loss(tmp_path: Path) -> None:
         )
         assert loss.record_values(theta) == pytest.approx(plain.record_values(theta), rel=1e-12), name
         assert loss.record_gradients(theta) == pytest.approx(plain.record_gradients(theta), rel=1e-12, abs=1e-14), name
-
-
-def test_large_columns_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 100)
-    for x in (X / 2, (X / 2).astype(np.float32)):
-        column = RECORD.validate({"x": x, "y": Y}).fields["x"]
-        assert isinstance(column, Stored)
-        assert np.shares_memory(column.array, x)
-        assert column[3:5].dtype == np.float64
-        assert not np.shares_memory(column[3:5], x)
 
 
 def test_single_precision_is_put_back_into_the_domain() -> None:
@@ -211,20 +201,3 @@ def test_a_fit_notices_that_the_number_of_records_changed() -> None:
 
     with pytest.raises(DomainError, match="there are 180 records, and there were 90"):
         dp.solve(logistic(), Growing(x=X, y=Y), dp.Privacy(1.0))
-
-
-@pytest.mark.parametrize(
-    "domain", [Ball(7, 0.3), Ball(7, norm=1), Ball(7, norm=np.inf), Box(-np.ones(7), np.ones(7))], ids=repr
-)
-def test_a_row_is_judged_alone(domain: Any) -> None:
-    """Neither what other rows hold, nor their number, nor the layout in memory, changes a bit."""
-    rng = np.random.default_rng(0)
-    rows = domain.project(rng.normal(size=(300, 7))) * (1 + 2e-15 * rng.normal(size=(300, 1)))
-    alone = np.concatenate([domain.excess(row[None]) for row in rows])
-    projected = np.concatenate([domain.project(row[None]) for row in rows])
-    for size in range(1, 300):
-        np.testing.assert_array_equal(domain.excess(rows[:size]), alone[:size])
-    huge = np.insert(rows, 5, 1e200, axis=0)
-    for layout in (np.array, np.asfortranarray, lambda x: np.repeat(x, 2, axis=1)[:, ::2]):
-        np.testing.assert_array_equal(np.delete(domain.excess(layout(huge)), 5), alone)
-        np.testing.assert_array_equal(np.delete(domain.project(layout(huge)), 5, axis=0), projected)

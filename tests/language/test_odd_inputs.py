@@ -51,6 +51,20 @@ ODD: dict[str, Callable[[], Any]] = {
     "a pair in a set": lambda: dp.Schema({"age": {"boolean": {"no", "yes"}}}, "sick", ["no", "yes"]),
     "a set of labels": lambda: dp.Schema({"age": (0, 100)}, "sick", {"no", "yes"}),  # type: ignore[arg-type]
     "a record that contains itself": lambda: dp.Record(x=dp.Ball(2)).validate({"x": LOOP}),
+    **{
+        f"{kind} {how}": lambda kind=kind, turn=turn: SCHEMA.encode(aged(turn(np.array([5, 6], kind))), clip=True)
+        for kind in ("m8[ns]", "M8[ns]", "m8[s]")
+        for how, turn in {"in an array": np.array, "among objects": lambda v: np.fromiter(v, object)}.items()
+    },
+    "a bound beyond floats": lambda: dp.Numeric(0, 10**400),
+    "a pair of bounds beyond floats": lambda: dp.Schema({"age": (-(10**400), 0)}, "sick", ["no", "yes"]),
+    "a target beyond floats": lambda: dp.Schema({"age": (0, 1)}, "sick", label_bounds=(0, 10**400)),
+    **{f"a radius of {r!r}": lambda r=r: dp.Ball(2, r) for r in (0, -1.0, np.nan, "1", None, np.inf)},
+    **{f"bounds {b!r}": lambda b=b: dp.Box(*b) for b in (([0, 0], [1, 1, 1]), (1.0, 0.0), (0.0, np.nan), ("a", "b"))},
+    "no coordinates": lambda: dp.Box([], []),
+    "no end": lambda: dp.Box(-np.inf, 0.0),
+    **{f"a width of {w!r}": lambda w=w: dp.huber_hinge([1.0], w) for w in (0, np.nan, np.inf, True, None, 1e-320)},
+    **{f"a margin of {m!r}": lambda m=m: dp.huber_hinge(m, 0.5) for m in ("m", [1j], [np.nan])},
     "a label that contains itself": lambda: dp.Record(y=dp.Choice([0, 1])).validate({"y": LOOP}),
 }
 
@@ -82,18 +96,23 @@ def test_numbers_and_times_beyond_those_of_python_in_frames() -> None:
             DAYS.encode(table)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"age,sick\xff\n1,no\n")
-    for read in (lambda: draft(path, "sick"), lambda: SCHEMA.encode(path), lambda: SCHEMA.check_names(path)):
-        with pytest.raises(dp.DomainError, match="not a text file in UTF-8"):
-            read()
-
-
-def test_a_declaration_that_is_nested_deeply(tmp_path: Path) -> None:
-    path = tmp_path / "deep.toml"
-    path.write_text(f"features = {'[' * 20_000}{']' * 20_000}\n")
-    with pytest.raises(dp.TemplateError, match="nested too deeply"):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"features = " + b"[" * 20_000 + b"]" * 20_000,
+        b"label = 3",
+        b"label = \xff",
+        *(
+            b'label = "sick"\nlabels = ["no", "yes"]\n[features]\nage = [0, ' + b"9" * digits + b"]\n"
+            for digits in (400, 5000)
+        ),
+    ],
+    ids=["deep", "no label", "no text", "huge", "longer than Python reads"],
+)
+def test_a_file_of_declarations_that_declares_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "schema.toml"
+    path.write_bytes(content)
+    with pytest.raises(dp.TemplateError):
         dp.Schema.load(path)
 
 

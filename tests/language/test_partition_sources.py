@@ -22,25 +22,6 @@ def saved(folder: Path, name: str, array: Any) -> Path:
     return folder / f"{name}.npy"
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int8, ">f8"])
-def test_any_rows_of_a_file(tmp_path: Path, kind: Any) -> None:
-    array = (X * 10).astype(kind)
-    rows = FileRows.of(saved(tmp_path, "x", array))
-    assert (rows.shape, rows.dtype, len(rows)) == (array.shape, array.dtype, 50)
-    for some in (
-        slice(None),
-        slice(3, 7),
-        slice(48, 99),
-        slice(7, 3),
-        slice(1, 20, 3),
-        np.array([7, 3, 3]),
-        array[:, 0] > 0,
-    ):
-        np.testing.assert_array_equal(rows[some], array[some])
-    np.testing.assert_array_equal(np.asarray(rows), array)
-    np.testing.assert_array_equal(rows[np.zeros(0, dtype=int)], array[:0])
-
-
 def test_a_memory_map_is_read_as_a_file(tmp_path: Path) -> None:
     mapped = np.load(saved(tmp_path, "x", X), mmap_mode="r")
     for view, array in ((mapped, X), (mapped[10:30][5:], X[15:30])):

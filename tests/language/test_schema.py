@@ -33,16 +33,6 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def test_values_outside_their_bounds_can_be_clipped(write: Write) -> None:
-    outside, inside = "age,hours,sick\n-5,1e300,no\n", "age,hours,sick\n0,30,no\n"
-    expected = TABLE.encode(write(inside))[0]
-    np.testing.assert_array_equal(TABLE.encode(write(outside), clip=True)[0], expected)
-    clipping = Schema(TABLE.features, TABLE.label, TABLE.labels, clip=True)
-    np.testing.assert_array_equal(clipping.encode(write(outside))[0], expected)
-    with pytest.raises(DomainError):
-        clipping.encode(write(outside), clip=False)
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -195,12 +185,6 @@ def test_no_record_is_longer_than_one_and_each_is_encoded_by_itself(columns: Any
     assert batch.size == 4
 
 
-def test_some_record_is_as_long_as_is_said() -> None:
-    longest = {"age": [0], "grade": ["low"], "colour": ["?"], "member": ["no"], "since": ["2020-01-01"], "sick": [1]}
-    X, _ = KINDS.encode(longest)
-    np.testing.assert_allclose(np.linalg.norm(X), 1, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -276,27 +260,3 @@ def test_a_constant_is_a_last_feature_and_makes_records_longer() -> None:
     assert Schema.from_dict(tomllib.loads(schema.to_toml())) == schema
     with pytest.raises(TemplateError, match="constant must be a finite number"):
         dataclasses.replace(plain, constant="yes")
-
-
-@pytest.mark.parametrize("kind", ["m8[ns]", "M8[ns]", "m8[s]"])
-def test_times_are_no_numbers(kind: str) -> None:
-    times = np.array([5, 6], dtype=kind)
-    for column in (times, np.fromiter(times, dtype=object)):
-        with pytest.raises(DomainError, match="age"):
-            TABLE.encode({"age": column, "hours": [1, 2], "sick": ["no", "yes"]}, clip=True)
-
-
-def test_bounds_beyond_floats_are_refused(tmp_path: Path) -> None:
-    huge = 10**400
-    for declare in (
-        lambda: Numeric(0, huge),
-        lambda: Schema({"age": (-huge, 0)}, label="sick", labels=["no", "yes"]),
-        lambda: Schema({"age": (0, 1)}, label="sick", label_bounds=(0, huge)),
-    ):
-        with pytest.raises(TemplateError, match="must be two numbers, finite"):
-            declare()
-    file = tmp_path / "schema.toml"
-    for digits in (400, 5000):
-        file.write_text(f'label = "sick"\nlabels = ["no", "yes"]\n[features]\nage = [0, {"9" * digits}]\n')
-        with pytest.raises(TemplateError):
-            Schema.load(file)

@@ -32,13 +32,6 @@ def test_the_loss_is_called_once_for_every_combination():
     assert all(expression.is_scalar for expression in template.losses)
 
 
-def test_variables_come_from_losses_regularizer_and_constraints():
-    c, d = cp.Variable(name="c"), cp.Variable(name="d")
-    template = Template(RECORD, loss, cp.sum_squares(c), [d >= 0])
-    assert [variable.name for variable in template.variables] == ["w", "b", "c", "d"]
-    assert "c[]" in repr(template)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
