@@ -34,7 +34,10 @@ class BoundedProgram:
         check_parts(problem, self.bounds)
         self.objective, self.constraints = problem.objective, list(problem.constraints)
         self.variables = sorted(problem.variables(), key=lambda variable: variable.id)
-        check_names([variable.name() for variable in self.variables] + [bound.name for bound in self.bounds])
+        names = [variable.name() for variable in self.variables] + [bound.name for bound in self.bounds]
+        for name in names:
+            if names.count(name) > 1:  # the release could not hold both
+                raise TemplateError(f"two variables or bounds are called {name!r}; give each a name of its own.")
         self.limits = [limit(constraint) for constraint in self.constraints if self.mentioned(constraint)]
         self.anchor: list[Array] = []
         self.allowed = 0.0
@@ -59,26 +62,20 @@ class BoundedProgram:
                 )
         reader = Reader([bound.parameter for bound in self.bounds])
         for constraint in self.constraints:
-            found = self.mentioned(constraint)
-            if not found:
-                continue
             beyond = limit(constraint)
-            if beyond is None:
-                raise NotPrivate(
-                    f"the private bound {found[0].name!r} stands in what is no inequality, and tightening it is not safe",
-                    constraint,
-                    REMEDY,
-                )
-            core = reader.expression(beyond, "a constraint")
-            for bound in found:
-                way = direction(core, reader.fields[id(bound.parameter)])
-                if way not in (-1, None):
+            for bound in self.mentioned(constraint):
+                why = "in what is no inequality, so that tightening it is not safe"
+                if beyond is not None:
+                    core = reader.expression(beyond, "a constraint")
+                    way = direction(core, reader.fields[id(bound.parameter)])
+                    if way in (-1, None):
+                        continue
                     why = (
                         "on the wrong side: lowering it would allow more"
                         if way == 1
                         else "where nothing proves that lowering it allows less"
                     )
-                    raise NotPrivate(f"the private bound {bound.name!r} stands {why}", constraint, REMEDY)
+                raise NotPrivate(f"the private bound {bound.name!r} stands {why}", constraint, REMEDY)
 
     def prepare(self, solver: str | None) -> None:
         """Solve at the minimum, or refuse: what is feasible there is feasible for all values.  Finds a point with room there."""
@@ -144,10 +141,10 @@ class BoundedProgram:
 
 def limit(constraint: Any) -> Any:
     """Return the expression that an inequality asks to be at most 0; None for other constraints."""
-    kind = type(constraint).__name__
-    if kind == "Inequality":
-        return constraint.args[0] - constraint.args[1]
-    return {"NonPos": 1, "NonNeg": -1}.get(kind, 0) * constraint.args[0] if kind in ("NonPos", "NonNeg") else None
+    kind, args = type(constraint).__name__, constraint.args
+    return {"Inequality": lambda: args[0] - args[1], "NonPos": lambda: args[0], "NonNeg": lambda: -args[0]}.get(
+        kind, lambda: None
+    )()
 
 
 def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
@@ -173,10 +170,3 @@ def check_parts(problem: Any, bounds: Sequence[PrivateBound]) -> None:
         raise TemplateError("integer variables cannot be moved by a little into private bounds; use real variables.")
     if not problem.is_dcp():
         raise NotPrivate("CVXPY's rules do not show that the problem is convex", problem, "see problem.is_dcp()")
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise if two variables or bounds have one name: the release could not hold both."""
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise TemplateError(f"two variables or bounds are called {twice[0]!r}; give each a name of its own (name=...).")

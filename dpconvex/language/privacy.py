@@ -49,16 +49,22 @@ class Privacy:
     adjacency: str = "replace-one"
 
     def __post_init__(self) -> None:
-        epsilon, delta = number("epsilon", self.epsilon), number("delta", self.delta)
-        if not 0 < epsilon < math.inf:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
+            try:
+                object.__setattr__(self, name, float(value))
+            except OverflowError:
+                object.__setattr__(self, name, math.inf)
+        if not 0 < self.epsilon < math.inf:
             raise TemplateError(f"Privacy: epsilon must be positive and finite, not {self.epsilon!r}.")
-        if not 0 <= delta < 1:
+        if not 0 <= self.delta < 1:
             raise TemplateError(f"Privacy: delta must be at least 0 and below 1, not {self.delta!r}.")
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            known = " or ".join(repr(name) for name in ADJACENCIES)
+            known = " or ".join(map(repr, ADJACENCIES))
             raise TemplateError(f"Privacy: adjacency must be {known}, not {self.adjacency!r}.")
-        object.__setattr__(self, "epsilon", epsilon)
-        object.__setattr__(self, "delta", abs(delta))  # -0.0 is 0
+        object.__setattr__(self, "delta", abs(self.delta))  # -0.0 is 0
 
     @property
     def pure(self) -> bool:
@@ -125,16 +131,6 @@ def computable(privacy: Privacy) -> Iterator[None]:
 def left(total: float, part: float) -> float:
     """Return what a part leaves of a total, rounded down."""
     return 0.0 if total == 0 else math.nextafter(total - part, 0.0)
-
-
-def number(name: str, value: object) -> float:
-    """Return a real number as a float, or say that it is none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TemplateError(f"Privacy: {name} must be a number, not {value!r}.")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def text(value: float) -> str:
