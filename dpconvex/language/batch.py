@@ -147,7 +147,6 @@ class PartitionedBatch(Batch):
         return sum(self.sizes)
 
     def rows(self, group: int) -> NDArray[np.int64]:
-        """Refuse."""
         refused(self)
 
     def each(
@@ -174,16 +173,13 @@ class PartitionedBatch(Batch):
         return {k: arguments if own is None else (*arguments, own[k]) for k, size in enumerate(self.sizes) if size}
 
     def mapped(self, function: Callable[..., Batch], value: Any) -> PartitionedBatch:
-        return self._mapped(function, value, [()] * len(self.sizes), self.sizes)
+        own = [()] * len(self.sizes)
+        return PartitionedBatch(self.sizes, self.place.mapped(function, self.place.share(value), own, self.sizes))
 
     def chosen(self, rows: NDArray[np.bool_]) -> PartitionedBatch:
-        own = self.split(rows)
-        return self._mapped(chosen_of, None, [(np.packbits(part),) for part in own], [int(part.sum()) for part in own])
-
-    def _mapped(
-        self, function: Callable[..., Batch], value: Any, own: Sequence[tuple[Any, ...]], sizes: Sequence[int]
-    ) -> PartitionedBatch:
-        return PartitionedBatch(sizes, self.place.mapped(function, self.place.share(value), own, sizes))
+        parts = self.split(rows)
+        own, sizes = [(np.packbits(part),) for part in parts], [int(part.sum()) for part in parts]
+        return PartitionedBatch(sizes, self.place.mapped(chosen_of, self.place.share(None), own, sizes))
 
     def split(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Cut what has an entry for each record as the records are cut."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -44,16 +44,13 @@ class Chunks:
 
     def __init__(self, source: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self.source = source
-        self._forms: list[tuple[tuple[int, ...] | None, Any]] | None = None
-        self._length = 0
-        if isinstance(source, type) or not (callable(source) or is_series(source)):
-            raise DomainError(
-                f"Chunks: pass a list of arrays, or a function that returns an iterator over them, not {source!r}."
+        once = isinstance(source, Iterator) and not callable(source)
+        if once or isinstance(source, type) or not (callable(source) or is_series(source)):
+            why = (
+                "an iterator can be read only once, and a fit reads the data many times" if once else f"not {source!r}"
             )
-        if not callable(source) and iter(source) is source:
             raise DomainError(
-                "Chunks: an iterator can be read only once, and a fit reads the data many times; pass a list of arrays, or "
-                "a function that returns a fresh iterator."
+                f"Chunks: pass a list of arrays, or a function that returns a fresh iterator over them; {why}."
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -62,61 +59,47 @@ class Chunks:
             raise DomainError(f"Chunks: the function returned {pieces!r}; it must return an iterator over arrays.")
         yield from pieces
 
+    @cached_property
+    def _seen(self) -> tuple[list[tuple[tuple[int, ...] | None, Any]], int]:
+        found, length = dict[Any, None](), 0
+        for piece in self:
+            found[form_of(piece)] = None
+            length += records_of(piece)
+        return list(found), length
+
     @property
     def forms(self) -> list[tuple[tuple[int, ...] | None, Any]]:
         """Shape and type of each piece that is an array; they are read once for this, as they are to be counted."""
-        if self._forms is None:
-            found, length = [], 0
-            for piece in self:
-                found.append(form_of(piece))
-                length += records_of(piece)
-            self._forms, self._length = list(dict.fromkeys(found)), length
-        return self._forms
+        return self._seen[0]
 
     def __len__(self) -> int:
-        return self._length if self.forms is not None else 0
-
-
-class Stored:
-    """An array, or what reads like one, that stays as it is: each block passes a `Gate` of validation whenever it is read."""
-
-    def __init__(self, array: Any, gate: Any) -> None:
-        self.array = array
-        self.gate = gate
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or float, copy=False)
-
-    def __getitem__(self, rows: Any) -> Array:
-        """Return the records of a slice or of an array of indices."""
-        if isinstance(self.array, FileRows) and isinstance(rows, slice):
-            return self.gate(self.array.part(rows))
-        return self.gate(self.array[rows])
+        return self._seen[1]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Some rows of an array, or of what reads like one, that are not read yet."""
+class Stored:
+    """Rows of an array, or of what reads like one, that stays as it is: each block passes a `Gate` whenever it is read."""
 
     array: Any
-    index: NDArray[np.int64]
+    gate: Any
+    index: NDArray[np.int64] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self), *self.array.shape[1:])
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.array if self.index is None else self.index)
 
-    def __getitem__(self, rows: Any) -> Any:
-        return self.array[self.index[rows]]
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:].astype(dtype or float, copy=False)
+
+    def __getitem__(self, rows: Any) -> Array:
+        """Return the records of a slice or of an array of indices."""
+        if self.index is not None:
+            return self.gate(self.array[self.index[rows]])
+        late = isinstance(self.array, FileRows) and isinstance(rows, slice)
+        return self.gate(self.array.part(rows) if late else self.array[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +226,7 @@ def readers(column: Any, step: int) -> Iterator[Callable[[], Any]]:
 def chosen(column: Any, index: NDArray[np.int64]) -> Any:
     """Return some records of a validated column; those that stay where they are, stay there."""
     if isinstance(column, Stored):
-        return Stored(Rows(column.array, index), column.gate)
+        return Stored(column.array, column.gate, index if column.index is None else column.index[index])
     rows = column[index]
     return frozen(rows) if isinstance(rows, np.ndarray) else rows
 

@@ -8,7 +8,6 @@ record outside its domain is an error (or is projected, on request), never an an
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -73,16 +72,13 @@ class Record:
         for name, domain in fields.items():
             if not isinstance(domain, Ball | Box | Choice):
                 raise TemplateError(f"Record: field {name!r} must be a Ball, a Box or a Choice, not {domain!r}.")
+        numbers = {name: domain for name, domain in fields.items() if not isinstance(domain, Choice)}
+        choices = {name: domain for name, domain in fields.items() if isinstance(domain, Choice)}
         self.fields: Mapping[str, Domain] = MappingProxyType(dict(fields))
-        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(
-            {k: d for k, d in fields.items() if not isinstance(d, Choice)}
-        )
-        self.discrete: Mapping[str, Choice] = MappingProxyType(
-            {k: d for k, d in fields.items() if isinstance(d, Choice)}
-        )
-        self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(
-            {k: symbol(k, d) for k, d in self.continuous.items()}
-        )
+        self.continuous: Mapping[str, Ball | Box] = MappingProxyType(numbers)
+        self.discrete: Mapping[str, Choice] = MappingProxyType(choices)
+        symbols = {name: symbol(name, domain) for name, domain in numbers.items()}
+        self.parameters: Mapping[str, cp.Parameter] = MappingProxyType(symbols)
         values = [d.values for d in self.discrete.values()]
         self.combinations: tuple[dict[str, Hashable], ...] = tuple(
             dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values)
@@ -102,15 +98,6 @@ class Record:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Record, **self.fields), ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Record:
-        """Return a record of its own; mappings that cannot be written to are copied as what they show."""
-        copied = object.__new__(type(self))
-        memo[id(self)] = copied
-        for name, value in vars(self).items():
-            shown = deepcopy(dict(value) if isinstance(value, MappingProxyType) else value, memo)
-            object.__setattr__(copied, name, MappingProxyType(shown) if isinstance(value, MappingProxyType) else shown)
-        return copied
 
     def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
