@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 
+@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
 def cluster(
     record: Record | Template,
     data: Mapping[str, ArrayLike],

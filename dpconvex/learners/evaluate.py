@@ -66,6 +66,7 @@ class Evaluation:
         return paragraph("Evaluation", f", {self.status}", self.spent is None) + table
 
 
+@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
 def evaluate(
     template: Template,
     release: Release,

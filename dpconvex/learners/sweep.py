@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
@@ -151,6 +152,7 @@ def fits(
             check_size(found, door.data)
         pay(budget, bill[0], "sweep", bill[1])
 
+    @np.errstate(under="ignore")
     def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
         check_size(found, checked)
         source = NoiseSource(stream)

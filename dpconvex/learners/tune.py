@@ -66,6 +66,7 @@ class Tuning:
     mistakes: int | None = None
 
 
+@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
 def tune(
     candidates: Mapping[str, Any] | Sequence[Any],
     data: Mapping[str, ArrayLike],

@@ -50,6 +50,7 @@ class Plan:
     certificate: Certificate
 
 
+@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
 def tune_repeated(
     candidates: Mapping[str, Any] | Sequence[Any],
     data: Mapping[str, ArrayLike],

@@ -125,8 +125,10 @@ class Repetitions:
 
     def total(self, run: Privacy) -> Privacy:
         """Return what the best of all runs costs, by the direct theorem, if each run costs `run`."""
-        spread = math.tanh(run.epsilon / 2) * (1 - self.gamma) / (1 + self.gamma)
-        epsilon = run.epsilon + 2 * (1 + self.shape) * math.atanh(spread)
+        # 2 artanh(tanh(a/2) tanh(b/2)) without cancelling, for a <= b; 1 + eta < 1001, so that rounding is within the slack.
+        a, b = sorted((run.epsilon, log_inverse_gamma(float(self.mean), float(self.shape))))
+        choice = a - math.log1p(-math.exp(a - b) * math.expm1(-2 * a) / (1 + math.exp(-a - b)))
+        epsilon = run.epsilon + (1 + self.shape) * choice
         return Privacy(epsilon * (1 + SLACK), min(run.delta * self.mean * (1 + SLACK), 1 - SLACK), run.adjacency)
 
     def each(self, whole: Privacy) -> Privacy:

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.core.markup import aligned, details, paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
-from dpconvex.language.entries import numbers, trusted_rows
+from dpconvex.language.entries import has_masked, numbers, trusted_rows
 from dpconvex.language.predictions import Predict
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
@@ -196,7 +196,10 @@ class Release(Mapping[str, Array]):
         if self.whitening is not None:
             features = self.whitening(features)
         try:
-            return np.asarray(function(dict(self.parameters), features))
+            found = function(dict(self.parameters), features)
+            if has_masked(found):
+                raise TemplateError(f"{name}: the learner's function returned masked numbers.")
+            return np.asarray(found)
         except DPConvexError:
             raise
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:

@@ -99,9 +99,9 @@ def judged(function: Any, y: Any, template: dp.Template = HUBER, x: Any = None) 
     return errors.total(template.record.validate({"x": x, "y": y})), each
 
 
-def raises_at_zero(parameters: Any, x: Any) -> Any:
+def raises_at_zero(parameters: Any, x: Any, error: type[BaseException] = ZeroDivisionError) -> Any:
     if (x[:, 0] == 0).any():
-        raise ZeroDivisionError
+        raise error
     return x[:, 0]
 
 
@@ -116,7 +116,10 @@ STRANGE: dict[str, Any] = {
     "text": lambda p, x: [v if v else "nothing" for v in x[:, 0]],
     "object": lambda p, x: np.array([v if v else None for v in x[:, 0]], dtype=object),
     "masked": lambda p, x: np.ma.masked_invalid(np.where(x[:, 0] == 0, np.nan, x[:, 0])),
+    "masked, over the right label": lambda p, x: np.ma.masked_where(x[:, 0] == 0, np.where(x[:, 0] == 0, 1.0, x[:, 0])),
     "raises": raises_at_zero,
+    "out of memory": lambda p, x: raises_at_zero(p, x, MemoryError),
+    "ends the program": lambda p, x: raises_at_zero(p, x, SystemExit),
 }
 
 

@@ -216,3 +216,20 @@ def test_without_the_accounting_package_direct_accounting_is_left(monkeypatch: p
     with pytest.raises(dp.TemplateError, match=r"dpconvex\[accounting\]"):
         Repetitions(5.0, accounting="renyi").each_concentrated(dp.Privacy(1.0, 1e-6))
     assert Repetitions(5.0).each(dp.Privacy(1.0)).epsilon > 0.5
+
+
+@pytest.mark.parametrize(
+    ("mean", "shape"), [(100.0, -0.9), (990_000.0, -0.5), (1.5, -0.99), (1.000001, 900.0), (10.0, 0.0)]
+)
+@pytest.mark.parametrize("epsilon", [1e-9, 0.3, 18.0, 40.0, 300.0, 1000.0])
+def test_the_cost_keeps_its_digits(mean: float, shape: float, epsilon: float) -> None:
+    law = Repetitions(mean, shape)
+    with mpmath.workdps(1000):
+        gamma = mpmath.exp(-mpmath.mpf(log_inverse_gamma(mean, shape)))
+
+        def exact(run: float) -> mpmath.mpf:
+            e = mpmath.exp(mpmath.mpf(run))
+            return run + (1 + mpmath.mpf(shape)) * mpmath.log((e + gamma) / (1 + gamma * e))
+
+        assert exact(epsilon) <= law.total(dp.Privacy(epsilon)).epsilon <= exact(epsilon) * (1 + 3e-12)
+        assert exact(law.each(dp.Privacy(epsilon)).epsilon) <= epsilon

@@ -141,6 +141,16 @@ def test_a_solver_that_is_stopped_early_releases_nothing(backend: Any) -> None:
         dp.minimize(learner("large_margin_gaussian"), records(), backend=backend)
 
 
+@pytest.mark.parametrize("mechanism", [None, dp.SufficientStatistics(), dp.NoisyGradientDescent(clip=0.1, steps=5)])
+def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(mechanism: Any) -> None:
+    for size in (0.3, 1e-160):
+        x = np.full((60, 3), size)
+        with np.errstate(all="raise"):
+            assert dp.solve(
+                learner("ridge_regression"), {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism
+            ).private
+
+
 def test_under_add_remove_the_number_of_records_is_not_public() -> None:
     promise = dp.Privacy(2.0, adjacency="add-remove")
     template = learner("logistic_regression")
