@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from itertools import product
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
-from dpconvex.mechanisms.random_repetition import Repetitions, concentration
+from dpconvex.mechanisms.random_repetition import Repetitions, concentration, log_inverse_gamma
 from dpconvex.noise.gaussian_profiles import concentrated_delta
 from dpconvex.noise.samplers import seeded_generator
 

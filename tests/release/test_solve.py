@@ -147,7 +147,7 @@ def test_errors_of_numbers_that_a_caller_asks_for_do_not_depend_on_the_records(m
         x = np.full((60, 3), size)
         with np.errstate(all="raise"):
             assert dp.solve(
-                learner("ridge_regression"), {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism
+                dp.load("ridge_regression", features=3), {"x": x, "y": x[:, 0]}, dp.Privacy(1.0, 1e-6), mechanism
             ).private
 
 
