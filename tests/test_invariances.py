@@ -94,8 +94,6 @@ HUBER: Ways = {
     "turned": lambda w, x, y: cp.huber(y - x @ w, 0.5),
     "halves": lambda w, x, y: 0.5 * cp.huber(x @ w - y, 0.5) + 0.5 * cp.huber(y - w @ x, 0.5),
     "scaled": lambda w, x, y: cp.huber(4 * (x @ w - y), 2) / 16,
-    "absolute": lambda w, x, y: cp.huber(cp.abs(x @ w - y), 0.5),
-    "of a norm": lambda w, x, y: cp.huber(cp.norm1(cp.hstack([x @ w - y])), 0.5),
 }
 SOFTMAX: Ways = {
     "atom": lambda W, x, y: cp.log_sum_exp(x @ W - x @ W[:, y]),
@@ -111,12 +109,6 @@ SOFT_HINGE: Ways = {
     "atom": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y) - x @ W[:, y]), 0.5),
     "outside": lambda W, x, y: dp.huber_hinge(1 + cp.log_sum_exp(others(W, x, y)) - x @ W[:, y], 0.5),
     "halves": lambda W, x, y: dp.huber_hinge(1 + soft(W, x, y) / 2 + soft(W, x, y) / 2 - x @ W[:, y], 0.5),
-}
-LARGEST: Ways = {
-    "atom": lambda W, x, y: cp.max(x @ W - x @ W[:, y] + 1 - np.eye(C)[y]),
-    "outside": lambda W, x, y: cp.max(x @ W + 1 - np.eye(C)[y]) - x @ W[:, y],
-    "maximum": lambda W, x, y: cp.maximum(*[x @ W[:, j] + (j != y) for j in range(C)]) - x @ W[:, y],
-    "least": lambda W, x, y: -cp.minimum(*[-(x @ W[:, j]) - (j != y) for j in range(C)]) - x @ W[:, y],
 }
 
 
@@ -135,7 +127,6 @@ FAMILIES = {
     "huber": (HUBER, (D,), dp.Box(-1, 1)),
     "softmax": (SOFTMAX, (D, C), dp.Choice(list(range(C)))),
     "soft hinge": (SOFT_HINGE, (D, C), dp.Choice(list(range(C)))),
-    "largest": (LARGEST, (D, C), dp.Choice(list(range(C)))),
 }
 
 

@@ -99,23 +99,19 @@ def times(factor: Fraction, term: Expression) -> Expression:
 
 def gathered(root: Expression) -> Expression:
     """Collect like terms of a sum, and move affine ones into the curved one, if there is only one."""
-    curved: dict[Expression, Fraction] = {}
-    affine, parts = Terms(), terms(root)
+    found: dict[Expression, Fraction] = {}
+    parts = terms(root)
     for factor, term in parts:
-        if term.is_affine:
-            affine.append((factor, term))
-        else:
-            curved[term] = curved.get(term, Fraction(0)) + factor
-    curved = {term: factor for term, factor in curved.items() if factor}
-    if len(curved) == 1:
-        ((term, factor),) = curved.items()
-        moving = [part for part in affine if part[1].variables]
-        found = absorbed(factor, term, moving) if factor > 0 else None
-        if found is not None:
-            return reshape(together([*found, *(part for part in affine if part not in moving)]), root.shape)
-    if len(curved) + len(affine) == len(parts):
-        return root
-    return reshape(together([(factor, term) for term, factor in curved.items()] + affine), root.shape)
+        found[term] = found.get(term, Fraction(0)) + factor
+    kept = [(factor, term) for term, factor in found.items() if factor]
+    curved = [part for part in kept if not part[1].is_affine]
+    if len(curved) == 1 and curved[0][0] > 0:
+        moving = [part for part in kept if part[1].is_affine and part[1].variables]
+        merged = absorbed(*curved[0], moving)
+        if merged is not None:
+            fixed = [part for part in kept if not part[1].variables]
+            return reshape(together([*merged, *fixed]), root.shape)
+    return root if len(kept) == len(parts) else reshape(together(kept), root.shape)
 
 
 def absorbed(factor: Fraction, term: Expression, moving: Terms) -> Terms | None:
