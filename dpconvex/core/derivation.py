@@ -12,26 +12,12 @@ from dpconvex.errors import readable, shorten
 
 @dataclass(frozen=True)
 class Derivation:
-    """One step of a proof.
-
-    Attributes
-    ----------
-    rule : str
-        Name of the rule.
-    expression : str
-        The subexpression that it was applied to.
-    claims : dict of str to float
-        The constants that it proves.
-    source : str
-        Where the rule's mathematics comes from.
-    children : tuple of Derivation
-        The steps that it builds on.
-    """
+    """One step of a proof: a rule, the subexpression that it was applied to, and the constants that it proves."""
 
     rule: str
     expression: str = ""
     claims: dict[str, float] = field(default_factory=dict)
-    source: str = ""
+    source: str = ""  # where the rule's mathematics comes from
     children: tuple[Derivation, ...] = ()
 
     def lines(self, depth: int = 0) -> Iterator[str]:
@@ -47,12 +33,14 @@ class Derivation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as JSON-able data."""
+        children = [child.to_dict() for child in self.children]
+        claims = dict(self.claims)
         return {
             "rule": self.rule,
             "expression": self.expression,
-            "claims": dict(self.claims),
+            "claims": claims,
             "source": self.source,
-            "children": [child.to_dict() for child in self.children],
+            "children": children,
         }
 
     @classmethod

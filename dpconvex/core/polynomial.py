@@ -253,16 +253,11 @@ def numbered_rows(table: Index) -> tuple[Index, Index]:
     """
     if table.shape[1] == 0 or len(table) == 0:
         return table[:1], np.zeros(len(table), dtype=np.int64)
-    codes, spans = table - table.min(axis=0), [int(span) for span in np.ptp(table, axis=0) + 1]
-    if math.prod(spans) >= 2**62 and len(spans) > 1:
-        half = len(spans) // 2  # numbers of the two halves of a row stand for it, in the same order
-        codes = np.stack([numbered_rows(part)[1] for part in (table[:, :half], table[:, half:])], axis=1)
-        spans = [len(table)] * 2
-    code = np.zeros(len(table), dtype=np.int64)  # one number for each row, in the same order
-    for column, span in enumerate(spans):
-        code = code * span + codes[:, column]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return table[first], inverse
+    order = np.lexsort(table.T[::-1])
+    new = np.append(True, (np.diff(table[order], axis=0) != 0).any(axis=1))
+    number = np.empty(len(table), dtype=np.int64)
+    number[order] = np.cumsum(new) - 1
+    return table[order[new]], number
 
 
 def rounded_product(a: Array, b: Array) -> tuple[Array, Array]:

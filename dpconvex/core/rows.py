@@ -57,18 +57,7 @@ class Part:
 
 
 def split(objective: Expression, rows: Mapping[Expression, Expression], count: int) -> Split:
-    """Split a scalar objective; `rows` gives, for each field with `count` records along its first axis, one record's.
-
-    Examples
-    --------
-    >>> from dpconvex.core.atoms.exponentials import logistic
-    >>> from dpconvex.core.atoms.norms import sum_squares
-    >>> from dpconvex.core.expression import Field, Variable
-    >>> X, x, w = Field.of((9, 2), "X"), Field.of((2,), "x"), Variable.of((2,), "w", 1)
-    >>> found = split(SUMMED(logistic(X @ w), axis=(0,), keepdims=False) / 9 + sum_squares(w), {X: x}, 9)
-    >>> print(found.record, "|", found.rest)
-    logistic(x @ w) | sum_squares(w)
-    """
+    """Split a scalar objective; `rows` gives, for each field with `count` records along its first axis, one record's."""
     parts = Rows(rows, count)
     records, rest = Terms(), Terms()
     for factor, term in terms(objective):

@@ -9,8 +9,8 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpconvex.core.discipline import direction
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.core.monotone import direction
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.language.private_bound import PrivateBound
 

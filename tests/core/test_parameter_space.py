@@ -34,20 +34,6 @@ def test_unpacking_is_an_isometry_and_packing_its_inverse(seed):
     assert SPACE.pack(values) == pytest.approx(theta)
 
 
-@given(SEEDS)
-def test_lifts_are_isometries(seed):
-    rng = np.random.default_rng(seed)
-    for block in SPACE.blocks.values():
-        lift = block.lift.toarray()
-        assert lift.T @ lift == pytest.approx(np.eye(block.dim), abs=1e-14)
-        part = rng.normal(size=block.dim)
-        padded = np.zeros(SPACE.dim)
-        padded[block.slice] = part
-        assert (lift @ part).reshape(block.variable.shape, order="F") == pytest.approx(
-            SPACE.unpack(padded)[block.name], abs=1e-14
-        )
-
-
 @pytest.mark.parametrize(
     ("variable", "message"),
     [
@@ -62,10 +48,3 @@ def test_lifts_are_isometries(seed):
 def test_variables_without_coordinates_are_refused(variable, message):
     with pytest.raises(TemplateError, match=message):
         Space([variable_of(variable())])
-
-
-def test_an_empty_space():
-    space = Space([])
-    assert space.dim == 0
-    assert space.pack({}).shape == (0,)
-    assert space.unpack(np.zeros(0)) == {}

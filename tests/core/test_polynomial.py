@@ -52,16 +52,9 @@ def test_opposite_terms_cancel_to_nothing(point):
     assert (zero.evaluate(*point) == 0).all()
 
 
-def test_products_of_two_parameters_are_refused():
-    theta = Polynomial.coordinates((2,), 0, sp.csr_array(np.eye(2)))
-    with pytest.raises(ValueError, match="not affine"):
-        theta.times(theta)
-
-
 @pytest.mark.parametrize("top", [3, 2**40])
 @pytest.mark.parametrize("columns", [0, 1, 2, 3])
 def test_rows_are_numbered_in_lexicographic_order(columns, top):
-    """Packed into one number where that fits, else as rows."""
     rng = np.random.default_rng(columns)
     table = rng.choice([-1, 0, 1, top], size=(50, columns))
     distinct, number = numbered_rows(table)

@@ -12,9 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
-from dpconvex.core.atoms import ATOMS
-from dpconvex.core.evaluate import evaluate, postorder
-from dpconvex.core.from_cvxpy import Reader
 from dpconvex.release.verify import analyse
 
 UNIT = dp.Record(x=dp.Ball(1))
@@ -85,26 +82,6 @@ def test_reductions_keep_their_axes() -> None:
     assert of_pairs(loss).gradient_bound == pytest.approx(4.0)
 
 
-def test_a_maximum_of_a_column_and_a_row_bounds_each_entry_by_its_own_level() -> None:
-    level = np.array([[1.0, 5.0], [7.0, 9.0]])
-    template = learner(cp.sum_squares(X), [cp.maximum(X[:, [0]], X[[1], :]) <= level], X)
-    feasible = analyse(template).form.feasible
-    assert feasible.upper.tolist() == [1.0, 1.0, np.inf, 5.0]  # X00, X10, X01, X11
-
-
-@pytest.mark.parametrize("extra", [[], [v >= 0]], ids=["alone", "with others"])
-def test_all_bounds_on_one_coordinate_count(extra: list[Any]) -> None:
-    template = learner(cp.sum_squares(v), [v[[0, 0, 1]] <= np.array([1.0, 5.0, 2.0]), *extra])
-    feasible = analyse(template).form.feasible
-    assert feasible.upper.tolist() == [1.0, 2.0]
-    assert feasible.project(np.array([3.0, 3.0])).tolist() == [1.0, 2.0]
-
-
-def test_contradicting_bounds_in_one_constraint_are_an_error() -> None:
-    with pytest.raises(dp.TemplateError, match="cannot be satisfied"):
-        analyse(learner(cp.sum_squares(v), [cp.hstack([v[0], -v[0]]) <= np.array([-1.0, -1.0])]))
-
-
 # Exact atoms
 
 
@@ -120,36 +97,6 @@ def test_a_subclass_is_not_its_parent() -> None:
 def test_log1p_has_the_curvature_of_its_own_argument() -> None:
     found = modulus(0.5 * cp.sum_squares(w) - cp.log1p(w), [w <= 3], w)
     assert found == pytest.approx(1 + 1 / 16)
-
-
-def test_every_atom_that_is_read_is_built_again_with_its_value() -> None:
-    expressions = [
-        cp.logistic(v),
-        cp.power(cp.pos(v), 2.5),
-        cp.norm(X, 1, axis=1),
-        cp.sum(X, axis=0, keepdims=True),
-        cp.max(X, axis=1),
-        cp.quad_form(v, np.array([[2.0, 1.0], [1.0, 2.0]])),
-        cp.vstack([v, v[::-1]]),
-        cp.sum_largest(X, 2),
-        cp.cumsum(v),
-        cp.kron(np.array([[1.0, 2.0]]), X),
-        cp.upper_tri(X),
-        cp.reshape(X, (4,), order="C"),
-        X[[0, 1], [1, 0]],
-        cp.log1p(cp.pos(v)),
-    ]
-    reader = Reader([])
-    reader.declare(expressions)
-    rng = np.random.default_rng(1)
-    v.value, X.value = rng.normal(size=2), rng.normal(size=(2, 2))
-    for expression in expressions:
-        read = reader.expression(expression, "it")
-        assert read.shape == expression.shape
-        assert {node.atom for node in postorder([read])} <= {*ATOMS.values(), None}
-        np.testing.assert_allclose(
-            evaluate(read, {"v": v.value, "X": X.value}).ravel(), np.ravel(expression.value), rtol=1e-12, atol=1e-14
-        )
 
 
 # Definiteness

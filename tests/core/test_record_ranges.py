@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from dpconvex.core.from_cvxpy import read
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Box
 from dpconvex.core.record_scalars import Bases
-from dpconvex.errors import MissingRule
 from dpconvex.language.record import Record
 
 RECORD = Record(
@@ -101,24 +98,3 @@ def test_sharp_where_the_function_allows(expression, low, high):
     below, above = bounds(expression())
     assert below == pytest.approx([low], abs=1e-12)
     assert above == pytest.approx([high])
-
-
-def test_what_counts_as_polynomial():
-    def is_polynomial(expression: cp.Expression) -> bool:
-        expander = Expander(Space([]), Bases(RECORD))
-        return expander.polynomial(read(expression, RECORD.parameters.values())) is not None
-
-    assert is_polynomial(x**3)
-    assert is_polynomial(cp.sum_squares(x))
-    assert is_polynomial(x @ u)
-    for other in (cp.sqrt(s), cp.power(s, -1), cp.exp(x), cp.quad_over_lin(x, 2), cp.norm(x)):
-        assert not is_polynomial(other)
-
-
-def test_options_are_public_numbers():
-    def option(value: Any) -> Any:
-        return read(cp.huber(x[0], value), RECORD.parameters.values()).option("M")
-
-    assert option(2) == option(cp.Constant(2.0)) == 2.0
-    with pytest.raises(MissingRule, match="the threshold of huber depends on the record"):
-        option(s)
