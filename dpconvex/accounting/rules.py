@@ -43,16 +43,7 @@ class Amount(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a ledger: what was spent, and what for.
-
-    Attributes
-    ----------
-    label : str
-    privacy : Privacy
-        What the release promises by itself.
-    event : Event or None
-        What it is for accounting; None if nothing but its promise is known.
-    """
+    """One line of a ledger: what was spent, and the event that it is for accounting, if more is known than its promise."""
 
     label: str
     privacy: Privacy
@@ -60,7 +51,6 @@ class Entry:
 
     @property
     def known(self) -> Event:
-        """The event; the promise, where there is none."""
         if self.event is not None:
             return self.event
         pure = self.privacy.pure

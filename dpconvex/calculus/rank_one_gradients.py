@@ -5,8 +5,9 @@ positions, so that every row of every leaf is ``alpha (x) H m(z)`` with one and 
 monomials m of the record, then every gradient is ``a (x) h(z)``, for every loss with these leaves.  That is tested on the
 coefficients, exactly but for rounding, and nothing else of the template matters.
 
-If moreover the positions are those of a symmetric matrix and ``h(z) = svec(v v')`` with v affine in the record, the gradient
-is ``a (x) v (x) v``, of rank one as a matrix with v on one side and ``a (x) v`` on the other.
+If moreover the positions are those of a symmetric matrix and ``h(z) = svec(v v')``, entries of v being multiples of scalars
+of the record or numbers, the gradient is ``a (x) v (x) v``, of rank one as a matrix with v on one side and ``a (x) v`` on
+the other.
 """
 
 from __future__ import annotations
@@ -31,14 +32,12 @@ Index = NDArray[np.int64]
 CLOSE = 2.0**-46
 # Singular values below this fraction of the largest count as 0.  Erring on the large side of a rank only adds noise.
 RANK_TOLERANCE = 1e-13
-# Columns of a root come from eigenvectors, which carry errors relative to their own length.
-ROOT_ACCURACY = 1e-11
+# Products of entries agree to this relative accuracy.
+ROOT_ACCURACY = 1e-14
 # A direction that the noise does not cover sticks out by far more than this.
 COVERED = 1e-12
 # Rounding of gradients, relative to their bound, above which terms are taken to cancel.
 CANCELLED = 1e-10
-# Features with more positions than this are not examined for a quadratic form.
-LARGEST_SIDE = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +110,9 @@ def structures(leaves: Sequence[Polynomial], space: Space, exchanged: int | None
             1.0,
             sp.csr_array(table @ sp.kron(sp.csr_array(left), sp.csr_array(right))),
         )
-        root = affine_root(features, monomials) if name == "one symmetric matrix for each class" else None
-        if root is not None:
-            yield symmetric(f"{name}, a quadratic form of the features", left, row_space(root.T), table)
+        side = squared_features(features, monomials) if name == "one symmetric matrix for each class" else None
+        if side is not None:
+            yield symmetric(f"{name}, a quadratic form of the features", left, side, table)
 
 
 def layouts(space: Space, exchanged: int | None = None) -> Iterator[tuple[str, Index, Index]]:
@@ -214,60 +213,35 @@ def row_space(matrix: Array) -> Array:
     return basis
 
 
-def affine_root(features: Array, monomials: Index) -> Array | None:
-    """Return L if the features are ``svec(v v')`` with ``v = L s`` for the record's scalars s, else None."""
+def squared_features(features: Array, monomials: Index) -> int | None:
+    """Return the length of v if the features are a multiple of ``svec(v v')``, each entry of v a multiple of one scalar."""
     side = round((float(np.sqrt(8 * len(features) + 1)) - 1) / 2)
-    if monomials.shape[1] != 2 or side > LARGEST_SIDE:
+    used = features != 0
+    if monomials.shape[1] != 2 or (used.sum(axis=1) != 1).any() or (used.sum(axis=0) > 1).any():
         return None
-    scalars = np.unique(monomials)
-    place = np.searchsorted(scalars, monomials)
+    which = used.argmax(axis=1)
+    value, pair = features[np.arange(len(features)), which], monomials[which]
     row, column = np.triu_indices(side)
-    entries = features * np.where(row == column, 1.0, np.sqrt(0.5))[:, None]
-    root = np.zeros((side, len(scalars)))
-    for k in np.flatnonzero(place[:, 0] == place[:, 1]):
-        # The coefficient of a square is the outer product of one column of L, up to its sign: so is each column of it.
-        square = np.zeros((side, side))
-        square[row, column] = square[column, row] = entries[:, k]
-        pivot = int(np.argmax(np.diag(square)))
-        if square[pivot, pivot] > 0:
-            root[:, place[k, 0]] = square[pivot] / np.sqrt(square[pivot, pivot])
-    lead = int(np.argmax(np.linalg.norm(root, axis=0)))
-    for pair, values in zip(place, entries.T, strict=True):
-        if pair[0] != pair[1] and lead in pair:
-            other = int(pair.sum() - lead)
-            mixed = root[row, lead] * root[column, other] + root[row, other] * root[column, lead]
-            if mixed @ values < 0:
-                root[:, other] *= -1
-    norms = np.linalg.norm(root, axis=0)
-    used = int((norms > 0).sum())
-    present = (norms[place] > 0).all(axis=1)
-    if used == 0 or int(present.sum()) != used * (used + 1) // 2:
-        return None  # a product of two scalars that v v' would have is missing
-    products = root[row][:, place[:, 0]] * root[column][:, place[:, 1]]
-    swapped = root[row][:, place[:, 1]] * root[column][:, place[:, 0]]
-    model = np.where(place[:, 0] == place[:, 1], products, products + swapped)
-    # Monomial by monomial: a small coefficient may multiply a large field.
-    if not (np.abs(model - entries) <= ROOT_ACCURACY * norms[place].prod(axis=1)).all():
-        return None
-    return root
+    own = row == column
+    value = value * np.sign(value[0])
+    root, scalar = np.sqrt(np.maximum(value[own], 0.0)), pair[own, 0]
+    expected = root[row] * root[column] * np.where(own, 1.0, np.sqrt(2.0))
+    alike = (np.abs(expected - value) <= ROOT_ACCURACY * expected).all()
+    return side if alike and (pair == np.sort(np.stack([scalar[row], scalar[column]], axis=1), axis=1)).all() else None
 
 
-def symmetric(name: str, left: Array, basis: Array, table: sp.csr_array) -> RankOne:
+def symmetric(name: str, left: Array, side: int, table: sp.csr_array) -> RankOne:
     """Return the structure ``a (x) v (x) v``: matrices with v for rows and ``a (x) v`` for columns, symmetrised.
 
-    `left`, shape (classes, m), spans the a and `basis`, shape (D, r), the v; matrices are r by (m r).
+    `left`, shape (classes, m), spans the a; v has `side` entries, and matrices are side by (m side).
     """
-    side, rank, count = basis.shape[0], basis.shape[1], left.shape[1]
+    count = left.shape[1]
     row, column = np.triu_indices(side)
-    weight = np.where(row == column, 0.5, np.sqrt(0.5))
-    place = np.arange(len(row))
+    weight, place = np.where(row == column, 0.5, np.sqrt(0.5)), np.arange(len(row))
     # svec of the symmetric part of a side-by-side matrix, flattened row by row.
     fold = sp.coo_array((weight, (place, row * side + column)), shape=(len(row), side * side))
     fold = sp.csr_array(fold + sp.coo_array((weight, (place, column * side + row)), shape=(len(row), side * side)))
-    narrow = sp.csr_array(fold @ sp.kron(sp.csr_array(basis), sp.csr_array(basis)))
-    spread = sp.csr_array(sp.kron(sp.csr_array(left), narrow))
+    spread = sp.csr_array(sp.kron(sp.csr_array(left), fold))
     # Columns of `spread` run over (class, i, j); a matrix has rows i and columns (class, j).
-    c, i, j = np.meshgrid(np.arange(count), np.arange(rank), np.arange(rank), indexing="ij")
-    order = np.empty(count * rank * rank, dtype=np.int64)
-    order[(i * count * rank + c * rank + j).ravel()] = ((c * rank + i) * rank + j).ravel()
-    return RankOne(name, rank, count * rank, (rank + 1) / (2 * rank), sp.csr_array(table @ spread[:, order]))
+    order = np.arange(count * side * side).reshape(count, side, side).transpose(1, 0, 2).ravel()
+    return RankOne(name, side, count * side, (side + 1) / (2 * side), sp.csr_array(table @ spread[:, order]))

@@ -11,12 +11,9 @@ s = a/beta.  Objective perturbation with this noise is epsilon-differentially pr
 where G_* bounds the nuclear norm of the change of the gradient: G if a record appears, 2G if it is replaced.  A linear image of
 the noise keeps the property, so the noise may be symmetrised and carried into the sensitive subspace.
 
-Noise shaped for the hull of the differences that records can make is Awan & Slavkovic's rule ("Structure and sensitivity in
-differential privacy: comparing K-norm mechanisms", 2021); this law is one that can be drawn exactly.
-
 The tail is heavy: a row of M is ``s z / chi``, with z standard normal and chi the root of a chi-square variable with
 nu - r + 1 degrees of freedom.  How long M can be, and how much rounding can change it, decides how exact an answer must be before
-it may be released (`cover`), so both are bounded here.  Proofs are in docs/theory.md and docs/release.md.
+it may be released, so both are bounded here.  Proofs are in docs/theory.md and docs/release.md.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Draws the noise that privacy rests on, from a cryptographic generator seeded by the operating system.
 
-The proof of privacy assumes noise that nobody can predict, and the generators made for simulation can be predicted: the
-state of NumPy's default one follows from a few of its outputs.  Here the words come from ChaCha with its full 20 rounds
-and a 256-bit key fresh from the operating system (`secrets`), so that telling them from true randomness means breaking
-the cipher.  The key is set directly: the usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own
-well-tested samplers turn the words into normal and gamma variates, in double precision; the distance that rounding
-moves an answer is for the backend's bound on exactness to cover, not for this file.
-
-Why a library (`randomgen`, by a co-author of ``numpy.random``) and not the system's own words: a NumPy generator needs
-compiled code behind it, and the alternative is to write the samplers for gamma and normal variates anew.  A test holds
-the words against the published ChaCha20 vectors.
+The proof of privacy assumes noise that nobody can predict, and the state of NumPy's default generator follows from a few of its
+outputs.  Here the words come from ChaCha with its full 20 rounds and a 256-bit key fresh from the operating system (`secrets`),
+set directly: the usual seeding path would squeeze it through a pool of 128 bits.  NumPy's own samplers turn the words into normal
+and gamma variates, in double precision; the distance that rounding moves an answer is for the bound on exactness to cover.  A
+NumPy generator needs compiled code behind it, hence the library (`randomgen`, by a co-author of ``numpy.random``).
 """
 
 from __future__ import annotations
@@ -62,11 +57,7 @@ def system_generator() -> np.random.Generator:
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Return a reproducible generator, for tests and figures only.
-
-    Whoever knows the seed can take the noise off again, so a release that is drawn from it is not private, and must
-    say so.
-    """
+    """Return a reproducible generator, for tests and figures: who knows the seed can take the noise off again."""
     if not is_whole(seed, 0):
         raise TemplateError(f"seed must be an integer, 0 or above, not {seed!r}.")
     return np.random.Generator(ChaCha(seed=np.random.SeedSequence(int(seed)), rounds=ROUNDS))
@@ -141,19 +132,17 @@ def accepts(exponent: Fraction, rng: np.random.Generator | None) -> bool:
 def gamma_direction(dimension: int, scale: float, rng: np.random.Generator) -> Array:
     """Draw a vector with density proportional to exp(-||b|| / scale).
 
-    Its norm has the Gamma law of shape `dimension` and the given scale (in polar coordinates the volume element adds
-    the factor r^(dimension - 1)), its direction is uniform and independent of the norm: Chaudhuri, Monteleoni and
-    Sarwate (2011), Algorithms 1 and 2.  In one dimension this is the Laplace law.
+    Its norm has the Gamma law of shape `dimension`, its direction is uniform and independent of the norm (Chaudhuri,
+    Monteleoni and Sarwate 2011, algorithms 1 and 2).  In one dimension this is the Laplace law.
     """
     check(dimension, "scale", scale, rng)
-    direction = rng.standard_normal(dimension)
-    length = float(np.linalg.norm(direction))
-    while dimension and length == 0:  # no direction; happens about never
+    length = 0.0
+    while length == 0:  # no direction; happens about never
         direction = rng.standard_normal(dimension)
-        length = float(np.linalg.norm(direction))
+        length = float(np.linalg.norm(direction)) if dimension else 1.0
     norm = rng.standard_gamma(dimension) * float(scale)
     with np.errstate(over="ignore", invalid="ignore"):
-        return finite(direction / (length or 1.0) * norm)
+        return finite(direction / length * norm)
 
 
 def gaussian(dimension: int, sigma: float, rng: np.random.Generator) -> Array:

@@ -31,22 +31,18 @@ class Gamma:
         return sensitivity / epsilon
 
     def composed(self, sensitivity: float, rounds: int) -> float:
-        """Privacy losses add up."""
         return sensitivity * rounds
 
     def mean(self, p: int, scale: float) -> float:
-        """The norm has a Gamma law of shape p."""
         return p * scale
 
     def square(self, p: int, scale: float) -> float:
-        """The second moment of that law."""
         return p * (p + 1) * scale**2
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
         return float(gamma.isf(probability, p)) * scale * SLACK if p else 0.0
 
     def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
-        """Uniform direction, Gamma norm."""
         return gamma_direction(p, scale, rng)
 
 
@@ -56,7 +52,6 @@ class Gaussian:
     name, symbol = "Gaussian", "sigma"
 
     def calibrate(self, epsilon: float, delta: float, sensitivity: float) -> float:
-        """Invert the exact profile."""
         return gaussian_sigma(epsilon, delta, sensitivity)
 
     def composed(self, sensitivity: float, rounds: int) -> float:
@@ -64,19 +59,15 @@ class Gaussian:
         return sensitivity * math.sqrt(rounds)
 
     def mean(self, p: int, scale: float) -> float:
-        """The norm has a chi law."""
         return mean_norm(p, scale)
 
     def square(self, p: int, scale: float) -> float:
-        """The sum of p variances."""
         return p * scale**2
 
     def quantile(self, p: int, scale: float, probability: float) -> float:
-        """Quantile of the chi law."""
         return float(chi.isf(probability, p)) * scale * SLACK if p else 0.0
 
     def draw(self, p: int, scale: float, rng: np.random.Generator) -> Array:
-        """Normal coordinates."""
         return gaussian(p, scale, rng)
 
 
