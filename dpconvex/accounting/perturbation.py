@@ -17,21 +17,12 @@ from dpconvex.noise.gaussian_profiles import chi_delta, gaussian_delta, swing
 class Hull:
     """The differences of gradients of one kind of ordered pairs of records, in units of the noise's standard deviation.
 
-    Attributes
-    ----------
-    dimension : int
-        Of the span of the differences of two given records.
-    length : float
-        Bound on the norm of every difference.
-    curvature : float
-        What is charged for the curvature of the record in front.
-    lengths, counts : tuple of float, or None
-        Norms of the vertices other than 0, and how many have each; None if they are not known.
-    slopes : tuple of float, or None
-        For a record of one margin in front: the steepest slopes upward and downward, the flattest slope, and curvature over
-        modulus if it is a logistic one, else 0.
-    behind : tuple of float, or None
-        For such a record: norms of the vertices of the other one's gradients, each as often as it occurs; 0 if there is none.
+    `dimension`: of the span of the differences of two given records; `length`: bound on the norm of every difference;
+    `curvature`: what is charged for the curvature of the record in front; `lengths` and `counts`: norms of the vertices
+    other than 0, and how many have each; None if they are not known; `slopes`: for a record of one margin in front: the
+    steepest slopes upward and downward, the flattest slope, and curvature over modulus if it is a logistic one, else 0;
+    `behind`: for such a record: norms of the vertices of the other one's gradients, each as often as it occurs; 0 if there
+    is none.
     """
 
     dimension: int

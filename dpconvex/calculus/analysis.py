@@ -76,14 +76,9 @@ class Moduli:
 class Analysis:
     """All constants of a template.
 
-    Attributes
-    ----------
-    losses : tuple of LossBounds
-        One for each combination of discrete fields that is examined (`LossForm.labels`).
-    obstacle : DPConvexError or None
-        Why the program cannot be run, whatever the data, as far as is known.
-    unbounded : DPConvexError or None
-        Why nothing is known about the losses' gradients and curvature, if so; `losses` is empty then.
+    `losses`: one for each combination of discrete fields that is examined (`LossForm.labels`); `obstacle`: why the program
+    cannot be run, whatever the data, as far as is known; `unbounded`: why nothing is known about the losses' gradients and
+    curvature, if so; `losses` is empty then.
     """
 
     obstacle: DPConvexError | None = None

@@ -29,19 +29,16 @@ ALIKE = 1e-12
 def form_range(form: sp.csr_array, monomial: NDArray[np.int64], bases: Bases, same: bool) -> Interval:
     """Bound ``m(z)' P m(z')`` over the record's domain."""
     table = sp.coo_array(form)
-    used = np.unique(np.concatenate(table.coords)) if table.nnz else np.empty(0, dtype=np.int64)
-    if len(used) == 0:
+    used, place = np.unique(np.concatenate(table.coords), return_inverse=True)
+    if not table.nnz:
         return Interval(0.0, 0.0)
-    position = np.zeros(form.shape[0], dtype=np.int64)
-    position[used] = np.arange(len(used))
-    row, column = position[table.coords[0]], position[table.coords[1]]
+    row, column = place.reshape(2, -1)
     monomial = monomial[used]
     weight = np.sqrt(bases.multiplicity(monomial))
     value = table.data / (weight[row] * weight[column])
     sparse = sp.csr_array((value, (row, column)), shape=(len(used), len(used)))
-    scaled: Block = (
-        sparse.toarray() if len(used) <= SMALL else sparse
-    )  # a sparse matrix costs more than its few numbers
+    # A sparse matrix costs more than its few numbers.
+    scaled: Block = sparse.toarray() if len(used) <= SMALL else sparse
     kinds = bases.kinds(monomial)
     largest = np.max(np.abs(bases.monomial_range(monomial)), axis=0)
     magnitude = float(np.abs(table.data) @ (largest[row] * largest[column]))
@@ -112,14 +109,12 @@ def polynomial_range(coefficients: dict[tuple[int, ...], Interval], bases: Bases
 def spectral_range(scaled: Block, kinds: Kinds, bases: Bases, same: bool) -> Interval:
     """Bound the form block by block, by eigenvalues or singular values and the norms of the tensor powers."""
     total = Interval(0.0, 0.0)
-    norms = {kind: float(np.prod([bases.bases[b].norm for b in kind])) for kind in kinds}
-    # A tensor power of the record is at least so long, but a part of it can vanish.
-    least = {
-        kind: float(np.prod([np.sqrt(bases.bases[b].squared[0]) for b in kind]))
-        if len(members) == tensor_size(kind, bases)
-        else 0.0
-        for kind, members in kinds.items()
-    }
+    norms, least = {}, {}
+    for kind, members in kinds.items():
+        norms[kind] = math.prod(bases.bases[b].norm for b in kind)
+        # A tensor power of the record is at least so long, but a part of it can vanish.
+        whole = len(members) == tensor_size(kind, bases)
+        least[kind] = math.prod(math.sqrt(bases.bases[b].squared[0]) for b in kind) if whole else 0.0
     for first, rows in kinds.items():
         for second, columns in kinds.items():
             block = scaled[rows][:, columns]
@@ -187,9 +182,5 @@ def dense(block: Block) -> Array:
 
 
 def is_diagonal(block: Block) -> bool:
-    """Say whether only diagonal entries are non-zero."""
-    if isinstance(block, np.ndarray):
-        row, column = block.nonzero()
-        return bool((row == column).all())
-    table = sp.coo_array(block)
-    return bool((table.coords[0] == table.coords[1]).all())
+    row, column = block.nonzero()
+    return bool((row == column).all())

@@ -57,21 +57,19 @@ def factor(
     blocks = list(space.blocks.values())
     starts = np.array([block.start for block in blocks])
     owner = np.searchsorted(starts, terms.coordinate, side="right") - 1
-    order = np.argsort(owner, kind="stable")
-    ends = np.cumsum(np.bincount(owner, minlength=len(blocks)))
     generators: list[Generator] = []
     table_parts: list[tuple[Index, Index, Array]] = []
-    excess: list[Array] = []
+    excess = [np.zeros(0)]
     for number, block in enumerate(blocks):
-        own = order[(ends[number - 1] if number else 0) : ends[number]]
+        own = np.flatnonzero(owner == number)
         if len(own) == 0:
             continue
         place = terms.entry[own], terms.coordinate[own] - block.start, mono[own]
         best = Runs(np.arange(block.dim)[None, :], *place, terms.coefficient[own])
         if best.count > 1 and not block.symmetric:
             for cells in layouts(block.variable.shape):
-                if touched(cells, place[1]) > best.count:  # each has a generator of its own
-                    continue
+                if len(np.unique(np.argsort(cells.ravel())[place[1]] // cells.shape[1])) > best.count:
+                    continue  # each cell has a generator of its own
                 split = Runs(cells, *place, terms.coefficient[own])
                 if split.alike and split.count <= best.count:
                     best = split
@@ -90,7 +88,7 @@ def factor(
     table = np.zeros((rows, len(generators)))
     for row, column, lead in table_parts:
         table[row, column] = lead
-    return table, generators, np.concatenate(excess) if excess else np.zeros(0)
+    return table, generators, np.concatenate(excess)
 
 
 def layouts(shape: tuple[int, ...]) -> list[Index]:
@@ -101,13 +99,6 @@ def layouts(shape: tuple[int, ...]) -> list[Index]:
         columns = numbers.reshape(shape[::-1])
         found += [columns, columns.T]
     return found
-
-
-def touched(cells: Index, coordinate: Index) -> int:
-    """Count the cells in which some terms are."""
-    used = np.zeros(cells.size, dtype=bool)
-    used[coordinate] = True
-    return int(used[cells].any(axis=1).sum())
 
 
 def terms_of(generators: list[Generator]) -> tuple[Index, Index, Index, Array]:
@@ -174,10 +165,8 @@ class Runs:
         lead = np.repeat(self.coefficient[order][begins], lengths)
         values = np.unique(self.coefficient[order] / lead, return_inverse=True)[1].ravel()
         table, known = np.stack([row[order], values], axis=1), dict[bytes, int]()
-        shape = [
-            known.setdefault(table[begin : begin + length].tobytes(), len(known))
-            for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True)
-        ]
+        ends = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
+        shape = [known.setdefault(table[begin:end].tobytes(), len(known)) for begin, end in ends]
         result = np.empty(len(order), dtype=np.int64)
         result[self.order[order]] = np.repeat(shape, lengths)
         return result

@@ -53,23 +53,13 @@ class Form:
 class Gram:
     """Inner products of the leaves' rows.
 
-    Attributes
-    ----------
-    rows : list of ndarray, one per leaf, shape (leaf.size, generators)
-        Each entry's row of `A_z` in generator coordinates.
-    blocks : ndarray of int, shape (generators,)
-        Which variable each generator belongs to.
-    places : list of ndarray of int
-        The coordinates of theta that each generator lives on: a variable's, or one of its columns'.
-    forms : list of Form
-    upper : ndarray, shape (generators, generators)
-        Positive semidefinite, and above the Gram matrix of the generators at every record (in the Loewner order).
-    rounding : ndarray, shape (generators, generators)
-        Bound on what rounding does to an inner product, for each unit of the absolute factors of two generators.
-    errors : ndarray, shape (generators,)
-        How far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding.
-    exact : ndarray of bool, shape (generators,)
-        Whether rows are multiples of the generator without any rounding.
+    `rows`, shape (leaf.size, generators): each entry's row of `A_z` in generator coordinates; `blocks`, shape
+    (generators,): which variable each generator belongs to; `places`: the coordinates of theta that each generator lives
+    on: a variable's, or one of its columns'; `upper`, shape (generators, generators): positive semidefinite, and above the
+    Gram matrix of the generators at every record (in the Loewner order); `rounding`, shape (generators, generators): bound
+    on what rounding does to an inner product, for each unit of the absolute factors of two generators; `errors`, shape
+    (generators,): how far a row of `A_z` may be from its generator at any record, for each unit of its factor: rounding;
+    `exact`, shape (generators,): whether rows are multiples of the generator without any rounding.
     """
 
     def __init__(self, leaves: list[Polynomial], space: Space, bases: Bases) -> None:

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
 # Stretches of the angle between the entries of a norm and those that do not move, and of the trace of a covariance.
-STRETCHES, TRACES = 400, 4000
+STRETCHES, TRACES = 400, 8000
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,6 @@ The largest value is enclosed by halving boxes; whenever that ends, the enclosur
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,8 @@ from dpconvex.core.record_scalars import Bases
 from dpconvex.core.remembered import once
 
 Array = NDArray[np.float64]
+# Values of one scalar and of the other record's, or inner products and None.
+Box = tuple[tuple[float, float], tuple[float, float] | None]
 
 # Rounding of all that is computed here, and of records that are checked in floating point: of results, and of terms that cancel.
 SLACK, ROUNDING = 1 + 1e-9, 1e-12
@@ -48,16 +49,17 @@ def length_bound(moments: Moments, bases: Bases) -> float:
 @once
 def difference_bound(moments: Moments, bases: Bases) -> float:
     length = length_bound(moments, bases)
-    fields = [Range.of(b, moments, bases) for b in sorted({b for kind in moments.kinds for b in kind.bases})]
-    powers = np.array([[kind.bases.count(field.base) for field in fields] for kind in moments.kinds], dtype=np.int64)
+    fields = sorted({b for kind in moments.kinds for b in kind.bases})
+    choices = [boxes_of(base, moments, bases) for base in fields]
+    powers = np.array([[kind.bases.count(base) for base in fields] for kind in moments.kinds], dtype=np.int64)
     weights = np.array([scaled(kind, bases) for kind in moments.kinds])
     if any(kind.weights for kind in moments.kinds):
-        fields.append(Range(-1, [((0.0, 1.0), (0.0, 1.0))]))
+        choices.append([((0.0, 1.0), (0.0, 1.0))])
         powers = np.column_stack([powers, [kind.weights for kind in moments.kinds]])
     largest = 0.0
     for own, other, cross in {tuple(map(tuple, case)) for case in pattern_pairs(moments)}:
         parts = [weights * np.array(part) for part in (own, other, cross)]
-        for choice in itertools.product(*(field.choices for field in fields)):
+        for choice in itertools.product(*choices):
             largest = float(np.maximum(largest, Distance(parts, powers, list(choice)).largest(largest)))
     return min(float(np.sqrt(largest + ROUNDING * length**2)) * SLACK, 2 * length)
 
@@ -81,40 +83,17 @@ def scaled(kind: Kind, bases: Bases) -> float:
     return result
 
 
-def moment_kernel(moments: Moments, bases: Bases, first: tuple[Array, int], second: tuple[Array, int]) -> float:
-    """Return the inner product K of the moments of two records, each given by its scalars and its combination; for attacks."""
-    total = 0.0
-    for kind in moments.kinds:
-        value = kind.scale**2 * float(kind.patterns[first[1]] @ kind.patterns[second[1]])
-        for base in kind.bases:
-            span = slice(bases.bases[base].start, bases.bases[base].start + bases.bases[base].size)
-            value *= float(first[0][span] @ second[0][span])
-        total += value
-    return total
-
-
-@dataclass(frozen=True)
-class Range:
-    """A field as the distance sees it, in units of its largest norm.
-
-    The choices are boxes to search: (values, values of the other record) of one scalar, or (inner products, None).
-    """
-
-    base: int
-    choices: list[tuple[tuple[float, float], tuple[float, float] | None]]
-
-    @staticmethod
-    def of(base: int, moments: Moments, bases: Bases) -> Range:
-        field = bases.bases[base]
-        square = field.squared[1]
-        if field.size > 1:
-            low, high = (end / square for end in field.paired)
-            return Range(base, [((low, high), None)])
-        low, high = (float(end[0]) / float(np.sqrt(square)) for end in (field.lower, field.upper))
-        if max(kind.bases.count(base) for kind in moments.kinds) <= 1:
-            ends = [(low, low), (high, high)]
-            return Range(base, [(a, b) for a in ends for b in ends])
-        return Range(base, [((low, high), (low, high))])
+def boxes_of(base: int, moments: Moments, bases: Bases) -> list[Box]:
+    """Return what to search for a field, in units of its largest norm."""
+    field = bases.bases[base]
+    square = field.squared[1]
+    if field.size > 1:
+        low, high = (end / square for end in field.paired)
+        return [((low, high), None)]
+    low, high = (float(end[0]) / float(np.sqrt(square)) for end in (field.lower, field.upper))
+    if max(kind.bases.count(base) for kind in moments.kinds) > 1:
+        return [((low, high), (low, high))]
+    return [((a, a), (b, b)) for a, b in itertools.product((low, high), repeat=2)]
 
 
 class Distance:
@@ -124,7 +103,7 @@ class Distance:
         self,
         parts: list[Array],
         powers: NDArray[np.int64],
-        choice: list[tuple[tuple[float, float], tuple[float, float] | None]],
+        choice: list[Box],
     ) -> None:
         own, other, cross = parts
         box: list[tuple[float, float]] = []

@@ -45,19 +45,10 @@ class Difference:
 
     The first record's curvature counts, the second's does not.
 
-    Attributes
-    ----------
-    dimension : int
-        Bound on the dimension of the subspace that all differences of two given records lie in.
-    length : float
-        Bound on the norm of every difference.
-    vertices : tuple of two ndarrays, or None
-        Lengths of the vertices other than 0, and how many have each; None if there are too many, or no polytope.
-    slopes : Slopes or None
-    behind : ndarray or None
-        Beside slopes: lengths of the vertices of the second record's gradients, 0 if there is none; not too many.
-    firsts : tuple of int
-        The losses that the first record may have.
+    `dimension`: bound on the dimension of the subspace that all differences of two given records lie in; `length`: bound on
+    the norm of every difference; `vertices`: lengths of the vertices other than 0, and how many have each; None if there
+    are too many, or no polytope; `behind`: beside slopes: lengths of the vertices of the second record's gradients, 0 if
+    there is none; not too many; `firsts`: the losses that the first record may have.
     """
 
     dimension: int

@@ -6,9 +6,6 @@ A regularizer is affine terms plus weighted entries of curved atoms.  Each atom 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -17,10 +14,8 @@ from dpconvex.core.atom import Reach
 from dpconvex.core.atoms.norms import NORM, quad_over_lin
 from dpconvex.core.atoms.powers import POWER
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.discipline import is_concave, is_convex
 from dpconvex.core.expansion import Expander
 from dpconvex.core.expression import Expression
-from dpconvex.errors import NotPrivate
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import linear_parts
 
@@ -30,10 +25,6 @@ UNIT = float(np.finfo(float).eps)
 
 def curvature_of(regularizer: Expression, expander: Expander, feasible: FeasibleSet) -> tuple[sp.csr_array, Derivation]:
     """Return M with ``regularizer - <theta, M theta>/2`` convex, and its derivation."""
-    if not is_convex(regularizer):
-        raise NotPrivate(
-            "the regularizer is not convex by CVXPY's rules", offending(regularizer), "use a convex regularizer"
-        )
     steps: list[Derivation] = []
     total = sp.csr_array((expander.space.dim, expander.space.dim))
     for node, row in linear_parts(regularizer).items():
@@ -104,15 +95,7 @@ def reach_of(jacobian: sp.csr_array, offset: Array, feasible: FeasibleSet) -> Re
     return Reach(offset + np.maximum(low, -ball), offset + np.minimum(high, ball), norm)
 
 
-def offending(expression: Expression) -> Expression:
-    """Return the smallest subexpression that spoils convexity: the one to show the user."""
-    for argument in expression.args:
-        if not (is_convex(argument) or is_concave(argument)):
-            return offending(argument)
-    return expression
-
-
-def smallest_eigenvalue(matrix: sp.csr_array, eigenvalues: Callable[[Any], Any] = np.linalg.eigvalsh) -> float:
+def smallest_eigenvalue(matrix: sp.csr_array) -> float:
     """Return the smallest eigenvalue of a symmetric sparse matrix, block by block; never negative."""
     matrix = sp.csr_array(matrix)
     if matrix.shape[0] == 0:
@@ -126,7 +109,7 @@ def smallest_eigenvalue(matrix: sp.csr_array, eigenvalues: Callable[[Any], Any] 
     starts = np.concatenate([[0], np.cumsum(sizes)])
     for k in np.flatnonzero(sizes > 1):
         index = order[starts[k] : starts[k + 1]]
-        found.append(float(eigenvalues(matrix[index][:, index].toarray())[0]))
+        found.append(float(np.linalg.eigvalsh(matrix[index][:, index].toarray())[0]))
     # Rounding in an eigenvalue is relative to the matrix's norm and grows with its side; a modulus must err on the small side.
     largest = int(sizes.max())
     slack = UNIT * 8 * largest * float(abs(matrix).sum(axis=0).max()) if largest > 1 else 0.0

@@ -29,14 +29,7 @@ Local = tuple[Array, Array, Array]
 
 @dataclass
 class Jet:
-    """An expression at every pair of a point (first axis) and a record (second); entries in column order.
-
-    Attributes
-    ----------
-    value : ndarray, shape (points, records, entries)
-    gradient : ndarray, shape (points, records, entries, dim)
-    hessian : ndarray, shape (points, records, entries, dim, dim)
-    """
+    """An expression at every pair of a point (first axis) and a record (second); entries in column order."""
 
     value: Array
     gradient: Array

@@ -114,18 +114,3 @@ def test_interval_arithmetic(a, b, c, d):
         assert seen.max() <= result.high + slack
     if max(first.low, second.low) <= min(first.high, second.high):
         assert (first & second) == Interval(max(first.low, second.low), min(first.high, second.high))
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (Interval(0.0, 1.0), Interval(1.5, 2.0)),
-        (Interval(-1.0, -1e-3), Interval(1e-3, 1.0)),
-        (Interval(0.0, 1e-30), Interval(2e-30, 1e-29)),
-        (Interval(2.0, float("inf")), Interval(-float("inf"), 1.0)),
-    ],
-)
-def test_bounds_that_contradict_each_other_are_an_error(first, second):
-    for left, right in ((first, second), (second, first)):
-        with pytest.raises(AssertionError, match="contradict each other"):
-            left & right

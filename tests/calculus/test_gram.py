@@ -112,15 +112,6 @@ def test_the_number_of_forms_and_of_their_ranges_does_not_grow_with_the_classes(
     assert counts == [(1, 2), (1, 2)]
 
 
-def test_reweighting_scales_the_rows_of_each_variable():
-    gram, _, _ = gram_of(lambda x: cp.logistic(w @ x + v) + cp.logistic(w @ x), x=Ball(3, 2.0))
-    assert gram.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([5.0])
-    lighter = gram.reweighted(np.array([1.0, 0.5]))
-    assert lighter.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([4.25])
-    assert lighter.upper == pytest.approx(np.diag([4.0, 0.25]))
-    assert gram.squared_norms(np.array([[1.0, 1.0]])) == pytest.approx([5.0])
-
-
 def test_too_many_forms_are_refused():
     record = Record(t=Box(np.zeros(4), np.ones(4)))
     template = Template(

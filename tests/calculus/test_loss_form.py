@@ -112,12 +112,6 @@ def test_refusals_say_what_where_and_what_to_do(case):
     assert caught.value.remedy
 
 
-def test_definiteness_that_holds_may_be_asserted():
-    matrix = cp.psd_wrap(np.ones((2, 2)))
-    form = LossForm(Template(RECORD, loss, cp.quad_form(w, matrix), [cp.quad_form(w, matrix) <= 1]))
-    assert form.noise_dimension == 2
-
-
 def test_a_symbol_of_another_record_is_not_taken_for_a_field_of_the_same_name():
     other = Record(x=Ball(2, radius=100.0))
     with pytest.raises(NotPrivate, match="'x', which is not a field of this record"):

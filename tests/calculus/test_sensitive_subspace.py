@@ -130,21 +130,6 @@ def test_a_feature_is_never_dropped_because_it_is_small(size):
         assert LossForm(Template(record, loss)).noise_dimension >= least
 
 
-@pytest.mark.parametrize("apart", [1e-4, 1e-8, 1e-11, 1e-13])
-def test_directions_that_are_nearly_parallel_are_two(apart):
-    w = cp.Variable(2, name="w")
-    record = Record(x=Ball(2))
-
-    def loss(x):
-        return cp.logistic((w[0] + w[1]) * x[0]) + cp.logistic((w[0] + (1 + apart) * w[1]) * x[1])
-
-    assert LossForm(Template(record, loss)).noise_dimension == 2
-    same = LossForm(
-        Template(record, lambda x: cp.logistic((w[0] + 3 * w[1]) * x[0]) + cp.logistic(0.1 * w[0] + 0.3 * w[1]))
-    )
-    assert same.noise_dimension == 1  # equal but for rounding
-
-
 def test_a_small_feature_that_is_multiplied_later_is_covered():
     """Terms of size 1 cancel, and what is left of them is the feature of size 1e-17, times 1e17."""
     w = cp.Variable(2, name="w", nonneg=True)

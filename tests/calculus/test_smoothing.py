@@ -12,60 +12,36 @@ import dpconvex as dp
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.calculus.smoothing import smooth_template, smoothed
-from dpconvex.core.discipline import is_convex
-from dpconvex.core.evaluate import evaluate
-from dpconvex.core.from_cvxpy import Reader, read
-from dpconvex.core.to_cvxpy import Writer
+from dpconvex.core.from_cvxpy import read
 
 WIDTH = 0.05
 MATRIX = np.random.default_rng(0).normal(size=(4, 3))
 
-# name -> expression of w (3), and the largest deviation in units of the width
-KINKED: dict[str, tuple[Any, float]] = {
-    "hinge": (lambda w: cp.pos(1 - w[0]), 0.25),
-    "hinges": (lambda w: cp.sum(cp.pos(MATRIX @ w)), 1.0),
-    "absolute value": (lambda w: cp.abs(w[0] - 1), 0.5),
-    "absolute values": (lambda w: cp.sum(cp.abs(MATRIX @ w)), 2.0),
-    "norm1": (lambda w: cp.norm1(MATRIX @ w), 2.0),
-    "norm_inf": (lambda w: cp.norm_inf(MATRIX @ w), float(np.log(8))),
-    "max": (lambda w: cp.max(MATRIX @ w), float(np.log(4))),
-    "norm": (lambda w: cp.norm(MATRIX @ w), 1.0),
-    "3-norm": (lambda w: cp.norm(MATRIX @ w, 3), 1.0),
-    "largest of each row": (
-        lambda w: cp.sum(cp.max(cp.reshape(MATRIX @ w, (2, 2), order="F"), axis=1)),
-        2 * float(np.log(2)),
-    ),
-    "absolute values along an axis": (lambda w: cp.max(cp.norm1(cp.vstack([w, 2 * w]), axis=1)), 3 + float(np.log(2))),
-    "sum of the largest": (lambda w: cp.sum_largest(MATRIX @ w, 2), float(np.log(6))),
-    "maximum": (lambda w: cp.maximum(w[0], w[1], 0.5), float(np.log(3))),
-    "minimum": (lambda w: -cp.minimum(w[0], 2.0), float(np.log(2))),
-    "pinball": (lambda w: cp.maximum(0.9 * w[0], -0.1 * w[0]), float(np.log(2))),
-    "hinge of log-sum-exp": (lambda w: 2 * cp.pos(1 + cp.log_sum_exp(MATRIX @ w)), 0.5),
-    "maximum with a constant": (lambda w: cp.sum(cp.maximum(MATRIX @ w, 1.0)), 4 * float(np.log(2))),
+# name -> expression of w (3)
+KINKED: dict[str, Any] = {
+    "hinge": lambda w: cp.pos(1 - w[0]),
+    "hinges": lambda w: cp.sum(cp.pos(MATRIX @ w)),
+    "absolute value": lambda w: cp.abs(w[0] - 1),
+    "absolute values": lambda w: cp.sum(cp.abs(MATRIX @ w)),
+    "norm1": lambda w: cp.norm1(MATRIX @ w),
+    "norm_inf": lambda w: cp.norm_inf(MATRIX @ w),
+    "max": lambda w: cp.max(MATRIX @ w),
+    "norm": lambda w: cp.norm(MATRIX @ w),
+    "3-norm": lambda w: cp.norm(MATRIX @ w, 3),
+    "largest of each row": lambda w: cp.sum(cp.max(cp.reshape(MATRIX @ w, (2, 2), order="F"), axis=1)),
+    "absolute values along an axis": lambda w: cp.max(cp.norm1(cp.vstack([w, 2 * w]), axis=1)),
+    "sum of the largest": lambda w: cp.sum_largest(MATRIX @ w, 2),
+    "maximum": lambda w: cp.maximum(w[0], w[1], 0.5),
+    "minimum": lambda w: -cp.minimum(w[0], 2.0),
+    "pinball": lambda w: cp.maximum(0.9 * w[0], -0.1 * w[0]),
+    "hinge of log-sum-exp": lambda w: 2 * cp.pos(1 + cp.log_sum_exp(MATRIX @ w)),
+    "maximum with a constant": lambda w: cp.sum(cp.maximum(MATRIX @ w, 1.0)),
 }
-
-
-@pytest.mark.parametrize("name", KINKED)
-def test_a_rounded_expression_is_convex_and_close(name: str) -> None:
-    build, deviation = KINKED[name]
-    w = cp.Variable(3)
-    kinked = Reader([]).expression(build(w), "the expression")
-    rounded = smoothed(kinked, WIDTH)
-    assert rounded.shape == kinked.shape
-    assert is_convex(rounded)
-    assert Writer().expression(rounded).is_dcp()
-    (variable,) = kinked.variables
-    rng = np.random.default_rng(1)
-    differences = []
-    for _ in range(60):
-        point = {variable: rng.normal(size=3) * rng.choice([0.01, 1.0, 10.0])}
-        differences.append(float(evaluate(rounded, point) - evaluate(kinked, point)))
-    assert np.abs(differences).max() <= deviation * WIDTH * (1 + 1e-9) + 1e-12
 
 
 @pytest.mark.parametrize("name", sorted(set(KINKED) - {"minimum"}))
 def test_the_calculus_finds_no_kink_and_no_larger_slope(name: str) -> None:
-    build, _ = KINKED[name]
+    build = KINKED[name]
     w = cp.Variable(3, name="w")
     template = dp.Template(dp.Record(x=dp.Box(-1.0, 1.0)), lambda x: build(w * x), cp.sum_squares(w))
     before = Analysis(LossForm(template))

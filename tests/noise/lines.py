@@ -26,14 +26,8 @@ ROUGH, FINE, REACH = 240, 40_000, 9.0
 class Kind:
     """A loss of a margin: ``scale`` times a function of ``sign x theta + offset``.
 
-    Attributes
-    ----------
-    name : {"logistic", "huber", "hinge", "square", "softmax", "linear", "zero"}
-    scale, sign, offset : float
-    width : float
-        Where the slope of a Huber function or of its hinge stops growing; the slope then is 1.
-    leaves : tuple of float
-        Multiples of the feature in a log-sum-exp.
+    `width`: where the slope of a Huber function or of its hinge stops growing; the slope then is 1; `leaves`: multiples of
+    the feature in a log-sum-exp.
     """
 
     name: str
@@ -90,11 +84,7 @@ NOTHING = Kind("zero").derivatives(0.0)
 class Line:
     """The rest of an objective on the line, and the Gaussian noise.
 
-    Attributes
-    ----------
-    mu, sigma : float
-    bounds : (float, float)
-        Ends of K.
+    `bounds`: ends of K.
     """
 
     mu: float
@@ -156,13 +146,7 @@ class Line:
 class Domain:
     """What records of one feature, and perhaps a weight, may be.
 
-    Attributes
-    ----------
-    kinds : sequence of Kind
-        One for each label.
-    features, weights : (float, float)
-    bounds : (float, float)
-        Ends of K.
+    `kinds`: one for each label; `bounds`: ends of K.
     """
 
     kinds: Sequence[Kind]
