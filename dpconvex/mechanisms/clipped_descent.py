@@ -237,12 +237,21 @@ def path_rounding(analysis: Analysis, certificate: Certificate, records: float, 
     A gradient step on a smooth convex regularizer moves no two points apart.
     """
     settings, bound = certificate.settings, certificate.gradient_bound
-    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, TAIL / settings["steps"])
+    rare = TAIL / (2 * settings["steps"])
+    longest = GAUSSIAN.quantile(certificate.noise_dimension, sigma, rare)
+    drawn = most_drawn(records, settings["sampling"], rare) if "sampling" in settings else records
     pull = settings.get("sampling", 1.0) * regularizer_steepness(analysis, certificate.size)[1]
-    moved = settings["steps"] * settings["largest_step"] * (records * bound + longest + pull)
+    moved = settings["steps"] * settings["largest_step"] * (drawn * bound + longest + pull)
     start = float(np.linalg.norm(public_start(analysis, 1.0, 0.0)[0]))
     radius = min(start + moved, analysis.form.feasible.norm_bound)
-    return analysis.form.lengths.gradient_error(records, bound, curvature(analysis), radius, 0.0)
+    # Sums are as deep as those of all records, and have terms of those that take part.
+    return analysis.form.lengths.gradient_error(records, bound, curvature(analysis), radius, 0.0) * drawn / records
+
+
+def most_drawn(records: float, sampling: float, probability: float) -> float:
+    """Bound the size of a Poisson sample, but for this probability, by Bernstein's inequality."""
+    mean, odds = sampling * records, -math.log(probability)
+    return min(records, (mean + odds / 3 + math.sqrt(odds**2 / 9 + 2 * mean * odds)) * (1 + 1e-9))
 
 
 def for_directions(analysis: Analysis, certificate: Certificate, directions: float) -> Certificate:

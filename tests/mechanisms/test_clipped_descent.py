@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import dpconvex as dp
+from dpconvex.mechanisms.clipped_descent import most_drawn
 from dpconvex.mechanisms.residual_noise import for_count
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 from dpconvex.release.verify import analyse
@@ -207,3 +208,14 @@ def test_an_audit_finds_what_is_claimed(sampling: float | None) -> None:
     found = dp.audit(logistic(), ADD, mechanism, size=100, effort=0.05, seed=0)
     assert found.holds
     assert found["noisy gradients"].ratio > 0.94
+
+
+def test_noise_of_samples_does_not_grow_with_records_that_take_no_part() -> None:
+    for records, rate in ((1000, 0.01), (10**6, 1e-4), (50, 0.9), (10**5, 0.3)):
+        for probability in (1e-3, 1e-12, 2.0**-100):
+            assert stats.binom.sf(most_drawn(records, rate, probability), records, rate) <= probability
+    scales = [
+        dp.verify(logistic(), ADD, size, dp.NoisyGradientDescent(clip=0.3, steps=300, sampling=0.01)).noise_scale
+        for size in (100, 100_000)
+    ]
+    assert scales[1] == pytest.approx(scales[0], rel=0.02)
