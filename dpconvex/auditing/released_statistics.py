@@ -16,7 +16,7 @@ from dpconvex.evaluation.moment_sums import record_moments
 from dpconvex.language.batch import Batch
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.weighted_statistics import mechanism_of
+from dpconvex.mechanisms.sufficient_statistics import mechanism_of
 from dpconvex.noise.samplers import system_generator
 from dpconvex.release.verify import form_of
 

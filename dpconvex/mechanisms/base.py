@@ -67,24 +67,7 @@ class Mechanism(Protocol):
     """
 
     def certify(self, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Return the proof for a template's constants: check the theorem's conditions, and calibrate the noise.
-
-        Parameters
-        ----------
-        analysis : Analysis
-        privacy : Privacy
-        size : int
-            Public number of records (under add-remove, a public nominal number).
-
-        Returns
-        -------
-        Certificate
-
-        Raises
-        ------
-        NotPrivate
-            If a condition does not hold.
-        """
+        """Check the theorem's conditions and calibrate the noise for a public (or nominal) number of records, or refuse."""
         ...
 
     def run(self, analysis: Analysis, certificate: Certificate, engine: Engine, rng: np.random.Generator) -> Array:

@@ -31,8 +31,7 @@ from dpconvex.geometry.quadratics import squares
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.mechanisms.proof_steps import DRAWN, UNSEEN, declared_constants, louder, public_steps, sensitivity_of
-from dpconvex.mechanisms.regularizer_curvature import bend_of, parts
-from dpconvex.mechanisms.rounding import largest_eigenvalue, public_start
+from dpconvex.mechanisms.rounding import bend_of, largest_eigenvalue, parts, public_start
 from dpconvex.noise.gaussian_profiles import gaussian_sigma
 from dpconvex.noise.loss_distributions import sampled_multiplier
 from dpconvex.noise.spherical import SPHERICAL

@@ -36,28 +36,14 @@ ACCURATE = 1e-12
 ROUGH = 1e-5
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
-RAISE = "raise the regularization, or leave `added` to be chosen"
 
 
 @dataclass(frozen=True)
 class Calibration:
     """How much noise a promise needs.
 
-    Attributes
-    ----------
-    scale : float
-        1/beta, or sigma.
-    sensitivity : float
-        In the norm that the law charges for.
-    jacobian : float
-        The part of epsilon that pays for curvature.
-    how : str
-        Which bound it rests on.
-    square, mean : float
-        Mean square and mean of the norm of the noise.
-    event : Event
-        What it is for accounting.
-    settings : dict of str to float
+    `scale` is 1/beta or sigma, `sensitivity` in the norm that the law charges for, `jacobian` the part of epsilon that pays for
+    curvature, `how` the bound it rests on, and `square` and `mean` are of the norm of the noise.
     """
 
     scale: float
@@ -85,22 +71,25 @@ class OnSubspace:
         """Quantile of the norm."""
         return self.norm.quantile(certificate.noise_dimension, certificate.noise_scale, probability)
 
+    def rounding(self, certificate: Certificate, probability: float) -> float:
+        """Nothing beyond what is proportional to the norm."""
+        return 0.0
+
 
 class GammaLaw(OnSubspace):
     """Density proportional to ``exp(-beta ||b||)``."""
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Joint bound of gradient and curvature, where there is one."""
-        sensitivity = sensitivity_of(analysis, privacy)
 
         def cost(beta: float) -> tuple[float, str]:
             return analysis.perturbation_cost(beta, moduli, privacy.adjacency)
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
-        p, scale = analysis.form.noise_dimension, 1 / beta
+        p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
+        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon)
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
-        square, mean = self.norm.square(p, scale), self.norm.mean(p, scale)
-        return Calibration(scale, sensitivity, jacobian, how, square, mean, Pure(privacy.epsilon))
+        square, mean = self.norm.square(p, 1 / beta), self.norm.mean(p, 1 / beta)
+        return Calibration(1 / beta, sensitivity, jacobian, how, square, mean, Pure(privacy.epsilon))
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
@@ -116,17 +105,14 @@ class MatrixLaw:
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """As for Gamma noise, with the nuclear norm of the difference: the sum of both gradients' norms."""
-        structure = best_structure(analysis)
-        records = 2 if privacy.adjacency == "replace-one" else 1
-        sensitivity = records * analysis.gradient_bound
+        structure, sensitivity = best_structure(analysis), self.sensitivity(analysis, privacy)
 
         def cost(beta: float) -> tuple[float, str]:
             epsilon, how = analysis.perturbation_cost(beta, moduli, "add-remove")
-            return epsilon + (records - 1) * beta * analysis.gradient_bound, how
+            return epsilon + beta * (sensitivity - analysis.gradient_bound), how
 
-        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon, moduli)
-        scale = 1 / beta
-        size = root_mean_square(structure, scale)
+        beta, how = largest_beta(cost, sensitivity, analysis, privacy.epsilon)
+        size = root_mean_square(structure, 1 / beta)
         settings = {
             "rows": float(structure.rows),
             "columns": float(structure.columns),
@@ -135,15 +121,16 @@ class MatrixLaw:
         }
         jacobian = max(privacy.epsilon - beta * sensitivity, 0.0)
         how = f"{how}; gradients of rank one: {structure.name}"
-        return Calibration(scale, sensitivity, jacobian, how, size**2, size, Pure(privacy.epsilon), settings)
+        return Calibration(1 / beta, sensitivity, jacobian, how, size**2, size, Pure(privacy.epsilon), settings)
+
+    def sensitivity(self, analysis: Analysis, privacy: Privacy) -> float:
+        return analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         left = privacy.epsilon - analysis.log_det(moduli)[0]
-        if left <= 0:
-            return math.inf
-        sensitivity = analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
-        return best_structure(analysis).square * (sensitivity / left) ** 2
+        sensitivity = self.sensitivity(analysis, privacy)
+        return best_structure(analysis).square * (sensitivity / left) ** 2 if left > 0 else math.inf
 
     def draw(self, analysis: Analysis, scale: float, rng: np.random.Generator) -> Array:
         """A matrix, carried into the coordinates."""
@@ -170,20 +157,15 @@ class GaussianLaw(OnSubspace):
 
     def calibrate(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> Calibration:
         """Invert the smallest proved delta."""
-        sensitivity = sensitivity_of(analysis, privacy)
         sigma = self._sigma(analysis, privacy, moduli, 1e-10)
         if sigma is None:
-            cost = analysis.log_det(moduli)[0]
-            raise NotPrivate(
-                f"curvature alone costs {cost:.4g} of epsilon, more than the {privacy.epsilon:.4g} there are",
-                analysis.form.template.regularizer,
-                RAISE,
-            )
+            raise too_curved(analysis, privacy.epsilon, analysis.log_det(moduli)[0])
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
-        p = analysis.form.noise_dimension
         event = objective_event(analysis, privacy.adjacency, moduli, sigma)
-        square, mean = self.norm.square(p, sigma), self.norm.mean(p, sigma)
-        return Calibration(sigma, sensitivity, jacobian, how, square, mean, event)
+        p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
+        return Calibration(
+            sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event
+        )
 
     def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
         """Calibrate roughly."""
@@ -209,8 +191,16 @@ LAWS: dict[str, Law] = {
 }
 
 
+def too_curved(analysis: Analysis, epsilon: float, curvature: float) -> NotPrivate:
+    return NotPrivate(
+        f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are",
+        analysis.form.template.regularizer,
+        "raise the regularization, or leave `added` to be chosen",
+    )
+
+
 def largest_beta(
-    cost: Callable[[float], tuple[float, str]], sensitivity: float, analysis: Analysis, epsilon: float, moduli: Moduli
+    cost: Callable[[float], tuple[float, str]], sensitivity: float, analysis: Analysis, epsilon: float
 ) -> tuple[float, str]:
     """Return the largest proved inverse scale beta whose cost is at most epsilon, and the form of the bound."""
 
@@ -220,22 +210,13 @@ def largest_beta(
     most = epsilon / sensitivity
     if excess(most) <= 0:
         return most, cost(most)[1]
-    curvature = analysis.log_det(moduli)[0]
-    least = (epsilon - curvature) / sensitivity
-    if least <= 0 and excess(0.0) >= 0:
-        raise NotPrivate(
-            f"curvature alone costs {curvature:.4g} of epsilon, more than the {epsilon:.4g} there are",
-            analysis.form.template.regularizer,
-            RAISE,
-        )
-    least = max(least, 0.0)
-    if excess(least) < 0:
-        end = least
-        least = float(brentq(excess, end, most, xtol=ACCURATE * most, rtol=ACCURATE))
-        step = ACCURATE * most
-        while excess(least) > 0:
-            least, step = max(least - step, end), 2 * step
-    return least, cost(least)[1]
+    if excess(0.0) >= 0:
+        raise too_curved(analysis, epsilon, cost(0.0)[0])
+    found = float(brentq(excess, 0.0, most, xtol=ACCURATE * most, rtol=ACCURATE))
+    step = ACCURATE * most
+    while excess(found) > 0:
+        found, step = max(found - step, 0.0), 2 * step
+    return found, cost(found)[1]
 
 
 def objective_delta(

@@ -39,7 +39,7 @@ from dpconvex.mechanisms.added_quadratic import (
 )
 from dpconvex.mechanisms.base import Engine
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law, MatrixLaw
+from dpconvex.mechanisms.noise_laws import LAWS, Calibration, GaussianLaw, Law
 from dpconvex.mechanisms.proof_steps import (
     DRAWN,
     UNSEEN,
@@ -150,7 +150,7 @@ class ObjectivePerturbation:
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
         """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`cover`)."""
-        return self.law.rounding(certificate, probability) if isinstance(self.law, MatrixLaw) else 0.0
+        return self.law.rounding(certificate, probability)
 
     def _check(self, analysis: Analysis) -> None:
         """Refuse what the theorem does not cover."""

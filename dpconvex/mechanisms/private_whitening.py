@@ -33,8 +33,7 @@ from dpconvex.mechanisms.clipped_descent import for_directions
 from dpconvex.mechanisms.grid import gaussian_integers
 from dpconvex.mechanisms.proof_steps import check_delta
 from dpconvex.mechanisms.residual_noise import Cover
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.mechanisms.weighted_statistics import on_whitened
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.mechanisms.whitening_noise import LEVELS, WhiteningNoise
 from dpconvex.noise.gaussian_profiles import GRID_LOSS, gaussian_delta, gaussian_sigma, grid_loss, integer_level
 
@@ -111,13 +110,10 @@ class PrivateWhitening:
     ) -> Stages | None:
         """Compose two Gaussian mechanisms exactly; None if the second is none."""
 
-        def whole(epsilon: float) -> float:
-            spent = cover.split(replace(privacy, epsilon=epsilon))[1]
-            return level(*self._left(privacy, spent.epsilon, spent.delta))
-
         def excess(epsilon: float) -> float:
-            rest = cover.split(replace(privacy, epsilon=epsilon))[0]
-            return level(rest.epsilon, rest.delta) ** 2 - (1 - self.share) * whole(epsilon) ** 2
+            rest, spent = cover.split(replace(privacy, epsilon=epsilon))
+            whole = level(*self._left(privacy, spent.epsilon, spent.delta))
+            return level(rest.epsilon, rest.delta) ** 2 - (1 - self.share) * whole**2
 
         # What the second stage may take; how exactly matters to the share alone, for the first one gets what is left.
         least, most = 1e-9 * privacy.epsilon, privacy.epsilon

@@ -101,8 +101,7 @@ def best_for_size(
 def stands_out(form: LossForm, privacy: Privacy, size: int) -> bool:
     """Say whether records can be whitened, and their second moment stands out of the noise."""
     try:
-        features = field_of(form.template.record, None)[1].dim
-        return size * level(privacy.epsilon, privacy.delta) >= SEEN * features**1.5
+        return size * level(privacy.epsilon, privacy.delta) >= SEEN * field_of(form.template.record, None)[1].dim ** 1.5
     except DPConvexError:
         return False
 
@@ -143,6 +142,11 @@ def plenty(form: LossForm, privacy: Privacy, size: int) -> float:
     return size * level(privacy.epsilon, privacy.delta) / max(form.noise_dimension, 1)
 
 
+def is_tame(analysis: Analysis) -> bool:
+    """Say whether records have classes, and the loss bounded slopes without kinks."""
+    return bool(analysis.form.template.record.discrete) and analysis.unbounded is None and analysis.kink is None
+
+
 def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """Say whether there are so few records of classes that steps beat minimisers without whitening.
 
@@ -151,9 +155,7 @@ def worth_clipping(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """
     form = analysis.form
     plain = quadratic(form.template.regularizer, form.space) is not None and not form.feasible.by_multipliers
-    if not form.template.record.discrete or analysis.unbounded is not None or analysis.kink is not None or not plain:
-        return False
-    return plenty(form, privacy, size) < ENOUGH_UNWHITENED
+    return is_tame(analysis) and plain and plenty(form, privacy, size) < ENOUGH_UNWHITENED
 
 
 def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
@@ -164,15 +166,15 @@ def worth_whitening(analysis: Analysis, privacy: Privacy, size: int) -> bool:
     """
     form, record = analysis.form, analysis.form.template.record
     balls = [domain for domain in record.continuous.values() if isinstance(domain, Ball) and domain.norm == 2]
-    if not record.discrete or len(record.continuous) != 1 or len(balls) != 1 or balls[0].dim > MOST_FEATURES:
-        return False
-    if analysis.unbounded is not None or analysis.kink is not None or not turns_freely(form):
+    if not is_tame(analysis) or len(record.continuous) != 1 or len(balls) != 1 or balls[0].dim > MOST_FEATURES:
         return False
     scores = (form.polynomial(leaf).part(with_theta=True) for group in form.leaves for leaf in group)
-    linear = all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
-    if not linear or not predicts_alike(form.template, int(balls[0].dim)):
-        return False
-    return plenty(form, privacy, size) < ENOUGH
+    return (
+        turns_freely(form)
+        and all(((score.monomial >= 0).sum(axis=1) == 1).all() for score in scores)
+        and predicts_alike(form.template, int(balls[0].dim))
+        and plenty(form, privacy, size) < ENOUGH
+    )
 
 
 @once

@@ -28,8 +28,7 @@ from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
-from dpconvex.mechanisms.regularizer_curvature import bend_of
-from dpconvex.mechanisms.rounding import answer_radius, largest_count, largest_eigenvalue, largest_floor
+from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
 
 # The residual noise's usual share of epsilon, and how much it takes at most, however large the promise.
@@ -96,28 +95,7 @@ class Cover:
         return privacy.minus(spent), spent
 
     def certify(self, mechanism: Mechanism, analysis: Analysis, privacy: Privacy, size: int) -> Certificate:
-        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise.
-
-        Parameters
-        ----------
-        mechanism : Mechanism
-        analysis : Analysis
-        privacy : Privacy
-            The whole promise.
-        size : int
-
-        Returns
-        -------
-        Certificate
-            Of the whole: its `cover` says what is drawn, its `tolerance` what a solver has to reach.
-
-        Raises
-        ------
-        NotPrivate
-            If the mechanism has no proof.
-        TemplateError
-            If the tolerance lies below what rounding allows.
-        """
+        """Prove a mechanism private on what the residual noise leaves of a promise, and calibrate the residual noise."""
         return self.covered(mechanism, analysis, mechanism.certify(analysis, self.split(privacy)[0], size), privacy)
 
     def covered(self, mechanism: Mechanism, analysis: Analysis, bare: Certificate, privacy: Privacy) -> Certificate:

@@ -15,8 +15,7 @@ from dpconvex.errors import NotConverged
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
-from dpconvex.mechanisms.rounding import minimiser_norm
+from dpconvex.mechanisms.rounding import bend_of, bends, minimiser_norm
 from dpconvex.solvers.problem import Problem
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.residual_noise import bound_on_count, confirm, for_count
-from dpconvex.mechanisms.weighted_statistics import mechanism_of, usual_length
+from dpconvex.mechanisms.sufficient_statistics import mechanism_of, usual_length
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of

@@ -14,8 +14,7 @@ from dpconvex.calculus.moments import quadratic_loss
 from dpconvex.calculus.weighted_moments import turned_parameters
 from dpconvex.evaluation.moment_sums import WEIGHTS, record_moments
 from dpconvex.language.batch import Batch
-from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics
-from dpconvex.mechanisms.weighted_statistics import on_whitened
+from dpconvex.mechanisms.sufficient_statistics import SufficientStatistics, on_whitened
 from dpconvex.release.verify import form_of
 
 LEARNERS = {

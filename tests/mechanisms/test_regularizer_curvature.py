@@ -11,7 +11,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.calculus.regularizer_slopes import slope_of
-from dpconvex.mechanisms.regularizer_curvature import bend_of, bends
+from dpconvex.mechanisms.rounding import bend_of, bends
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.problem import Problem, Solution
 
