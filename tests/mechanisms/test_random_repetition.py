@@ -70,17 +70,6 @@ def test_the_number_of_runs_has_its_law(mean: float, shape: float) -> None:
     assert stats.chisquare(observed, wrong * observed.sum()).pvalue < ALARM
 
 
-def test_known_laws() -> None:
-    geometric = Repetitions(5.0, 1.0).probabilities(20)
-    np.testing.assert_allclose(geometric, stats.geom(0.2).pmf(np.arange(1, 21)), rtol=1e-9)
-    logarithmic = Repetitions(5.0, 0.0)
-    np.testing.assert_allclose(
-        logarithmic.probabilities(20), stats.logser(1 - logarithmic.gamma).pmf(np.arange(1, 21)), rtol=1e-9
-    )
-    for level in (0.0, 0.1, 0.9, 0.999_999):
-        assert Repetitions(5.0, 1.0).quantile(level) == max(stats.geom(0.2).ppf(level), 1)
-
-
 # Exact privacy under direct accounting.
 
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
@@ -359,72 +357,6 @@ def test_a_solver_that_must_stop_early_releases_nothing(problem: str, backend: A
     with pytest.raises(dp.NotConverged, match=r"[Nn]othing is released"):
         dp.solve(dp.load(problem, features=3), records(problem, 50), dp.Privacy(1.0), backend=backend, budget=budget)
     assert [entry.privacy.epsilon for entry in budget.entries] == [1.0]
-
-
-class Careless:
-    """A backend that hands on whatever it has."""
-
-    def __init__(self, distance: float) -> None:
-        self.distance = distance
-
-    def solve(self, problem: Problem, tolerance: float) -> Solution:
-        return Solution(np.full(problem.space.dim, 7.0), self.distance)
-
-
-@pytest.mark.parametrize("problem", ["logistic_regression", "large_margin_gaussian"])
-@pytest.mark.parametrize("distance", [0.0, 1e-3, math.inf, math.nan])
-def test_what_a_backend_says_of_its_answer_does_not_count(problem: str, distance: float) -> None:
-    template, data, near = dp.load(problem, features=3), records(problem, 50), dp.Cover(tolerance=1e-5)
-    exact = dp.solve(template, data, dp.Privacy(1.0), seed=3, cover=near)
-    try:
-        found = dp.solve(template, data, dp.Privacy(1.0), seed=3, cover=near, backend=Careless(distance))
-    except dp.NotConverged:
-        return
-    assert found.certificate.cover == exact.certificate.cover
-    for name, value in exact.parameters.items():  # the same noise, and answers no farther apart than both certify
-        assert np.linalg.norm(found[name] - value) <= 2e-5 + 2 * exact.certificate.cover.step * value.size
-
-
-class Interrupted:
-    """A backend at which somebody presses Ctrl-C."""
-
-    def solve(self, problem: Problem, tolerance: float) -> Solution:
-        raise KeyboardInterrupt
-
-
-def interrupted_draw(*arguments: Any) -> Array:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("where", ["backend", "cover"])
-def test_an_interrupt_leaves_nothing_but_the_spend(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, make = [], cp.Variable.__init__
-
-    def noted(variable: cp.Variable, *arguments: Any, **attributes: Any) -> None:
-        make(variable, *arguments, **attributes)
-        theirs.append(variable)
-
-    with monkeypatch.context() as watched:
-        watched.setattr(cp.Variable, "__init__", noted)
-        template = dp.load("large_margin_gaussian", features=3)
-    ledger = tmp_path / "ledger"
-    backend = Interrupted() if where == "backend" else None
-    if where == "cover":
-        monkeypatch.setattr(import_module("dpconvex.release.fit"), "perturb", interrupted_draw)
-    with pytest.raises(KeyboardInterrupt):
-        dp.solve(
-            template,
-            records("large_margin_gaussian", 50),
-            dp.Privacy(1.0),
-            backend=backend,
-            budget=dp.Budget(dp.Privacy(3.0), ledger),
-            label="stopped",
-        )
-    assert [(e.label, e.privacy) for e in dp.Budget.open(ledger).entries] == [("stopped", dp.Privacy(1.0))]
-    assert [file.name for file in tmp_path.iterdir()] == ["ledger"]
-    # Not even the user's own variables come to hold an answer.
-    assert {variable.name() for variable in theirs} == {variable.name for variable in template.variables}
-    assert all(variable.value is None for variable in theirs)
 
 
 def broken(change: Callable[[IntegerNoise], IntegerNoise]) -> Iterator[IntegerNoise]:
