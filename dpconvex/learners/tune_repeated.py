@@ -212,7 +212,7 @@ def planned(
             "Nobody learns how many runs there were, and they are independent.",
             "A prediction depends on one record and the released parameters alone, so that a record moves the count of "
             "mistakes by at most one.",
-            f"What is said above about one run's tail probability of 2^-100 counts {repetitions.mean:g} times on average.",
+            f"What is said above about one run's tail probability counts {repetitions.mean:g} times on average.",
         ),
         advice=(
             *bare.advice,

@@ -207,7 +207,8 @@ class Certificate:
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
             runs = self.settings.get("mean_number_of_runs", 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
-            said.append(f"up to a probability of 2^-100{times}")
+            power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
+            said.append(f"up to a probability of 2^{power}{times}")
         return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
 
     @property

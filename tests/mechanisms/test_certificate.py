@@ -64,14 +64,14 @@ LEARNER = dp.load("logistic_regression", features=2)
 
 
 def test_a_promise_without_delta_says_up_to_which_probability_it_holds(certificate: dp.Certificate) -> None:
-    said = "up to a probability of 2^-100"
     for mechanism in (dp.ObjectivePerturbation("gamma"), dp.OutputPerturbation("gamma")):
         for privacy in (dp.Privacy(1.0), dp.Privacy(1.0, adjacency="add-remove"), dp.Privacy(1.0, 1e-40)):
             found = dp.verify(LEARNER, privacy, 100, mechanism)
+            said = f"up to a probability of 2^{-99 if privacy.adjacency == 'add-remove' else -100}"
             assert str(found).splitlines()[1] == found.proviso == f"It is so {said} (docs/release.md, section 5)."
             assert said in found._repr_html_()
             assert dp.Certificate.from_dict(json.loads(json.dumps(found.to_dict()))).proviso == found.proviso
-    # The matrix-shaped law, and k-means below.
+    said = "up to a probability of 2^-100"  # the matrix-shaped law, and k-means below
     assert said in certificate.proviso
     mixture = dp.load("large_margin_gaussian_mixture", features=2, components=2)
     assert said in dp.verify_mixture(mixture, dp.Privacy(1.0), 1000).proviso
