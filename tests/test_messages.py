@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "truth values as labels": (lambda: dp.Schema({"a": (0, 1)}, "sick", [False, True]), "'false' and 'true'"),
     "an unknown level": (
         lambda: dp.Schema({"region": dp.Categorical(["n", "s"])}, **LABEL).encode({"region": ["w"], "sick": ["no"]}),
-        "or other=True",
+        "may say other=True",
     ),
     "an array for the fields": (lambda: dp.solve(shipped(), X, dp.Privacy(1.0)), "such as {'x': X, 'y': y}"),
     "the name of a bound": (

@@ -330,7 +330,7 @@ def interval(what: str, pair: Any) -> tuple[float, float]:
     if not (lower < upper and math.isfinite(upper - lower)):
         raise TemplateError(
             f"the bounds of {what} must be two numbers, finite, the lower one below the upper one, not {pair!r}; what holds no "
-            "numbers is declared as Categorical, Ordered, Boolean or Date, such as {levels = [...]} in a TOML file."
+            f"numbers is declared as Categorical({pair!r}), or Ordered, Boolean or Date; in a TOML file, {{levels = [...]}}."
         )
     return lower, upper
 

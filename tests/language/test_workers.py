@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from dpconvex.language.batch import PartitionedBatch
 from dpconvex.language.workers import Workers
 
 distributed = pytest.importorskip("distributed")
+delayed = pytest.importorskip("dask.delayed").delayed
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -33,6 +33,7 @@ RNG = np.random.default_rng(5)
 X: NDArray[np.float64] = RNG.normal(size=(700, 3))
 X /= np.linalg.norm(X, axis=1, keepdims=True) * RNG.uniform(1, 2, size=(700, 1))
 Y = np.where(X[:, 0] + 0.3 * RNG.normal(size=700) > 0, 1, -1)
+PIECES = [{"x": X[a:b], "y": Y[a:b]} for a, b in pairwise(CUTS)]
 LEARNER = dp.load("logistic_regression", features=3)
 
 
@@ -40,8 +41,8 @@ LEARNER = dp.load("logistic_regression", features=3)
 def in_time() -> Iterator[None]:
     """Nothing here may hang: a test that takes minutes fails."""
 
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the test takes too long")
+    def late(number: int, frame: object) -> None:
+        raise SystemExit("the test takes too long")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(600)
@@ -53,18 +54,11 @@ def in_time() -> Iterator[None]:
 @contextmanager
 def cluster(workers: int, processes: bool = False) -> Iterator[Any]:
     """Start workers of one thread each, on this machine only, without a dashboard; yields their client."""
-    local = {"host": "127.0.0.1"} if processes else {}
-    made = distributed.LocalCluster(
-        workers,
-        threads_per_worker=1,
-        processes=processes,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",
-        worker_dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": False},
-        **local,
-    )
-    with made, distributed.Client(made) as client:
+    address = "127.0.0.1:0"
+    options: dict[str, Any] = {"host": "127.0.0.1"} if processes else {}
+    options |= {"threads_per_worker": 1, "processes": processes, "memory_limit": 0, "dashboard_address": address}
+    options |= {"worker_dashboard_address": address, "scheduler_kwargs": {"dashboard": False}}
+    with distributed.LocalCluster(workers, **options) as made, distributed.Client(made) as client:
         yield client
 
 
@@ -74,104 +68,95 @@ def client() -> Iterator[Any]:
         yield found
 
 
-def pieces() -> list[dict[str, Any]]:
-    return [{"x": X[a:b], "y": Y[a:b]} for a, b in pairwise(CUTS)]
+def fitted(data: Any, **options: Any) -> Any:
+    return dp.solve(LEARNER, data, Q, seed=1, **options)["w"]
 
 
-def delayed_pieces() -> list[Any]:
-    from dask.delayed import delayed
-
-    return [delayed(piece) for piece in pieces()]
-
-
-def here(monkeypatch: pytest.MonkeyPatch, data: Any, **options: Any) -> dp.Release:
+def here(monkeypatch: pytest.MonkeyPatch, data: Any, **options: Any) -> Any:
     """Fit in this process, partition by partition."""
     with monkeypatch.context() as patch:
         patch.setattr("dpconvex.language.partitions.workers", lambda: None)
-        return dp.solve(LEARNER, data, Q, seed=1, **options)
+        return fitted(data, **options)
+
+
+def on_workers(data: Any) -> tuple[PartitionedBatch, Workers]:
+    batch = LEARNER.record.validate(data)
+    assert isinstance(batch, PartitionedBatch)
+    assert isinstance(batch.place, Workers)
+    return batch, batch.place
+
+
+def delays() -> dp.Partitions:
+    return dp.Partitions(list(map(delayed, PIECES)))
 
 
 @pytest.mark.slow
 def test_bits_are_equal_for_any_number_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dp.Partitions(delayed_pieces())
-    found = [here(monkeypatch, data)["w"]]
+    found = [here(monkeypatch, delays())]
     for workers in (1, 2, 4):
         with cluster(workers):
-            batch = LEARNER.record.validate(data)
-            assert isinstance(batch, PartitionedBatch)
-            assert isinstance(batch.place, Workers)
-            found.append(dp.solve(LEARNER, data, Q, seed=1)["w"])
+            on_workers(delays())
+            found.append(fitted(delays()))
     assert all((one == found[0]).all() for one in found)
-    np.testing.assert_allclose(found[0], dp.solve(LEARNER, {"x": X, "y": Y}, Q, seed=1)["w"], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(found[0], fitted({"x": X, "y": Y}), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize(
-    "mechanism",
-    [dp.OutputPerturbation(), dp.NoisyGradientDescent(steps=3, clip=0.5), pytest.param(None, marks=pytest.mark.slow)],
+    "options",
+    [
+        {"mechanism": dp.OutputPerturbation()},
+        {"mechanism": dp.NoisyGradientDescent(steps=3, clip=0.5)},
+        pytest.param({"whitening": True}, marks=pytest.mark.slow),
+    ],
 )
-def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch, mechanism: Any) -> None:
-    data, options = dp.Partitions(delayed_pieces()), {"whitening": True} if mechanism is None else {}
-    options |= {"mechanism": mechanism}
-    expected = here(monkeypatch, data, **options)["w"]
-    assert (dp.solve(LEARNER, data, Q, seed=1, **options)["w"] == expected).all()
-    unkept = dp.Partitions(delayed_pieces(), keep=False)
-    assert (dp.solve(LEARNER, unkept, Q, seed=1, **options)["w"] == expected).all()
+def test_mechanisms_have_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    expected = here(monkeypatch, delays(), **options)
+    unkept = dp.Partitions(list(map(delayed, PIECES)), keep=False)
+    assert all((fitted(data, **options) == expected).all() for data in (delays(), unkept))
 
 
-def columns() -> dict[str, Callable[[Any, Path], Any]]:
-    """What data can be: each is of the same records in the same partitions, but for the first."""
-    import dask.array as da
-    from dask.delayed import delayed
+def files(client: Any, folder: Path) -> dp.Partitions:
+    found = []
+    for k, piece in enumerate(PIECES):
+        for name, column in piece.items():
+            np.save(folder / f"{name}{k}.npy", column)
+        mapped = np.load(folder / f"x{k}.npy", mmap_mode="r") if len(piece["x"]) else folder / f"x{k}.npy"
+        found.append({"x": mapped, "y": folder / f"y{k}.npy"})
+    return dp.Partitions(found)
 
-    def files(client: Any, folder: Path) -> dp.Partitions:
-        found = []
-        for k, piece in enumerate(pieces()):
-            for name, column in piece.items():
-                np.save(folder / f"{name}{k}.npy", column)
-            mapped = np.load(folder / f"x{k}.npy", mmap_mode="r") if len(piece["x"]) else folder / f"x{k}.npy"
-            found.append({"x": mapped, "y": folder / f"y{k}.npy"})
-        return dp.Partitions(found)
 
+def arrays(client: Any, folder: Path) -> dict[str, Any]:
+    da = pytest.importorskip("dask.array")
     rows = tuple(b - a for a, b in pairwise(CUTS))
-    return {
-        "array": lambda client, folder: {
-            "x": da.from_array(X, chunks=(rows, (2, 1))),
-            "y": da.from_array(Y, chunks=350),
-        },
-        "delayed": lambda client, folder: {name: [delayed(p[name]) for p in pieces()] for name in "xy"},
-        "futures": lambda client, folder: {name: client.scatter([p[name] for p in pieces()]) for name in "xy"},
-        "partitions": lambda client, folder: dp.Partitions(delayed_pieces()),
-        "scattered": lambda client, folder: dp.Partitions(client.scatter(pieces())),
-        "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in pieces()]),
-        "files": files,
-    }
+    return {"x": da.from_array(X, chunks=(rows, (2, 1))), "y": da.from_array(Y, chunks=350)}
 
 
-@pytest.mark.parametrize("kind", ["array", "futures", "scattered", "functions", "files"])
+KINDS: dict[str, Callable[[Any, Path], Any]] = {
+    "array": arrays,
+    "futures": lambda client, folder: {name: client.scatter([p[name] for p in PIECES]) for name in "xy"},
+    "scattered": lambda client, folder: dp.Partitions(client.scatter(PIECES)),
+    "functions": lambda client, folder: dp.Partitions([lambda piece=piece: piece for piece in PIECES]),
+    "files": files,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_holds_the_records(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    data = columns()[kind](client, tmp_path)
-    release = dp.solve(LEARNER, data, Q, seed=1)
-    batch = LEARNER.record.validate(data)
-    assert isinstance(batch, PartitionedBatch)
-    assert isinstance(batch.place, Workers)
-    assert batch.sizes == (1, 299, 0, 5, 395)
-    assert (release["w"] == here(monkeypatch, dp.Partitions(pieces()))["w"]).all()
+    data = KINDS[kind](client, tmp_path)
+    found = fitted(data)
+    assert on_workers(data)[0].sizes == (1, 299, 0, 5, 395)
+    assert (found == here(monkeypatch, dp.Partitions(PIECES))).all()
 
 
 def test_many_small_partitions_are_few_tasks(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask.delayed import delayed
-
     parts = [{"x": X[k : k + 3], "y": Y[k : k + 3]} for k in range(0, 120, 3)]
-    data = dp.Partitions([delayed(part) for part in parts])
-    release = dp.solve(LEARNER, data, Q, seed=1)
-    batch = LEARNER.record.validate(data)
-    assert isinstance(batch, PartitionedBatch)
-    assert isinstance(batch.place, Workers)
-    assert len(batch.place.bundles) <= 32 < len(batch.sizes) == 40
-    assert (release["w"] == here(monkeypatch, dp.Partitions(parts))["w"]).all()
+    data = dp.Partitions(list(map(delayed, parts)))
+    batch, place = on_workers(data)
+    assert len(place.bundles) <= 8 < len(batch.sizes) == 40
+    assert (fitted(data) == here(monkeypatch, dp.Partitions(parts))).all()
     parts[31]["x"] = 9 * parts[31]["x"]
     with pytest.raises(dp.DomainError, match="partition 31: field 'x'"):
-        dp.solve(LEARNER, dp.Partitions([delayed(part) for part in parts]), Q, seed=1)
+        fitted(dp.Partitions(list(map(delayed, parts))))
 
 
 def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
@@ -179,18 +164,12 @@ def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     schema = dp.Schema({"age": (0, 100), "ward": dp.Categorical(["east", "west"])}, label="again", labels=["no", "yes"])
     rng = np.random.default_rng(1)
-    table = pd.DataFrame(
-        {
-            "age": rng.uniform(0, 100, 90),
-            "ward": rng.choice(["east", "west"], 90),
-            "again": rng.choice(["no", "yes"], 90),
-        }
-    )
+    columns = {"age": rng.uniform(0, 100, 90), "ward": rng.choice(["east", "west"], 90)}
+    table = pd.DataFrame({**columns, "again": rng.choice(["no", "yes"], 90)})
     for k in range(3):
         table[30 * k : 30 * (k + 1)].to_parquet(tmp_path / f"part{k}.parquet")
     learner = dp.load("logistic_regression", features=3, labels=("no", "yes"))
-    x, y = schema.encode(table)
-    expected = dp.solve(learner, {"x": x, "y": y}, Q, seed=1)["w"]
+    expected = dp.solve(learner, dict(zip("xy", schema.encode(table), strict=True)), Q, seed=1)["w"]
     frame = dd.from_pandas(table, npartitions=3)
     for source in (frame, tmp_path, list(tmp_path.iterdir()), [table[:50], table[50:]]):
         found = dp.solve(learner, dp.Partitions(source, schema), Q, seed=1)["w"]
@@ -198,18 +177,11 @@ def test_tables_with_a_schema(client: Any, tmp_path: Path) -> None:
 
 
 def test_a_bad_record_is_named_and_not_logged(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    from dask.delayed import delayed
-
-    def poisoned(piece: dict[str, Any]) -> dict[str, Any]:
-        x = piece["x"].copy()
-        x[2, 1] = 4321.0
-        return {**piece, "x": x}
-
-    parts = [delayed(piece) for piece in pieces()]
-    parts[3] = delayed(poisoned)(pieces()[3])
-    budget = dp.Budget(Q)
+    parts, x, budget = list(map(delayed, PIECES)), PIECES[3]["x"].copy(), dp.Budget(Q)
+    x[2, 1] = 4321.0
+    parts[3] = delayed({**PIECES[3], "x": x})
     with caplog.at_level(logging.DEBUG), pytest.raises(dp.DomainError, match=r"partition 3: field 'x'.*row 2"):
-        dp.solve(LEARNER, dp.Partitions(parts), Q, seed=1, budget=budget)
+        fitted(dp.Partitions(parts), budget=budget)
     assert len(budget.entries) == 1
     assert "4321" not in caplog.text
     assert "partition 3" not in caplog.text
@@ -230,15 +202,12 @@ def on_round(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], obj
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dp.Partitions(delayed_pieces())
-    expected = here(monkeypatch, data)["w"]
+    expected, budget = here(monkeypatch, delays()), dp.Budget(Q)
     with cluster(2, processes=True) as client:
         victims = list(client.run(os.getpid).values())
         on_round(monkeypatch, 5, lambda: os.kill(victims[0], signal.SIGKILL))
-        budget = dp.Budget(Q)
-        release = dp.solve(LEARNER, data, Q, seed=1, budget=budget)
+        assert (fitted(delays(), budget=budget) == expected).all()
         assert victims[0] not in client.run(os.getpid).values()
-    assert (release["w"] == expected).all()
     assert len(budget.entries) == 1
 
 
@@ -247,13 +216,11 @@ def test_without_a_scheduler_there_is_no_release(monkeypatch: pytest.MonkeyPatch
     with cluster(2) as client:
         on_round(monkeypatch, 5, client.cluster.close)
         with pytest.raises(dp.WorkersLost, match="nothing is released, and what was paid stays paid"):
-            dp.solve(LEARNER, dp.Partitions(delayed_pieces()), Q, seed=1, budget=budget)
+            fitted(delays(), budget=budget)
     assert len(budget.entries) == 1
 
 
 def test_a_partition_that_changes_is_refused(client: Any, tmp_path: Path) -> None:
-    from dask.delayed import delayed
-
     path = tmp_path / "rows"
 
     def some() -> dict[str, Any]:
@@ -276,37 +243,31 @@ def raising(error: Exception) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(2, "gone", "x7.npy"), ValueError("4321"), Unsendable("4321")])
-def test_a_partition_that_nobody_can_make_is_named(client: Any, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
-    from dask.delayed import delayed
-
-    kind = type(error).__name__
+def test_a_partition_that_nobody_can_make_is_named(client: Any, error: Any) -> None:
+    parts, said = [delayed(PIECES[4]), delayed(raising)(error)], rf"partition 1 cannot be read \({type(error).__name__}"
     if isinstance(error, Unsendable):  # raised by a function, where Dask does not see it
-        parts, said = [lambda: pieces()[4], lambda: raising(Unsendable("4321"))], f"a partition cannot be read: {kind}"
-    else:
-        parts, said = [delayed(pieces()[4]), delayed(raising)(error)], rf"partition 1 cannot be read \({kind}"
+        parts, said = [lambda: PIECES[4], lambda: raising(Unsendable("4321"))], "a partition cannot be read: Unsendable"
     with pytest.raises(dp.DomainError, match=said) as found:
         dp.solve(LEARNER, dp.Partitions(parts), dp.Privacy(1.0, adjacency="add-remove"), size=700)
     assert "4321" not in str(found.value)
 
 
-def combined(data: Any) -> list[Any]:
-    """What combines releases, on the same data."""
-    mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
-    grid = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
-    promise = dp.Privacy(2.0)
-    model = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=LEARNER.predict)
-    return [
-        *dp.evaluate(LEARNER, model, data, promise, seed=1).interval,
-        dp.cluster(LEARNER, data, promise, seed=1).centers,
-        dp.solve_mixture(mixture, data, promise, seed=1).release["Phi_0_1"],
-        dp.tune(grid, data, promise, seed=1).release["w"],
-        dp.LogisticRegression(classes=(-1, 1), fit_intercept=True, seed=1).fit(data).coef_,
-    ]
-
-
 def test_what_combines_releases_has_the_same_bits_on_workers(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    found = combined(dp.Partitions(delayed_pieces()))
+    mixture = dp.load("large_margin_gaussian_mixture", features=3, components=2, labels=(-1, 1))
+    grid = [dp.load("logistic_regression", features=3, regularization=r) for r in (1e-3, 0.1)]
+    model = dp.Release({"w": [1.0, 0.2, 0.0]}, not_private_because="a test", predictor=LEARNER.predict)
+
+    def combined() -> list[Any]:
+        return [
+            *dp.evaluate(LEARNER, model, delays(), dp.Privacy(2.0), seed=1).interval,
+            dp.cluster(LEARNER, delays(), dp.Privacy(2.0), seed=1).centers,
+            dp.solve_mixture(mixture, delays(), dp.Privacy(2.0), seed=1).release["Phi_0_1"],
+            dp.tune(grid, delays(), dp.Privacy(2.0), seed=1).release["w"],
+            dp.LogisticRegression(classes=(-1, 1), fit_intercept=True, seed=1).fit(delays()).coef_,
+        ]
+
+    found = combined()
     monkeypatch.setattr("dpconvex.language.partitions.workers", lambda: None)
-    for one, other in zip(found, combined(dp.Partitions(delayed_pieces())), strict=True):
+    for one, other in zip(found, combined(), strict=True):
         np.testing.assert_array_equal(one, other)
