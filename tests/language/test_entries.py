@@ -39,37 +39,22 @@ def test_every_format_holds_the_same_records(form: str, kind: Any) -> None:
     np.testing.assert_array_equal(read(blocked).toarray(), blocked.toarray())
 
 
-def spoilt(form: str, change: Callable[[Any], None]) -> Any:
-    matrix = sp.coo_array(DENSE).asformat(form)
-    change(matrix)
-    return matrix
-
-
 def put(name: str, value: Any, at: Any = None) -> Callable[[Any], None]:
-    def change(matrix: Any) -> None:
-        if at is None:
-            setattr(matrix, name, np.array(value))
-        else:
-            getattr(matrix, name)[at] = value
-
-    return change
+    """Return a function that spoils an attribute of a matrix, or an entry of it."""
+    return lambda m: setattr(m, name, np.array(value)) if at is None else getattr(m, name).__setitem__(at, value)
 
 
+STARTS = {"too large": (10**9, -1), "negative": (-5, 1), "that falls": (5, 1), "that is not 0": (1, 0)}
 SPOILT = {
     **{
-        f"{form}, an index {what}": (form, put("indices", value, 0))
+        f"{form}, an index of {value}": (form, put("indices", value, 0))
         for form in ("csr", "csc", "bsr")
-        for what, value in {"too large": 10**9, "just too large": 4 if form == "csc" else 3, "negative": -1}.items()
+        for value in (10**9, 4 if form == "csc" else 3, -1)
     },
     **{
-        f"{form}, a start {what}": (form, put("indptr", value, at))
+        f"{form}, a start {what}": (form, put("indptr", *s))
         for form in ("csr", "csc", "bsr")
-        for what, value, at in [
-            ("too large", 10**9, -1),
-            ("negative", -5, 1),
-            ("that falls", 5, 1),
-            ("that is not 0", 1, 0),
-        ]
+        for what, s in STARTS.items()
     },
     "csr, too few starts": ("csr", put("indptr", [0, 1, 6])),
     "csr, too few numbers": ("csr", put("data", [1.0])),
@@ -91,37 +76,32 @@ SPOILT = {
 
 @pytest.mark.parametrize(("form", "change"), SPOILT.values(), ids=SPOILT)
 def test_indices_that_do_not_fit_are_refused(form: str, change: Callable[[Any], None]) -> None:
+    matrix = sp.coo_array(DENSE).asformat(form)
+    change(matrix)
     with pytest.raises(DomainError, match=r"do not fit it|expected real numbers"):
-        read(spoilt(form, change))
-
-
-def test_small_integers_do_not_wrap_around() -> None:
-    """Two entries of 100 at one place are 200, which a byte with a sign cannot hold."""
-    twice = ([0, 0], [1, 1])
-    for matrix in (
-        sp.coo_array((np.array([100, 100], dtype=np.int8), twice), shape=(1, 3)),
-        sp.csr_array((np.array([100, 100], dtype=np.int8), [1, 1], [0, 2]), shape=(1, 3)),
-        sp.csc_array((np.array([100, 100], dtype=np.int8), [0, 0], [0, 0, 2, 2]), shape=(1, 3)),
-    ):
-        assert read(matrix).toarray().tolist() == [[0, 200, 0]]
+        read(matrix)
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
-def test_the_norm_of_a_row_counts_repeated_entries_together(form: str) -> None:
-    """Nor does the flag count that says there are none."""
-    data, one = np.full(4, 0.5), np.zeros(4, dtype=np.int64)
-    matrix = {
-        "csr": lambda: sp.csr_array((data, one, [0, 4]), shape=(1, 3)),
-        "csc": lambda: sp.csc_array((data, one, [0, 4, 4, 4]), shape=(1, 3)),
-        "coo": lambda: sp.coo_array((data, (one, one)), shape=(1, 3)),
-    }[form]()
-    matrix.has_canonical_format = True
+def test_repeated_entries_count_together(form: str) -> None:
+    """A sum of small integers does not wrap around, no flag is believed that says there are none, and sums may overflow."""
+
+    def repeated(entries: Any) -> Any:
+        data, size = np.asarray(entries), len(entries)
+        zeros, ones = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)
+        made = {
+            "csr": lambda: sp.csr_array((data, ones, [0, size]), shape=(1, 3)),
+            "csc": lambda: sp.csc_array((data, zeros, [0, 0, size, size]), shape=(1, 3)),
+            "coo": lambda: sp.coo_array((data, (zeros, ones)), shape=(1, 3)),
+        }[form]()
+        made.has_canonical_format = True
+        return made
+
+    assert read(repeated(np.array([100, 100], np.int8))).toarray().tolist() == [[0, 200, 0]]
     with pytest.raises(DomainError, match="by 100 %"):
-        read(matrix, Record(x=Ball(3)))
-    assert read(sp.coo_array((data, (one, one)), shape=(1, 3))).toarray().tolist() == [[2, 0, 0]]
-    both = sp.coo_array(([1e308, 1e308], ([0, 0], [1, 1])), shape=(1, 3))
+        read(repeated([0.5] * 4), Record(x=Ball(3)))
     with pytest.raises(DomainError, match="row 0, column 1 is inf"):
-        read(both)
+        read(repeated([1e308, 1e308]))
 
 
 MASKED = np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False])

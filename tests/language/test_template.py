@@ -1,32 +1,35 @@
-"""Declaring a learner: what is accepted, what is refused, and with which words."""
+"""Declaring a learner: what is accepted and refused, problems over all records that become one, and the program given back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import cvxpy as cp
+import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
-from dpconvex.core.record_domains import Ball, Box, Choice
-from dpconvex.errors import TemplateError
-from dpconvex.language.record import Record
-from dpconvex.language.template import Template
+import dpconvex as dp
+from dpconvex.core.evaluate import evaluate, over_records
 
-RECORD = Record(x=Ball(2), y=Choice(["no", "yes"]), weight=Box(0.0, 1.0), group=Choice([0, 1, 2]))
+RECORD = dp.Record(x=dp.Ball(2), y=dp.Choice(["no", "yes"]), weight=dp.Box(0.0, 1.0), group=dp.Choice([0, 1, 2]))
 w = cp.Variable(2, name="w")
 b = cp.Variable(name="b")
 
 
-def loss(x, y, weight, group):
+def loss(x: Any, y: Any, weight: Any, group: Any) -> cp.Expression:
     return weight * cp.logistic((1 if y == "yes" else -1) * (x @ w) + group * b)
 
 
-def test_the_loss_is_called_once_for_every_combination():
+def test_the_loss_is_called_once_for_every_combination() -> None:
     calls = []
 
-    def recorded(**fields):
+    def recorded(**fields: Any) -> Any:
         calls.append((fields["y"], fields["group"]))
         return loss(**fields)
 
-    template = Template(RECORD, recorded)
+    template = dp.Template(RECORD, recorded)
     assert calls == [(c["y"], c["group"]) for c in RECORD.combinations]
     assert len(template.losses) == 6
     assert all(expression.is_scalar for expression in template.losses)
@@ -35,7 +38,7 @@ def test_the_loss_is_called_once_for_every_combination():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"record": {"x": Ball(2)}}, "record must be a Record"),
+        ({"record": {"x": dp.Ball(2)}}, "record must be a Record"),
         ({"loss": 3}, "loss must be a function"),
         ({"loss": lambda **fields: w}, "must be a scalar, a CVXPY expression, but it has shape"),
         ({"loss": lambda **fields: "logistic"}, "must be a scalar, a CVXPY expression|is not a CVXPY expression"),
@@ -50,20 +53,201 @@ def test_the_loss_is_called_once_for_every_combination():
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_malformed_declarations(arguments, message):
-    with pytest.raises(TemplateError, match=message):
-        Template(**{"record": RECORD, "loss": loss, **arguments})
+def test_malformed_declarations(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(dp.TemplateError, match=message):
+        dp.Template(**{"record": RECORD, "loss": loss, **arguments})
 
 
-def test_errors_of_the_users_own_code_pass_through():
-    def broken(**fields):
+def test_errors_of_the_users_own_code_pass_through() -> None:
+    def broken(**fields: Any) -> Any:
         raise KeyError("mistake")
 
     with pytest.raises(KeyError, match="mistake"):
-        Template(RECORD, broken)
+        dp.Template(RECORD, broken)
 
-    def wrong(**fields):
+    def wrong(**fields: Any) -> Any:
         return len(3)
 
     with pytest.raises(TypeError, match="has no len"):
-        Template(RECORD, wrong)
+        dp.Template(RECORD, wrong)
+
+
+# The program of a batch
+
+
+def drawn(template: dp.Template, size: int) -> dict[str, Any]:
+    batch = template.record.sample(size, np.random.default_rng(5))
+    groups = [template.record.combinations[group] for group in batch.group]
+    return {**batch.fields, **{name: [group[name] for group in groups] for name in template.record.discrete}}
+
+
+@pytest.mark.parametrize("name", ["logistic_regression", "softmax_regression", "metric_learning", "ridge_regression"])
+def test_without_noise_it_is_the_plain_fit(name: str) -> None:
+    template = dp.load(name, features=2, regularization=0.1)
+    data = drawn(template, 40)
+    problem = template.problem(data)
+    problem.solve(solver=cp.CLARABEL)
+    fitted = dp.minimize(template, data)
+    for variable in problem.variables():
+        np.testing.assert_allclose(variable.value, fitted[variable.name()], atol=2e-4)
+
+
+def test_noise_the_quadratic_and_the_size_enter_the_sum_form() -> None:
+    w, P = cp.Variable(2, name="w"), cp.Variable((2, 2), PSD=True, name="P")
+    template = dp.Template(
+        dp.Record(x=dp.Ball(2)), lambda x: cp.logistic(x @ w + x @ P @ x), 0.5 * cp.sum_squares(w) + cp.sum_squares(P)
+    )
+    data = drawn(template, 7)
+    noise = {"w": np.array([1.0, -2.0]), "P": np.array([[1.0, 0.5], [0.5, 3.0]])}
+    problem = template.problem(data, noise, added=0.25, size=10)
+    point = {"w": np.array([0.3, -0.1]), "P": np.array([[0.5, 0.2], [0.2, 0.4]])}
+    for variable in problem.variables():
+        variable.value = point[variable.name()]
+    margins = data["x"] @ point["w"] + np.einsum("ni,ij,nj->n", data["x"], point["P"], data["x"])
+    squares = {name: float((value**2).sum()) for name, value in point.items()}
+    inner = sum(float((noise[name] * point[name]).sum()) for name in point)
+    expected = np.log1p(np.exp(margins)).sum() + 10 * (0.5 * squares["w"] + squares["P"])
+    expected += 0.125 * (squares["w"] + squares["P"]) + inner
+    assert problem.objective.value == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(dp.TemplateError, match=r"noise for 'v'"):
+        template.problem(data, {"v": np.zeros(2)})
+    with pytest.raises(dp.TemplateError, match=r"noise for 'w' must be finite numbers of shape \(2,\)"):
+        template.problem(data, {"w": np.zeros(3)})
+    with pytest.raises(dp.DomainError):
+        template.problem({"x": [[3.0, 0.0]]})
+
+
+# Problems over all records
+
+N, D = 12, 3
+Build = Callable[[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable], Any]
+
+# In X (N x D), y (N), w (D) and W (D x 2).
+SUMS: dict[str, Build] = {
+    "mean logistic": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))) / N,
+    "mean": lambda X, y, w, W: cp.mean(cp.logistic(-cp.multiply(y, X @ w))),
+    "sum": lambda X, y, w, W: cp.sum(cp.logistic(-cp.multiply(y, X @ w))),
+    "sum of squares": lambda X, y, w, W: cp.sum_squares(X @ w - y) / (2 * N),
+    "transposed": lambda X, y, w, W: cp.sum(cp.pos(1 - cp.multiply(y, w @ X.T))),
+    "softmax": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1)),
+    "softmax with kept axes": lambda X, y, w, W: cp.sum(cp.log_sum_exp(X @ W, axis=1, keepdims=True)),
+    "columns": lambda X, y, w, W: cp.sum(cp.log_sum_exp(W.T @ X.T, axis=0)),
+    "squares of a matrix": lambda X, y, w, W: cp.sum_squares(X @ W) / N,
+    "squares and a shared row": lambda X, y, w, W: cp.sum_squares(X - cp.reshape(w, (1, D), order="F")) / N,
+    "row norms": lambda X, y, w, W: cp.sum(cp.norm(X @ W, axis=1)) / N,
+    "absolute values": lambda X, y, w, W: cp.norm1(X @ w - y) / N,
+    "product with labels": lambda X, y, w, W: cp.sum(cp.logistic(X @ w)) - y @ (X @ w),
+    "weights of one": lambda X, y, w, W: np.full(N, 0.5) @ cp.square(X @ w),
+    "gradient of a correlation": lambda X, y, w, W: cp.sum_squares(w) - w @ (X.T @ y) / N,
+    "ones times an intercept": lambda X, y, w, W: cp.sum(cp.huber(X @ W[:, :1] + np.ones((N, 1)) @ W[:1, 1:], 0.5)),
+    "columns apart": lambda X, y, w, W: cp.sum(cp.huber(X[:, 0] * w[0] + X[:, 1] - y)),
+    "stacked": lambda X, y, w, W: cp.sum(cp.norm(cp.hstack([X @ W, cp.reshape(y, (N, 1), order="F")]), axis=1)),
+    "sum along records first": lambda X, y, w, W: cp.sum(cp.multiply([1.0, 2.0], cp.sum(cp.square(X @ W), axis=0))),
+    "several terms": lambda X, y, w, W: cp.sum(cp.exp(X @ w)) / N + 0.1 * cp.sum_squares(W) - cp.mean(X @ w),
+    "a maximum of two": lambda X, y, w, W: cp.sum(cp.maximum(X @ w, 0.5 * (X @ w), 0)) / N,
+}
+
+MIXED: dict[str, tuple[Build, str]] = {
+    "a norm of residuals": (lambda X, y, w, W: cp.norm(X @ w - y), r"norm\(X @ w - y\)"),
+    "the worst record": (lambda X, y, w, W: cp.max(X @ w), r"max\(X @ w\)"),
+    "the square of a sum": (lambda X, y, w, W: cp.square(cp.sum(X @ w)), r"linear in sums"),
+    "neighbouring rows": (lambda X, y, w, W: cp.sum_squares(X[1:] @ w - X[:-1] @ w), r"X\[1:"),
+    "a weight for each record": (lambda X, y, w, W: np.arange(N) @ cp.square(X @ w), "own for each record"),
+    "a log of the total": (lambda X, y, w, W: cp.log_sum_exp(X @ w), "not a sum over"),
+    "the largest few": (lambda X, y, w, W: cp.sum_largest(X @ w, 3), "not known to treat each record alone"),
+    "a matrix of records": (lambda X, y, w, W: cp.sum(cp.abs(X @ W @ np.ones((2, D)) @ X.T)), "different records"),
+}
+
+
+def symbols() -> tuple[cp.Parameter, cp.Parameter, cp.Variable, cp.Variable]:
+    return (
+        cp.Parameter((N, D), name="X"),
+        cp.Parameter(N, name="y"),
+        cp.Variable(D, name="w"),
+        cp.Variable((D, 2), name="W"),
+    )
+
+
+def domains(expression: Any) -> dict[str, Any]:
+    every = {"X": dp.Ball(D), "y": dp.Choice([-1, 1])}
+    return {parameter.name(): every[parameter.name()] for parameter in expression.parameters()}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_mean_loss_plus_the_regularizer_is_the_objective(name: str) -> None:
+    X, y, w, W = symbols()
+    objective = SUMS[name](X, y, w, W)
+    template = dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
+    rng = np.random.default_rng(3)
+    batch = template.record.sample(N, rng)
+    X.value = batch.fields["X"]
+    labels = [combination.get("y", 0) for combination in template.record.combinations]
+    y.value = np.array([float(labels[group]) for group in batch.group])
+    for variable in (w, W):
+        variable.value = rng.normal(size=variable.shape)
+    point = {v: {"w": w, "W": W}[v.name].value for v in template.variables}
+    total = 0.0
+    for group, loss in enumerate(template.written):
+        leaves: dict[Any, Any] = {v: value[..., None] for v, value in point.items()}
+        leaves |= {field: np.moveaxis(batch.fields[field.name][batch.rows(group)], 0, -1) for field in loss.fields}
+        total += float((over_records([loss], leaves)[loss] * np.ones(len(batch.rows(group)))).sum())
+    rest = float(evaluate(template.regularizer, point))
+    assert total / N + rest == pytest.approx(float(objective.value), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_term_that_mixes_records_is_shown(name: str) -> None:
+    X, y, w, W = symbols()
+    build, complaint = MIXED[name]
+    objective = build(X, y, w, W) + cp.sum_squares(w)
+    with pytest.raises(dp.NotPrivate, match=complaint):
+        dp.Template.from_problem(cp.Problem(cp.Minimize(objective)), records=domains(objective))
+
+
+def test_a_variable_for_each_record_is_refused() -> None:
+    X, y, w, _ = symbols()
+    slack = cp.Variable(N, nonneg=True, name="slack")
+    problem = cp.Problem(cp.Minimize(cp.sum(slack) + cp.sum_squares(w)), [cp.multiply(y, X @ w) >= 1 - slack])
+    with pytest.raises(dp.NotPrivate, match="a constraint mentions the data 'X'"):
+        dp.Template.from_problem(problem, records={X: dp.Ball(D), y: dp.Choice([-1, 1])})
+    shifted = cp.Problem(cp.Minimize(cp.sum_squares(X @ w - slack)))
+    with pytest.raises(dp.NotPrivate, match="slack has an entry of its own for each record"):
+        dp.Template.from_problem(shifted, records={X: dp.Ball(D)})
+
+
+def test_a_maximum_is_the_minimum_of_its_negative_and_constraints_come_along() -> None:
+    X, _, w, _ = symbols()
+    problem = cp.Problem(cp.Maximize(cp.sum(cp.log(2 + X @ w)) - cp.sum_squares(w)), [cp.norm(w) <= 1])
+    template = dp.Template.from_problem(problem, records={X: dp.Ball(D)})
+    assert [str(constraint) for constraint in template.constraints] == ["norm(w) <= 1"]
+    assert dp.is_private(template, dp.Privacy(1.0), size=N)
+
+
+def test_data_without_a_domain_are_no_public_numbers() -> None:
+    X, y, w, _ = symbols()
+    problem = cp.Problem(cp.Minimize(cp.sum(cp.logistic(-cp.multiply(y, X @ w)))))
+    with pytest.raises(dp.NotPrivate, match="parameter 'y', which is not a field"):
+        dp.Template.from_problem(problem, {X: dp.Ball(D)})
+    with pytest.raises(dp.TemplateError, match=r"expected a cvxpy\.Problem"):
+        dp.Template.from_problem("problem", {X: dp.Ball(D)})
+
+
+# A smoothed hinge
+
+WIDTHS = st.floats(1e-3, 1e3)
+VIOLATIONS = st.floats(-1e4, 1e4)
+
+
+def formula(m: float, h: float) -> float:
+    """Chaudhuri, Monteleoni and Sarwate (2011), equation 35, at the margin z = 1 - m."""
+    z = 1 - m
+    if z > 1 + h:
+        return 0.0
+    if abs(1 - z) <= h:
+        return (1 + h - z) ** 2 / (4 * h)
+    return 1 - z
+
+
+@given(VIOLATIONS, WIDTHS)
+def test_equals_the_piecewise_formula(m: float, h: float) -> None:
+    assert dp.huber_hinge(m, h).value == pytest.approx(formula(m, h), rel=1e-9, abs=1e-11 * (1 + abs(m)))
