@@ -51,7 +51,6 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Number of records."""
         return len(self.group)
 
     @cached_property
@@ -60,7 +59,6 @@ class Batch:
         return sum(map(bits_of, (self.group, *self.fields.values())))
 
     def rows(self, group: int) -> NDArray[np.int64]:
-        """Return the indices of the records of one group, shape (m,)."""
         return np.flatnonzero(self.group == group)
 
     def chosen(self, rows: NDArray[np.bool_]) -> Batch:
@@ -70,7 +68,6 @@ class Batch:
 
 
 def shared(column: Any) -> Any:
-    """Return a column of the same records as an object of its own."""
     if isinstance(column, np.ndarray):
         return frozen(column)
     if sp.issparse(column):
@@ -80,7 +77,6 @@ def shared(column: Any) -> Any:
 
 
 def chosen_of(batch: Batch, shared: None, bits: NDArray[np.uint8]) -> Batch:
-    """Return the chosen records of a partition."""
     return batch.chosen(np.unpackbits(bits, count=batch.size).astype(bool))
 
 
@@ -114,7 +110,6 @@ class Place(Protocol):
 
 
 def refused(self: Any) -> NoReturn:
-    """Say that the records are in partitions."""
     raise TemplateError(
         "this needs all records in one place, and these are in partitions: pass arrays, or solve with the first-order backend."
     )
@@ -135,7 +130,6 @@ class PartitionedBatch(Batch):
         return PartitionedBatch, (self.sizes, self.place)
 
     def __sizeof__(self) -> int:
-        """Bytes of what stands for the records here."""
         return getsizeof(self.sizes)
 
     def __repr__(self) -> str:
@@ -143,7 +137,6 @@ class PartitionedBatch(Batch):
 
     @property
     def size(self) -> int:
-        """Number of records."""
         return sum(self.sizes)
 
     def rows(self, group: int) -> NDArray[np.int64]:

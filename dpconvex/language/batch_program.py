@@ -131,7 +131,6 @@ class Rebuilder:
         raise missing(expression)
 
     def _full(self, column: Column) -> Any:
-        """Return a column as a CVXPY or NumPy vector of full length."""
         return column.value if isinstance(column.value, cp.Expression) else np.broadcast_to(column.value, (self.count,))
 
     def _reduced(self, expression: Expression, arguments: list[Objects]) -> list[Any]:
@@ -160,12 +159,10 @@ class Rebuilder:
 
 
 def records_last(values: Any) -> Array:
-    """Return a dense copy of some records, which become the last axis."""
     return np.moveaxis(np.asarray(values.toarray() if sp.issparse(values) else values), 0, -1)
 
 
 def missing(expression: Expression) -> MissingRule:
-    """Say that an atom has no form over a batch."""
     name = expression.atom.name if expression.atom is not None else str(expression)
     return MissingRule(
         f"the conic backend cannot write the atom {name} over a batch", expression, 'use the backend "first-order"'
@@ -180,7 +177,6 @@ def entries_matrix(space: Space) -> sp.csr_array:
 
 
 def batched_loss(problem: Any, entries: cp.Expression) -> cp.Expression:
-    """Return the sum of the losses as a CVXPY expression."""
     total: Any = cp.Constant(0.0)
     for group, loss in enumerate(problem.template.losses):
         rows = problem.batch.rows(group)

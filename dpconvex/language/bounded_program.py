@@ -129,7 +129,6 @@ class BoundedProgram:
         raise NotConverged(f"no answer was found that keeps the noisy bounds. {paid}")
 
     def point(self) -> list[Array]:
-        """Return the variables' values, with the signs and the structure that they declare."""
         return [np.asarray(variable.project(np.asarray(variable.value, dtype=float))) for variable in self.variables]
 
     def violation(self) -> float:

@@ -95,7 +95,6 @@ class Stored:
         return self[:].astype(dtype or float, copy=False)
 
     def __getitem__(self, rows: Any) -> Array:
-        """Return the records of a slice or of an array of indices."""
         if self.index is not None:
             return self.gate(self.array[self.index[rows]])
         late = isinstance(self.array, FileRows) and isinstance(rows, slice)
@@ -185,13 +184,11 @@ def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:
 
 
 def is_series(pieces: Any) -> bool:
-    """Whether one can go through something, array by array."""
     single = isinstance(pieces, str | bytes) or sp.issparse(pieces) or getattr(pieces, "ndim", 1) == 0
     return isinstance(pieces, Iterable) and not single
 
 
 def dense(block: Any) -> NDArray[Any]:
-    """Return a block of a column, sparse or not, as an array."""
     return np.asarray(block.toarray() if sp.issparse(block) else block)
 
 
@@ -232,7 +229,6 @@ def chosen(column: Any, index: NDArray[np.int64]) -> Any:
 
 
 def itself(block: Any) -> Any:
-    """Return a block that has been read."""
     return block
 
 

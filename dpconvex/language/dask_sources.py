@@ -21,7 +21,6 @@ class Lazy:
 
 
 def is_lazy(value: Any) -> bool:
-    """Whether something stands for one object: a delayed one, or a future."""
     known = {"dask.delayed": "Delayed", "distributed": "Future"}
     kinds = [getattr(sys.modules[module], kind) for module, kind in known.items() if module in sys.modules]
     return isinstance(value, tuple(kinds))
@@ -34,7 +33,6 @@ def is_collection(value: Any) -> bool:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether something is a data frame of Dask."""
     return is_collection(value) and hasattr(value, "columns")
 
 
@@ -109,7 +107,6 @@ def parts_of(column: Any) -> list[Any]:
 
 
 def resolved(source: Any) -> Any:
-    """Compute what Dask is to compute, in this process."""
     if not isinstance(source, Lazy):
         return source
     if not is_future(source):

@@ -34,7 +34,6 @@ COMPRESSED = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
 
 def check_shape(name: str, shape: tuple[int, ...], found: Sequence[int]) -> None:
-    """Refuse a column whose records have another shape."""
     if len(found) != 1 + len(shape) or tuple(found[1:]) != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
         raise DomainError(f"field {name!r}: expected shape {expected}, got {tuple(found)}.")
@@ -200,7 +199,6 @@ def trusted(column: Any, size: tuple[int, ...]) -> Any:
 
 
 def whole_numbers(values: Any) -> NDArray[np.int64]:
-    """Return a copy of a vector of whole numbers."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ValueError("its indices are no vector of whole numbers")
@@ -208,7 +206,6 @@ def whole_numbers(values: Any) -> NDArray[np.int64]:
 
 
 def floats(values: Any) -> Array:
-    """Return a copy of numbers as floats."""
     array = np.asarray(values)
     if array.dtype.kind not in REAL_KINDS:
         raise ValueError("its entries are no numbers")
@@ -217,5 +214,4 @@ def floats(values: Any) -> Array:
 
 
 def is_single(kind: np.dtype[Any]) -> bool:
-    """Whether numbers of a type are less precise than a float."""
     return kind.kind == "f" and kind.itemsize < 8

@@ -37,7 +37,6 @@ class FileRows:
 
     @classmethod
     def of(cls, path: str | PathLike[str]) -> FileRows:
-        """Look at the header of an .npy file."""
         name = abspath(fspath(path))  # workers may stand elsewhere
         with looked_at(name) as stream:
             version = npy.read_magic(stream)
@@ -82,13 +81,11 @@ class FileRows:
         return self[:].astype(dtype or self.dtype, copy=False)
 
     def part(self, rows: slice) -> FileRows:
-        """Return consecutive rows, not read yet."""
         start, stop, _ = rows.indices(len(self))
         width = prod(self.shape[1:]) * self.dtype.itemsize
         return replace(self, offset=self.offset + start * width, shape=(max(stop - start, 0), *self.shape[1:]))
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Read the rows of a slice, or of an array of indices."""
         if isinstance(rows, slice):
             return self.part(rows)._read()[:: rows.step]
         chosen = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=np.int64)

@@ -157,7 +157,6 @@ class Partitions:
         return place_of(self).asked(partial(width, field), self.sources[:1])[0]
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
-        """Read and check all partitions, wherever they lie."""
         check = Check(record, clip, self.schema, self.keep is True, self.turns)
         place, sizes = place_of(self).read(self.sources, check, self.keep)
         return PartitionedBatch(sizes, place)

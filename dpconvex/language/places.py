@@ -45,7 +45,6 @@ class Check:
 
 
 def count(source: Any) -> int:
-    """Return the number of records of a partition, by reading it."""
     found = source() if callable(source) else source
     if isinstance(found, Mapping):
         return max(map(records_of, found.values()), default=0)
@@ -56,7 +55,6 @@ def count(source: Any) -> int:
 
 
 def width(field: str, source: Any) -> int:
-    """Return the number of features in a field of a partition, by reading it."""
     found = source() if callable(source) else source
     column = found.get(field) if isinstance(found, Mapping) else None
     shape = () if column is None else tuple(getattr(column, "shape", None) or np.shape(column))
@@ -72,11 +70,9 @@ class Here:
         self.parts = parts
 
     def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
-        """Return a number for each partition, which a function reads."""
         return [here(number, lambda s: function(resolved(s)), source) for number, source in enumerate(sources)]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[Here, list[int]]:
-        """Read and check partitions; return those that passed, and how many records they have."""
         parts: list[Batch | Callable[[], Batch]] = []
         sizes = []
         for number, source in enumerate(sources):
@@ -132,7 +128,6 @@ def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def unreadable(number: int, error: BaseException) -> DomainError:
-    """Say which partition cannot be read, and why, without what the error tells of its records."""
     file = f": {error.filename}" if isinstance(error, OSError) and error.filename is not None else ""
     return DomainError(
         f"partition {number} cannot be read ({type(error).__name__}{file}); nothing is released. Look at its file, or at the "

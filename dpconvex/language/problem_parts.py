@@ -81,7 +81,6 @@ def data_symbols(problem: Any, records: Mapping[Any, Domain]) -> tuple[list[tupl
 
 
 def symbol_or_label(value: Any) -> Any:
-    """Return what a loss is given for a field as an expression; a label that it computes with is a number."""
     if isinstance(value, cp.Expression):
         return value
     try:

@@ -70,7 +70,6 @@ class CvxpyValues:
         self._alike: dict[Hashable, Valued] = {}
 
     def __call__(self, node: Any) -> Valued:
-        """Return the value of an expression, NaN or infinite outside its domain."""
         if id(node) not in self._memory:
             parts = [self(argument) for argument in node.args]
             alike = signature(node, parts)  # with many labels, most have the same scores

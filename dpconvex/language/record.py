@@ -172,7 +172,6 @@ class Record:
         check_lengths(lengths)
 
     def _batch(self, data: Mapping[str, ArrayLike], clip: bool) -> Batch:
-        """Do the work of `validate`, whatever the number of records."""
         arrays = {
             name: check_column(name, domain, with_axes(data[name], domain.shape), clip)
             for name, domain in self.continuous.items()
@@ -206,12 +205,10 @@ class Record:
 
 
 def recoded(batch: Batch, order: NDArray[np.int64]) -> Batch:
-    """Return records with groups of other numbers."""
     return Batch(batch.fields, frozen(order[batch.group]))
 
 
 def check_lengths(lengths: Mapping[str, int]) -> int:
-    """Return the number of records that all fields have."""
     if len(set(lengths.values())) != 1:
         raise DomainError(f"the fields have different numbers of records: {dict(lengths)}.")
     return next(iter(lengths.values()))
@@ -238,7 +235,6 @@ def in_one_place(what: str, data: Any, remedy: str = "pass arrays") -> None:
 
 
 def check_clip(clip: object) -> None:
-    """Refuse what is neither true nor false."""
     if not isinstance(clip, bool | np.bool_):
         raise TemplateError(f"clip must be True or False, not {clip!r}.")
 

@@ -237,7 +237,6 @@ class Schema:
         return lower + (np.clip(np.asarray(y, dtype=float), -1, 1) + 1) / 2 * (upper - lower)
 
     def _scaled(self, X: Any) -> Any:
-        """Divide records by the largest possible length, or each by its own."""
         if not self.unit:
             return X / self.norm_bound
         lengths = np.sqrt(np.asarray((X * X).sum(axis=1)).ravel())
@@ -245,7 +244,6 @@ class Schema:
         return sp.diags_array(scales) @ X if sp.issparse(X) else X * scales[:, None]
 
     def _extended(self, X: Any) -> Any:
-        """Add the constant feature."""
         if not self.constant:
             return X
         last = np.full((X.shape[0], 1), self.constant)
@@ -321,7 +319,6 @@ def toml(value: Any) -> str:
 
 
 def named_list(name: str, value: Any) -> Sequence[str]:
-    """Return a list of texts that may be missing."""
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Sequence):

@@ -320,7 +320,6 @@ def column_of(name: str, declared: Any) -> Column:
 
 
 def interval(what: str, pair: Any) -> tuple[float, float]:
-    """Return bounds as two numbers."""
     try:
         if isinstance(pair, str | set | frozenset | Mapping):  # which have no order
             raise TypeError
@@ -346,7 +345,6 @@ def levels_of(levels: Any, what: str = "levels") -> tuple[str, ...]:
 
 
 def label_text(value: Any) -> str:
-    """Return a declared label as the text that stands in a file."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise TemplateError(
             f"a label must be a text or an integer, not {value!r}; write it as a text, truth values as 'false' and 'true'."

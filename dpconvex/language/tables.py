@@ -96,7 +96,6 @@ def table_of(data: Any, header: bool = False) -> Table:
 
 
 def path_of(path: str | PathLike[str]) -> Path:
-    """Return a path that a file can have."""
     if "\0" in fspath(path):
         raise DomainError(f"{fspath(path)!r}: no file can have a name with a NUL in it.")
     return Path(path)
@@ -134,7 +133,6 @@ def series(title: str, name: str, column: nw.Series[Any]) -> Values:
 
 
 def entries(name: str, column: Any) -> Values:
-    """Return a column of a mapping."""
     if isinstance(column, str | bytes | Mapping | set | frozenset) or not hasattr(column, "__len__"):
         raise DomainError(f"column {name!r}: expected a list or an array, not a {type(column).__name__}.")
     if has_masked(column):
@@ -152,19 +150,16 @@ def entries(name: str, column: Any) -> Values:
 
 
 def objects(values: Collection[Any]) -> Values:
-    """Return a list as an array of objects, whatever they are."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
 def without(values: Values, absent: Collection[str]) -> Values:
-    """Replace the texts that stand for a missing value."""
     if values.dtype.kind != "O" or not absent:
         return values
     return objects([None if isinstance(value, str) and value in absent else value for value in values.tolist()])
 
 
 def parquet_header(path: Path) -> Any:
-    """Return what a Parquet file says about itself."""
     if path.is_dir() or not path.exists():
         what = "this is a folder, and a Parquet file was expected" if path.is_dir() else "there is no such file"
         raise DomainError(f"{path}: {what}.")
@@ -177,7 +172,6 @@ def validated(table: Any) -> Any:
 
 
 def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
-    """Read something of a Parquet file, or say that it is none."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -191,7 +185,6 @@ def of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
 
 
 def csv_table(path: Path, header: bool) -> Table:
-    """Return the table of a CSV file with a header line."""
     rows: list[list[str]] = []
     lines: list[int] = []
     try:

@@ -36,7 +36,6 @@ EXACT = 2**53
 
 
 def check_column(name: str, domain: Continuous, column: Any, clip: bool) -> Any:
-    """Return a continuous column whose records lie in their domain."""
     gate = Gate(name, domain, clip)
     if sp.issparse(column):
         return gate.sparse(*trusted_rows(name, column, domain.shape))
@@ -100,7 +99,6 @@ class Gate:
         return moved
 
     def sparse(self, matrix: sp.csr_array, single: bool) -> sp.csr_array:
-        """Return sparse records inside their domain."""
         if not np.isfinite(matrix.data).all():
             entry = int(np.argmax(~np.isfinite(matrix.data)))
             row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
@@ -176,7 +174,6 @@ def bound_excess(name: str, domain: Box, matrix: sp.csr_array) -> tuple[Array, A
 
 
 def kept(array: NDArray[Any]) -> NDArray[Any]:
-    """Return real numbers in double precision that nobody can write to."""
     with np.errstate(over="ignore"):  # infinity is refused later, by its row
         return frozen(array if array.dtype == np.float64 else array.astype(float))
 

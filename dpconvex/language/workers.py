@@ -59,14 +59,12 @@ class Outcome:
 
     @property
     def value(self) -> Any:
-        """What it returned; raises its error."""
         if self.error is not None:
             raise self.error
         return self._value
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Outcome:
-    """Call a function, on a worker."""
     from distributed.protocol import pickle
 
     try:
@@ -141,12 +139,10 @@ class Workers:
         self.client, self.bundles = client, bundles
 
     def asked(self, function: Callable[[Any], int], sources: Sequence[Any]) -> list[int]:
-        """Return a number for each partition, which a function reads."""
         tasks = [self._started(part) for part, _ in self._called(function, sources)]
         return [int(number) for _, found in self._results(tasks, range(len(tasks))) for number in found]
 
     def read(self, sources: Sequence[Any], check: Check, keep: bool | None) -> tuple[Workers, list[int]]:
-        """Read and check partitions; return those that passed, and how many records they have."""
         parts, firsts = zip(*self._called(check, sources), strict=True)
         if keep is not False:
             threads = [address for address, number in sorted(self._threads().items()) for _ in range(number)]
@@ -204,7 +200,6 @@ class Workers:
         return delayed(outcome, pure=False)(function, *arguments, dask_key_name=name(function.__name__))
 
     def _started(self, task: Any, address: str = "") -> Any:
-        """Start a task, on a worker if that can be."""
         options = {"workers": [address], "allow_other_workers": True} if address else {}
         with reachable():
             return self.client.compute(task, retries=RETRIES, **options)
@@ -275,7 +270,6 @@ def reachable() -> Iterator[None]:
 
 
 def is_future(value: Any) -> bool:
-    """Whether a worker computes something already."""
     from distributed import Future
 
     return isinstance(value, Future)
@@ -287,7 +281,6 @@ def name(what: str) -> str:
 
 
 def workers() -> Workers | None:
-    """Return the workers of the client at hand; None without one."""
     if "distributed" not in sys.modules:
         return None
     from distributed import default_client
