@@ -51,19 +51,14 @@ def huber_hinge(expr: Any, width: float) -> cp.Expression:
     """
     if not (is_real(width) and 0 < width < math.inf) or math.isinf(1 / (2 * float(width))):
         raise TemplateError(f"huber_hinge: width must be a positive, finite number, not {width!r}.")
-    violation = expr
-    if not isinstance(violation, cp.Expression):
-        try:
-            array = np.asarray(expr, dtype=float)
-        except (TypeError, ValueError) as error:
-            kind = type(expr).__name__
-            raise TemplateError(
-                f"huber_hinge: expected a CVXPY expression or an array, not {kind} ({error})."
-            ) from error
-        if not np.isfinite(array).all():
-            raise TemplateError("huber_hinge: a margin violation is not a finite number.")
-        violation = cp.Constant(array)
-    if not violation.is_real():
-        raise TemplateError("huber_hinge: margin violations must be real, and this expression is complex.")
+    try:
+        violation = cp.Expression.cast_to_const(
+            expr if isinstance(expr, cp.Expression) else np.asarray(expr, dtype=float)
+        )
+    except (TypeError, ValueError) as error:
+        kind = type(expr).__name__
+        raise TemplateError(f"huber_hinge: expected a CVXPY expression or an array, not {kind} ({error}).") from error
+    if not violation.is_real() or (isinstance(violation, cp.Constant) and not np.isfinite(violation.value).all()):
+        raise TemplateError("huber_hinge: margin violations must be real and finite, and not all of these are.")
     h = float(width)
     return cp.huber(cp.maximum(violation + h, 0), 2 * h) / (4 * h)
