@@ -93,15 +93,8 @@ class RiskBound:
         return paragraph(self.mechanism, brief(against)) + aligned(head, rows)
 
 
-@dataclass(frozen=True)
-class Excess:
-    """A bound on the excess in sum form: on average, and with high probability by its parts; and the noise's length."""
-
-    expected: float
-    noise_norm: float
-    parts: dict[str, float]
-
-
+# A bound on the excess in sum form: on average, with high probability by its parts, and the noise's length.
+Excess = tuple[float, dict[str, float], float]
 # How far an answer lies from what a theorem speaks of: with high probability, and in mean square.
 Moved = tuple[float, float]
 
@@ -182,22 +175,15 @@ def risk_bound(
     else:
         bound = output_excess if certificate.pays_for_distance else objective_excess
         found = bound(analysis, certificate, left, radius, covered)
-    parts = {name: value * SLACK / certificate.size for name, value in found.parts.items()}
-    if not math.isfinite(sum(parts.values())):
+    expected, sums, noise = found
+    parts = {name: value * SLACK / certificate.size for name, value in sums.items()}
+    total = sum(parts.values())
+    if not math.isfinite(total):
         raise TemplateError(
             "risk_bound: no bound is found: the regularizer has terms whose slopes are unbounded where answers can be."
         )
-    return RiskBound(
-        mechanism=certificate.mechanism,
-        size=certificate.size,
-        probability=probability,
-        bound=sum(parts.values()),
-        expected=found.expected * SLACK / certificate.size,
-        comparator_norm=radius,
-        noise_norm=found.noise_norm,
-        parts=parts,
-        objective=objective,
-    )
+    mean = expected * SLACK / certificate.size
+    return RiskBound(certificate.mechanism, certificate.size, probability, total, mean, radius, noise, parts, objective)
 
 
 def objective_excess(
@@ -209,86 +195,67 @@ def objective_excess(
     length = LAWS[certificate.noise].bound(certificate, probability)
     exact = (length + reach) ** 2 / (2 * (mu + added))
     noise = min(length**2 / (2 * mu), exact)
-    cover, usual = (
-        cover_rise(analysis, certificate, of, distance)
-        for of, distance in zip((length, math.sqrt(square)), covered, strict=True)
-    )
-    parts = {"noise": noise, "added quadratic": exact - noise, "cover": cover}
-    return Excess((square + reach**2) / (2 * (mu + added)) + usual, length, parts)
-
-
-def cover_rise(analysis: Analysis, certificate: Certificate, noise: float, distance: float) -> float:
-    """Bound how much the objective rises at a distance from a minimiser that noise of such a length has moved.
-
-    In all of space the objective's slope there is the noise, and what the added quadratic pulls with; curvature does the rest.
-    """
-    n, form = certificate.size, analysis.form
     where = answer_radius(analysis, certificate, LAWS[certificate.noise].bound(certificate, TAIL))
-    anyhow = rise(analysis, n, where, distance)
-    if not form.feasible.is_space:
-        return anyhow
-    stiffness, slope = bregman_bounds(form.template.regularizer, form)
-    slopes = noise + certificate.added * where + 2 * n * slope
-    losses = min(certificate.hessian_bound * distance / 2, 2 * analysis.gradient_bound)
-    return min(anyhow, (slopes + n * losses) * distance + n * stiffness * distance**2 / 2)
+    # In all of space the slope of the objective at the answer is the noise, and what the added quadratic pulls with.
+    pulls = (length + added * where, math.sqrt(square) + added * where)
+    cover, usual = (rise(analysis, certificate, where, d, pull) for d, pull in zip(covered, pulls, strict=True))
+    parts = {"noise": noise, "added quadratic": exact - noise, "cover": cover}
+    return (square + reach**2) / (2 * (mu + added)) + usual, parts, length
 
 
 def output_excess(
     analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
-    """Bound the excess of output perturbation: the answer lies ``||b||`` and a little from the minimiser of what was minimised.
-
-    Under constraints that is multiplied with slopes.  In all of space the gradient vanishes at the minimiser, so that curvature
-    counts.
-    """
-    n, added, regularizer = certificate.size, certificate.added, analysis.form.template.regularizer
-    length = LAWS[certificate.noise].bound(certificate, probability)
+    """Bound the excess of output perturbation: the answer lies ``||b||`` and a little from what was minimised exactly."""
+    added, length = certificate.added, LAWS[certificate.noise].bound(certificate, probability)
+    where = answer_radius(analysis, certificate, 0.0)
+    bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
     likely, usual = (
-        of + certificate.tolerance + more
+        rise(analysis, certificate, where, of + certificate.tolerance + more, added * where)
         for of, more in zip((length, math.sqrt(mean_square(certificate))), covered, strict=True)
     )
-    if analysis.form.feasible.is_space:
-        bias = added * radius**2 / 2 if added else 0.0
-        bend = certificate.hessian_bound if analysis.kink is None else math.inf
-        stiffness, slope = bregman_bounds(regularizer, analysis.form)
+    return bias + usual, {"noise and cover": likely, "added quadratic": bias}, length
 
-        def above(distance: float) -> float:
-            """Sum the losses' and the regularizer's rises above their tangents."""
-            losses = n * min(bend * distance**2 / 2, 2 * analysis.gradient_bound * distance)
-            return losses + (n * stiffness + added) * distance**2 / 2 + 2 * n * slope * distance
-    else:
-        bias = (added * radius) ** 2 / (2 * (certificate.strong_convexity + added)) if added else 0.0
-        where = answer_radius(analysis, certificate, 0.0)
 
-        def above(distance: float) -> float:
-            return rise(analysis, n, where, distance)
+def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: float, pull: float) -> float:
+    """Bound how much the objective rises from a point of K of norm at most `radius` to one of K at a distance.
 
-    return Excess(bias + above(usual), length, {"noise and cover": above(likely), "added quadratic": bias})
+    The slopes of losses and regularizer bound it; where the point minimises in all of space, so does its slope there, at most
+    `pull`, with the curvature.
+    """
+    n, regularizer, form = certificate.size, analysis.form.template.regularizer, analysis.form
+    stiffness, kinked = bregman_bounds(regularizer, form)
+    bent, gradient = n * stiffness * distance**2 / 2, analysis.gradient_bound
+    anyhow = n * (gradient + slope_of(regularizer, form, radius) + 2 * kinked) * distance + bent
+    if not form.feasible.is_space:
+        return anyhow
+    bend = certificate.hessian_bound if analysis.kink is None else math.inf
+    losses = n * min(bend * distance / 2, 2 * gradient)
+    return min(anyhow, (pull + losses + 2 * n * kinked) * distance + bent)
 
 
 def descent_excess(
     analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of noisy gradient descent: its regret, with the noise as a martingale."""
-    n, p, sigma = certificate.size, certificate.noise_dimension, certificate.noise_scale
-    steps, size_of_step = int(certificate.settings["steps"]), certificate.settings["step_size"]
+    p, sigma = certificate.noise_dimension, certificate.noise_scale
+    steps, step = int(certificate.settings["steps"]), certificate.settings["step_size"]
     most = analysis.form.feasible.norm_bound
     slope = slope_of(analysis.form.template.regularizer, analysis.form)
-    steepest = n * (analysis.gradient_bound + slope)
+    steepest = certificate.size * (analysis.gradient_bound + slope)
     points = steps + 1  # the average is over one iterate more than there are noisy gradients
-    start = radius**2 / (2 * size_of_step * points)
-    drift = size_of_step * steepest**2 / 2
+    start = radius**2 / (2 * step * points) + step * steepest**2 / 2
     squares = float(chi2.isf(probability / 2, p * steps)) * sigma**2 if p else 0.0
-    widest = min(2 * most, most + radius) + size_of_step * steepest
+    widest = min(2 * most, most + radius) + step * steepest
     walk = sigma * widest * math.sqrt(steps) * float(norm.isf(probability / 4)) / points if p else 0.0
+    cover, usual = (rise(analysis, certificate, most, distance, math.inf) for distance in covered)
     parts = {
-        "start and gradients": start + drift,
-        "squares of the noise": size_of_step * squares / (2 * points),
+        "start and gradients": start,
+        "squares of the noise": step * squares / (2 * points),
         "the noise's random walk": walk,
-        "cover": rise(analysis, n, most, covered[0]),
+        "cover": cover,
     }
-    expected = start + drift + size_of_step * p * steps * sigma**2 / (2 * points)
-    return Excess(expected + rise(analysis, n, most, covered[1]), math.sqrt(squares), parts)
+    return start + step * p * steps * sigma**2 / (2 * points) + usual, parts, math.sqrt(squares)
 
 
 def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
@@ -297,14 +264,6 @@ def minimiser_radius(analysis: Analysis, certificate: Certificate) -> float:
     if regular <= 0:
         return analysis.form.feasible.norm_bound
     return answer_radius(analysis, replace(certificate, strong_convexity=regular, added=0.0), 0.0)
-
-
-def rise(analysis: Analysis, size: int, radius: float, distance: float) -> float:
-    """Bound how much the objective (sum form) rises from a point of K of norm at most `radius` to one of K at a distance."""
-    regularizer, form = analysis.form.template.regularizer, analysis.form
-    stiffness, kinked = bregman_bounds(regularizer, form)
-    slope = slope_of(regularizer, form, radius) + 2 * kinked
-    return size * ((analysis.gradient_bound + slope) * distance + stiffness * distance**2 / 2)
 
 
 def mean_square(certificate: Certificate) -> float:
