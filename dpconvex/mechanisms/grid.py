@@ -25,29 +25,13 @@ LARGEST_INTEGER = 2**62
 class IntegerNoise:
     """Integer noise on a grid, for the distance between the computed answer and the exact one.
 
-    Attributes
-    ----------
-    noise : {"discrete Laplace", "discrete Gaussian"}
-        The law: integers k with probability proportional to exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).
-    epsilon, delta : float
-        Its share of the promise.
-    distance : float
-        tau: the computed answer is at most so far from the exact one.
-    step : float
-        Grid step gamma, a power of two.
-    dimension : int
-        Number of coordinates, each with noise of its own.
-    sensitivity : float
-        Of the answer on the grid, in steps: in l1 for Laplace, in l2 for Gaussian noise.
-    scale : float
-        In steps.
-    noise_cap : float
-        Bound on the norm of the mechanism's own noise that `distance` accounts for.
-    counting : float
-        Where the number of records is protected: the epsilon, on top of the residual noise's own, that a noisy number
-        of them costs.
-    records : float
-        Number of records for which `distance` can be certified, whatever they are.
+    `noise` is the law, "discrete Laplace" or "discrete Gaussian": integers k with probability proportional to
+    exp(-|k|/scale) or exp(-k^2 / (2 scale^2)).  `epsilon` and `delta` are its share of the promise, `distance` is
+    tau: the computed answer is at most so far from the exact one.  `step` is the grid step, a power of two;
+    `sensitivity`, of the answer on the grid, in l1 for Laplace and in l2 for Gaussian noise, and `scale` are in
+    steps.  `noise_cap` bounds the norm of the mechanism's own noise that `distance` accounts for, and `records` the
+    number of records for which it can be certified, whatever they are; where that number is protected, `counting` is
+    the epsilon, on top of the residual noise's own, that a noisy number of them costs.
     """
 
     noise: str

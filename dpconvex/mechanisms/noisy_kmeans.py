@@ -59,26 +59,13 @@ COMPOSED = {
 class ClusteringNoise:
     """Noise on counts and sums of records, for a private clustering that a fit builds on.
 
-    Attributes
-    ----------
-    noise : {"gaussian", "gamma"}
-        The law: independent normal entries, or for every cell a vector b with density proportional to exp(-||b||/scale).
-    epsilon, delta : float
-        Its share of the promise.
-    rounds : int
-        T: how often counts and sums are released.
-    classes, components, features : int
-        C, K and d: there are C classes with K centres in d dimensions.
-    radius : float
-        Public bound on the Euclidean norm of a record's features.
-    weight : float
-        A count is released as if it were one more entry of the sum, times this.
-    sensitivity : float
-        Of one round's counts and sums: in the Euclidean norm for Gaussian noise, else in the sum over cells of Euclidean norms.
-    scale : float
-        Standard deviation of each entry for Gaussian noise, else 1/beta.
-    step : float
-        Grid step, a power of two: records and noise are rounded to it before they are added up.
+    `noise` is the law: "gaussian", independent normal entries, or "gamma", for every cell a vector b with density
+    proportional to exp(-||b||/scale); `epsilon` and `delta` are its share of the promise.  Counts and sums are
+    released in `rounds` rounds, for `classes` classes with `components` centres in `features` dimensions, of records
+    of norm at most `radius`; a count is released as if it were one more entry of the sum, times `weight`.
+    `sensitivity` is that of one round, in the Euclidean norm for Gaussian noise, else in the sum over cells of
+    Euclidean norms; `scale` is the deviation of each entry or 1/beta.  Records and noise are rounded to a grid of
+    step `step`, a power of two, before they are added up.
     """
 
     noise: str

@@ -29,22 +29,11 @@ LONGEST = 2**62
 
 @dataclass(frozen=True)
 class TruncatedLaplace:
-    """Independent noise for the entries of one private bound.
+    """Independent noise for the entries of one private bound, with its share of the promise.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        Its share of the promise.
-    step : float
-        Grid step, a power of two, in the unit of the values.
-    size : int
-        Number of entries.
-    sensitivity : int
-        Of the values on the grid: largest sum of absolute changes, in steps.
-    scale : float
-        In steps.
-    reach : int
-        In steps: values fall by this on average, and by twice as much at most (with the rounding, less than one step more).
+    `step` is the grid step, a power of two, in the unit of the values, and `size` the number of entries.  In steps
+    are `sensitivity`, the largest sum of absolute changes on the grid, `scale`, and `reach`: values fall by that on
+    average, and by twice as much at most (with the rounding, less than one step more).
     """
 
     epsilon: float

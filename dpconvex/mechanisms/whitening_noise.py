@@ -13,21 +13,11 @@ LEVELS = 2**16
 class WhiteningNoise:
     """Noise on the second moment of the records, for a fit on whitened ones.
 
-    Attributes
-    ----------
-    epsilon, delta : float
-        What it takes of the promise, beyond what the fit alone would keep.
-    level : float
-        How far one record moves the second moment, in deviations of the noise.
-    share : float
-        Of the squared level of both stages together, or of the promise if that is divided.
-    composed : float
-        The level of both stages together, if both are Gaussian; else 0.
-    sensitivity, sigma : float
-        In units of the squared radius, in the coordinates of symmetric matrices.
-    field : str
-    features : int
-    radius : float
+    `epsilon` and `delta` are what it takes of the promise, beyond what the fit alone would keep; `level` is how far
+    one record moves the second moment, in deviations of the noise, `share` its part of the squared level of both
+    stages together, or of the promise if that is divided, and `composed` the level of both stages, if both are
+    Gaussian, else 0.  `sensitivity` and `sigma` are in units of the squared radius, in the coordinates of symmetric
+    matrices.
     """
 
     epsilon: float

@@ -27,7 +27,7 @@ from dpconvex.release.engine import DataEngine
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.statistics import Statistics, fields_of
 from dpconvex.release.verify import Proved, analyse, check_solvable, check_template, form_of, sums_of
-from dpconvex.release.whitening import Whitening, batch_moment, weighted_batch, whitened_batch
+from dpconvex.release.whitening import Whitening, batch_moment, whitened_batch
 
 
 class Door:
@@ -139,7 +139,7 @@ def released_statistics(
     whitening, moment = learnt_whitening(fit, batch, source)
     least = usual_length(moment, whitening.matrix, fit.stages.noise.radius, fit.certificate.size)
     whitening = replace(whitening, least=least)
-    found = noisy_sums(fit, weighted_batch(form.template.record, batch, whitening), fit.stages.fit, source)
+    found = noisy_sums(fit, whitened_batch(form.template.record, batch, whitening), fit.stages.fit, source)
     whole = replace(fit.stages.whole(found.certificate), advice=fit.certificate.advice)
     return replace(found, certificate=whole, whitening=whitening, **source.spending(whole.privacy))
 

@@ -148,37 +148,24 @@ def moment_of(batch: Batch, noise: WhiteningNoise) -> NDArray[np.int64]:
 
 
 def whitened_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
-    """Return the records with one field whitened."""
+    """Return the records with one field whitened, and with weights as a further column where there are any."""
     if isinstance(batch, PartitionedBatch):
         return batch.mapped(whitened, (record, whitening))
     return whitened(batch, (record, whitening))
 
 
 def whitened(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
-    """Return the records of a partition, whitened: block by block, whenever they are read, if they are not in memory."""
+    """Return the records in one place, whitened: block by block, whenever they are read, if they are not in memory."""
     record, whitening = made
-    column, domain = batch.fields[whitening.field], record.continuous[whitening.field]
-    turned: Any = Stored(Turned(column, whitening, tuple(column.shape)), Gate(whitening.field, domain, False))
-    if isinstance(column, np.ndarray) or sp.issparse(column):
-        with one_blas_thread():
-            turned = check_column(whitening.field, domain, whitening(column), False)
-    return Batch({**batch.fields, whitening.field: turned}, batch.group)
-
-
-def weighted_batch(record: Record, batch: Batch, whitening: Whitening) -> Batch:
-    if isinstance(batch, PartitionedBatch):
-        return batch.mapped(weighted, (record, whitening))
-    return weighted(batch, (record, whitening))
-
-
-def weighted(batch: Batch, made: tuple[Record, Whitening]) -> Batch:
-    """Return the records in one place, whitened, with their weights as a further column."""
-    record, whitening = made
-    column = batch.fields[whitening.field]
+    name, column = whitening.field, batch.fields[whitening.field]
+    gate = Gate(name, record.continuous[name], False)
+    turned: Any = Stored(Turned(column, whitening, tuple(column.shape)), gate)
+    if not whitening.least:
+        if isinstance(column, np.ndarray) or sp.issparse(column):
+            with one_blas_thread():
+                turned = check_column(name, record.continuous[name], whitening(column), False)
+        return Batch({**batch.fields, name: turned}, batch.group)
+    weights: Any = Turned(column, whitening.weights, (batch.size,))
     if isinstance(column, Pieces):  # can only be read from front to back
-        fields = {whitening.field: whitening(column), WEIGHTS: whitening.weights(column)}
-        return Batch({**batch.fields, **fields}, batch.group)
-    gate = Gate(whitening.field, record.continuous[whitening.field], False)
-    turned = Stored(Turned(column, whitening, tuple(column.shape)), gate)
-    weights = Turned(column, whitening.weights, (batch.size,))
-    return Batch({**batch.fields, whitening.field: turned, WEIGHTS: weights}, batch.group)
+        turned, weights = whitening(column), whitening.weights(column)
+    return Batch({**batch.fields, name: turned, WEIGHTS: weights}, batch.group)
