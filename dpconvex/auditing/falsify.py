@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.auditing.records import Records
-from dpconvex.auditing.region import Region, unit
-from dpconvex.auditing.search import POOL, Goal, Search, diagonal
+from dpconvex.auditing.search import POOL, Goal, Region, Search, diagonal, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.markup import aligned, paragraph
@@ -212,28 +211,17 @@ Claims = dict[str, tuple[float, Goal]]
 def observed(search: Search, claims: Claims, starts: int, steps: int) -> dict[str, Finding]:
     """Return the worst case of each claim that is found."""
     best: dict[str, Finding] = {}
-    for pair in search.pairs("replace-one"):
-        first, second = (search.kinds.index(kind) for kind in pair if kind is not None)
-        # Two records matter to a difference only, and their order only where curvature comes on top of it.
-        goals = {
-            constant: goal
-            for constant, (_, goal) in claims.items()
-            if first == second or (goal.paired and (goal.curved or first < second))
-        }
-        if not goals:
-            continue
-        for (constant, goal), found in zip(
-            goals.items(), search.found(list(goals.values()), pair, POOL, steps, starts), strict=True
-        ):
-            one = found.take(slice(0, 1))
-            value = float(goal.worth(search.measure(one, goal.curved))[0])
-            if value == -np.inf:
-                raise DPConvexError(
-                    "falsify: the loss has no finite derivatives at any record and parameter that was tried."
-                )
-            if constant not in best or value > best[constant].observed:
-                place = search.named(one.first), search.named(one.second), search.form.space.unpack(one.theta[0])
-                best[constant] = Finding(constant, value, claims[constant][0], False, *place)
+    (pair,) = search.pairs("replace-one")
+    goals = [goal for _, goal in claims.values()]
+    for constant, goal, found in zip(claims, goals, search.found(goals, pair, POOL, steps, starts), strict=True):
+        one = found.take(slice(0, 1))
+        value = float(goal.worth(search.measure(one, goal.curved))[0])
+        if value == -np.inf:
+            raise DPConvexError(
+                "falsify: the loss has no finite derivatives at any record and parameter that was tried."
+            )
+        place = search.named(one.first), search.named(one.second), search.form.space.unpack(one.theta[0])
+        best[constant] = Finding(constant, value, claims[constant][0], False, *place)
     return best
 
 
@@ -281,14 +269,10 @@ def observed_dimension(search: Search) -> int:
     """
     form, rng = search.form, search.rng
     wanted = min(2 * form.noise_dimension + 50, LARGEST_RANK_TEST)
-    total = sum(len(kind.groups) * len(kind.owner) for kind in search.kinds)
-    each = -(-wanted // max(total, 1)) + 1
-    rows = []
-    for kind in search.kinds:
-        group = np.repeat(np.arange(len(kind.groups)), each)
-        fields = {name: domain.sample(len(group), rng) for name, domain in search.domains.items()}
-        rows.append(Records(kind, group, fields).rows(form.space.dim)[0].reshape(-1, form.space.dim))
-    table = unit(np.concatenate(rows))
+    each = -(-wanted // (search.losses.count * search.losses.width)) + 1
+    group = np.repeat(np.arange(search.losses.count), each)
+    fields = {name: domain.sample(len(group), rng) for name, domain in search.domains.items()}
+    table = unit(Records(search.losses, group, fields).rows(form.space.dim)[0].reshape(-1, form.space.dim))
     table = table[rng.permutation(len(table))[:LARGEST_RANK_TEST]]
     inside = np.asarray(table @ form.basis)
     outside = table - inside @ form.basis.T

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.laws import Masses, gaussian_density, grid, line_masses, matrix_density
-from dpconvex.auditing.region import unit
+from dpconvex.auditing.laws import Masses, gaussian_density, grid, line_masses, matrix_density, sampled_delta
 from dpconvex.auditing.report import Attack
-from dpconvex.auditing.sampling import sampled_delta
-from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak
+from dpconvex.auditing.search import POOL, Candidates, Goal, Search, diagonal, leak, unit
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.errors import TemplateError
 from dpconvex.mechanisms.certificate import Certificate

@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.auditing.records import BATCH, Kind, Records, kinds_of
-from dpconvex.auditing.region import Region, project_field, shaped
+from dpconvex.auditing.records import BATCH, Losses, Records, losses_of
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
+from dpconvex.core.atoms.arrangement import vec
+from dpconvex.core.atoms.norms import sum_squares
+from dpconvex.core.atoms.sums import add
+from dpconvex.core.expression import Field, constant
+from dpconvex.core.record_domains import Ball, Box
+from dpconvex.core.to_cvxpy import ConicProgram
+from dpconvex.errors import NotConverged
+from dpconvex.geometry.convex_sets import Spectral
 
 Array = NDArray[np.float64]
-Pair = tuple[Kind | None, Kind | None]
+Pair = tuple[Losses | None, Losses | None]
 
 # Batches of candidates drawn for each pair of kinds, and projections on K and on the wanted values of the leaves.
 POOL, ROUNDS, FEWER = 16, 12, 3
@@ -28,6 +35,9 @@ POOL, ROUNDS, FEWER = 16, 12, 3
 TOLERANCE = 1e-13
 # Deviations of Gaussian noise beyond the least that makes the loss of privacy exceed epsilon.
 BEYOND = np.array([0.05, 0.2, 0.5, 1.0])
+# Directions in which a feasible set without a projection is explored, and how far its points are pulled inside, so that
+# the accuracy of the solver that found them does not matter.
+EXPLORED, INSIDE = 24, 1e-6
 
 # What needs no Hessian, and what needs the neighbour.
 FLAT, PAIRED = ("gradient", "difference", "distance"), ("difference", "distance", "jump")
@@ -114,7 +124,7 @@ def joined(batches: Sequence[Candidates]) -> Candidates:
     def records(side: str) -> Records:
         parts: list[Records] = [getattr(batch, side) for batch in batches]
         fields = {name: np.concatenate([part.fields[name] for part in parts]) for name in parts[0].fields}
-        return Records(parts[0].kind, np.concatenate([part.group for part in parts]), fields)
+        return Records(parts[0].losses, np.concatenate([part.group for part in parts]), fields)
 
     arrays = [np.concatenate([getattr(batch, name) for batch in batches]) for name in ("theta", "values", "curvature")]
     return Candidates(records("first"), records("second"), *arrays)
@@ -128,15 +138,14 @@ class Search:
 
     def __init__(self, form: LossForm, moduli: Array, rng: np.random.Generator, rest: bool = False) -> None:
         self.form, self.moduli, self.rng, self.rest = form, moduli, rng, rest
-        self.kinds = kinds_of(form)
+        self.losses = losses_of(form)
         self.region = Region(form, rng)
         self.domains = form.template.record.continuous
 
     def pairs(self, adjacency: str) -> list[Pair]:
-        """Return what the first record and what the second may be, in both orders."""
-        if adjacency == "add-remove":
-            return [pair for kind in self.kinds for pair in ((kind, None), (None, kind))]
-        return [(a, b) for a in self.kinds for b in self.kinds]
+        """Return whether there is a first record and a second, in both orders."""
+        whole = self.losses
+        return [(whole, None), (None, whole)] if adjacency == "add-remove" else [(whole, whole)]
 
     def found(self, goals: Sequence[Goal], pair: Pair, pool: int, steps: int, starts: int = BATCH) -> list[Candidates]:
         """Return the best candidates for each goal, best first; `starts` is rounded up to whole batches."""
@@ -173,10 +182,12 @@ class Search:
             choices = [one, opposite, near, other, project_field(domain, 10 * other)]
             here[name], there[name] = one, np.stack(choices)[relation, np.arange(count)]
         sides = [
-            Records(kind, rng.integers(0, 1 if kind is None else len(kind.groups), size=count), fields)
-            for kind, fields in zip(pair, (here, there), strict=True)
+            Records(losses, rng.integers(0, self.losses.count, size=count), fields)
+            for losses, fields in zip(pair, (here, there), strict=True)
         ]
-        values = np.concatenate([self._values(kind) for kind in pair], axis=1)
+        if rng.random() < 0.5:  # of one label
+            sides[1] = replace(sides[1], group=sides[0].group)
+        values = np.concatenate([self._values(side) for side in sides], axis=1)
         curvature = np.zeros(count)
         if self.rest:
             some = rng.random(count) < 0.2
@@ -189,16 +200,17 @@ class Search:
         theta, values = self._parameters(sides[0], sides[1], values, start, ROUNDS, free)
         return Candidates(sides[0], sides[1], theta, values, curvature)
 
-    def _values(self, kind: Kind | None) -> Array:
+    def _values(self, records: Records) -> Array:
         """Draw values for the entries of all leaves, shape (B, size): equal or not, near zero or far out."""
-        rng, count, size = self.rng, BATCH, 0 if kind is None else len(kind.owner)
-        if kind is None or kind.leaves is None:
-            return np.zeros((count, size))
+        rng, count, size = self.rng, BATCH, self.losses.width
+        if records.losses is None:
+            return np.zeros((count, 0))
+        owner = self.losses.owner[records.group]
         scale = 10.0 ** rng.uniform(-2, 1.5, size=(count, 2))
         pair = scale * rng.choice([-1.0, 1.0], size=(count, 2))
         equal = pair[:, :1] + np.zeros((count, size))
         # One of two values for each leaf: one's own score, say, and those of all competitors.
-        which = rng.integers(0, 2, size=(count, kind.owner.max() + 1))[:, kind.owner]
+        which = np.take_along_axis(rng.integers(0, 2, size=(count, owner.max() + 1)), owner, axis=1)
         either = np.take_along_axis(pair, which, axis=1)
         spread = scale[:, :1] * rng.normal(size=(count, size))
         far = 10.0 ** rng.uniform(0.5, 3, size=(count, 1)) * rng.choice([-1.0, 0.0, 1.0], size=(count, size))
@@ -281,9 +293,9 @@ class Search:
 
     def named(self, records: Records, index: int = 0) -> dict[str, Any] | None:
         """Return one of the records by its fields' names."""
-        if records.kind is None:
+        if records.losses is None:
             return None
-        chosen = self.form.template.record.combinations[int(records.kind.groups[records.group[index]])]
+        chosen = self.form.template.record.combinations[self.form.labels[int(records.group[index])]]
         return {**chosen, **{name: value[index] for name, value in records.fields.items()}}
 
 
@@ -304,3 +316,70 @@ def diagonal(analysis: Analysis, size: int, added: float) -> Array:
     for block, ratio in zip(analysis.form.space.blocks.values(), moduli.ratios, strict=True):
         result[block.slice] = moduli.least / ratio
     return result
+
+
+class Region:
+    """The feasible set K, as the search moves in it; `points` are some of it where it has no projection."""
+
+    def __init__(self, form: LossForm, rng: np.random.Generator) -> None:
+        self.feasible = form.feasible
+        self.points = None if form.feasible.has_projection else explore(form, rng)
+
+    def enter(self, theta: Array, rng: np.random.Generator) -> Array:
+        """Return points of K for points of the space, shape (B, dim): the nearest ones, or any."""
+        if self.points is None:
+            return self.project(theta)
+        return np.asarray(rng.dirichlet(np.full(len(self.points), 0.2), size=len(theta)) @ self.points)
+
+    def project(self, theta: Array) -> Array:
+        """Project every row on K, shape (B, dim)."""
+        theta = theta.copy()
+        for piece in self.feasible.pieces:
+            part = theta[:, piece.coordinates]
+            if isinstance(piece, Spectral):
+                part = Spectral.project_all([piece] * len(theta), part)
+            else:
+                part = np.stack([piece.project(row) for row in part])
+            theta[:, piece.coordinates] = part
+        return theta
+
+
+def explore(form: LossForm, rng: np.random.Generator) -> Array:
+    """Return points of a feasible set that has no projection, shape (m, dim)."""
+    space = form.space
+    goals = {name: Field.of((block.dim,), f"goal for {name}") for name, block in space.blocks.items()}
+    distances = [
+        sum_squares(constant(block.lift.T) @ vec(block.variable) - goals[name]) for name, block in space.blocks.items()
+    ]
+    program = ConicProgram(add(*distances), form.constraints)
+    aims = unit(rng.normal(size=(EXPLORED, space.dim))) * 10.0 ** rng.uniform(-1, 3, size=(EXPLORED, 1))
+    aims[0] = 0.0
+    tried = [program.solve({goal: aim[space.blocks[name].slice] for name, goal in goals.items()}) for aim in aims]
+    points = [space.pack(found) for found in tried if found is not None]
+    if not points:
+        raise NotConverged(f"falsify: no point of the feasible set was found: {form.feasible.describe()}")
+    table = np.stack(points)
+    return np.asarray(table + INSIDE * (table.mean(axis=0) - table))
+
+
+def unit(vectors: Array) -> Array:
+    """Divide each row by its norm; zero stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+
+
+def project_field(domain: Ball | Box, values: Array) -> Array:
+    """Project values of a field on its domain, in the Euclidean norm."""
+    if isinstance(domain, Box) or domain.norm != 1:
+        return domain.project(values)
+    # Held, Wolfe & Crowder 1974: shrink all coordinates by the amount that makes the remaining sum the radius.
+    sizes = -np.sort(-np.abs(values), axis=1)
+    shrink = (np.cumsum(sizes, axis=1) - domain.radius) / np.arange(1, values.shape[1] + 1)
+    last = (sizes > shrink).sum(axis=1, keepdims=True) - 1
+    amount = np.maximum(np.take_along_axis(shrink, np.maximum(last, 0), axis=1), 0.0)
+    return np.asarray(np.sign(values) * np.maximum(np.abs(values) - amount, 0.0))
+
+
+def shaped(factors: Any, values: Any) -> Any:
+    """Give numbers for each of a batch as many axes as its values have."""
+    return factors.reshape(-1, *[1] * (np.ndim(values) - 1))

@@ -17,8 +17,8 @@ from dpconvex.auditing.laws import (
     line_masses,
     profile_delta,
     profile_epsilon,
+    sampled_delta,
 )
-from dpconvex.auditing.sampling import sampled_delta
 from dpconvex.noise.gaussian_profiles import gaussian_delta
 
 SIGMA, MODULUS = 0.7, 2.0
