@@ -41,7 +41,7 @@ class Effort:
 
     pool: int = POOL
     steps: int = 40
-    finalists: int = 3
+    finalists: int = 6
     trials: int = 24
     cells: int = 8000
     points: int = 100_000
@@ -49,7 +49,7 @@ class Effort:
     @classmethod
     def of(cls, level: float) -> Effort:
         """Return the default effort, multiplied."""
-        least = {"pool": 2, "steps": 8, "finalists": 2, "trials": 6, "points": 5000}
+        least = {"pool": 4, "steps": 8, "finalists": 4, "trials": 6, "points": 5000}
         return cls(**{name: max(round(getattr(cls, name) * level), few) for name, few in least.items()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,11 @@ def attack_statistics(
     shift, epsilon = distance / certificate.noise_scale, certificate.noise_epsilon
     delta = certificate.privacy.delta - cover.delta if certificate.noise == "gaussian" else 0.0
     gaussian = certificate.noise == "gaussian"
-    exact = Attack(
-        part="exact statistics",
-        epsilon=epsilon,
-        delta=delta,
-        found_epsilon=profile_epsilon(delta, shift) if gaussian else shift,
-        found_delta=profile_delta(epsilon, shift) if gaussian else math.nan,
-        how=f"statistics of two records, {distance:.6g} apart, under the exact law of the noise",
-        record=pair[0],
-        neighbour=pair[1],
-    )
+    how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
+    exact = Attack("exact statistics", epsilon, delta, shift, math.nan, how, record=pair[0], neighbour=pair[1])
+    if gaussian:
+        found = profile_epsilon(delta, shift), profile_delta(epsilon, shift)
+        exact = replace(exact, found_epsilon=found[0], found_delta=found[1])
     count = max(draws // certificate.noise_dimension, 200)
     zeros, source = np.zeros(certificate.noise_dimension), system_generator()
     vectors = np.array([mechanism.perturbed(zeros, certificate, source) for _ in range(count)])
@@ -68,9 +64,9 @@ def farthest(
         sides[1].fields[name][: PAIRS // 4] = record.continuous[name].project(-sides[0].fields[name][: PAIRS // 4])
         alike = rng.random(PAIRS) < 1 / 4
         sides[1].fields[name][alike] = sides[0].fields[name][alike]
+    best = np.argsort(-apart(sides))[:KEPT]
+    sides = [Batch({name: v[best] for name, v in side.fields.items()}, side.group[best]) for side in sides]
     values = apart(sides)
-    best = np.argsort(-values)[:KEPT]
-    sides, values = [taken(side, best) for side in sides], values[best]
     for step in range(STEPS):
         size = 0.5 ** (10 * step / STEPS)
         trial = [moved(template, side, size, rng) for side in sides]
@@ -95,8 +91,3 @@ def moved(template: Template, side: Batch, size: float, rng: np.random.Generator
         step = size * domain.norm_bound * rng.standard_normal(values.shape) / math.sqrt(math.prod(domain.shape))
         fields[name] = domain.project(values + step)
     return Batch(fields, side.group)
-
-
-def taken(side: Batch, rows: NDArray[np.int64]) -> Batch:
-    """Return some of the records."""
-    return Batch({name: values[rows] for name, values in side.fields.items()}, side.group[rows])

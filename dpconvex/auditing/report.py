@@ -182,32 +182,16 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the laws as JSON-able data."""
-        names = [
-            "part",
-            "what",
-            "epsilon",
-            "delta",
-            "found_epsilon",
-            "found_delta",
-            "how",
-            "curvature",
-            "estimate",
-            "ratio",
-            "holds",
-        ]
+        places = ("record", "neighbour", "slope", "answer")
         listed = []
         for attack in self.attacks:
-            entry = {name: finite(getattr(attack, name)) for name in names}
-            for name in ("record", "neighbour", "slope", "answer"):
+            entry = {name: finite(value) for name, value in vars(attack).items() if name not in (*places, "masses")}
+            for name in places:
                 place = getattr(attack, name)
                 entry[name] = None if place is None else {key: plain(value) for key, value in place.items()}
-            listed.append({**entry, "notes": list(attack.notes)})
-        return {
-            "holds": self.holds,
-            "privacy": self.privacy.to_dict(),
-            "mechanism": self.mechanism,
-            "attacks": listed,
-        }
+            listed.append({**entry, "ratio": finite(attack.ratio), "holds": attack.holds})
+        found = {"holds": self.holds, "privacy": self.privacy.to_dict(), "mechanism": self.mechanism}
+        return {**found, "attacks": listed}
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draw delta against epsilon, claimed and found, and save the picture.
@@ -247,5 +231,7 @@ def plain(value: Any) -> Any:
 
 
 def finite(value: Any) -> Any:
-    """Return a number that JSON has, or None."""
+    """Return what JSON has, or None."""
+    if isinstance(value, tuple):
+        return list(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -88,22 +88,20 @@ def leakage(first: Array, second: Array, sign: float, threshold: float, delta: f
 
 def tables(template: Template, certificate: Certificate, worst: Attack) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two data sets that differ in one record."""
-    record, neighbour = worst.record, worst.neighbour
-    others = neighbour if neighbour is not None else record
+    pair = worst.record, worst.neighbour
+    others = pair[1] if pair[1] is not None else pair[0]
     assert others is not None
-    size = certificate.size
-    lists: list[list[Any]]
-    if certificate.privacy.adjacency == "replace-one":
-        lists = [[one, *[others] * (size - 1)] for one in (record, neighbour)]
-    else:
-        lists = [[others] * (size - 1) + ([] if one is None else [one]) for one in (record, neighbour)]
     made = []
-    for rows in lists:
-        columns: dict[str, Any] = {}
-        for name in template.record.fields:
-            values = [row[name] for row in rows if row is not None]
-            columns[name] = np.array(values) if name in template.record.continuous else values
-        made.append(columns)
+    for one in pair:
+        rows = [*([] if one is None else [one]), *[others] * (certificate.size - 1)]
+        made.append(
+            {
+                name: np.array([row[name] for row in rows])
+                if name in template.record.continuous
+                else [r[name] for r in rows]
+                for name in template.record.fields
+            }
+        )
     return made[0], made[1]
 
 

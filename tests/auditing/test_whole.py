@@ -13,6 +13,7 @@ import pytest
 import dpconvex as dp
 from dpconvex.apps.cli import main
 from dpconvex.auditing.runs import proportion_bounds
+from dpconvex.noise import spherical
 
 GAMMA, GAUSSIAN = dp.ObjectivePerturbation(), dp.ObjectivePerturbation("gaussian")
 
@@ -165,8 +166,8 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, mo
     assert main([*common, "--json", "--picture", str(picture)]) == 0
     assert json.loads(capsys.readouterr().out)["holds"] is True
     assert picture.exists()
-    honest = dp.OutputPerturbation._scale
-    monkeypatch.setattr(dp.OutputPerturbation, "_scale", lambda *arguments: 0.5 * honest(*arguments))
+    honest = spherical.Gamma.calibrate
+    monkeypatch.setattr(spherical.Gamma, "calibrate", lambda *arguments: 0.5 * honest(*arguments))
     assert main(common) == 1
     printed = capsys.readouterr()
     assert "BROKEN: exact answer" in printed.out

@@ -15,7 +15,6 @@ from dpconvex.errors import TemplateError
 from dpconvex.geometry.certified_distance import SquaredDistance
 from dpconvex.geometry.certified_minimum import minimum, reaches
 from dpconvex.geometry.conditions import Affine, Conditions
-from dpconvex.geometry.convex_sets import AffineSubspace, AxisHull, Interval, NormBall, Slab, Spectral, smat, svec
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.linear_maps import affine_map
 from dpconvex.release.verify import analyse
@@ -136,22 +135,6 @@ def test_there_is_a_point_of_the_set_for_every_point(name: str, scale: float) ->
         assert violation(feasible, CONIC[name], point) <= 1e-9 * max(1.0, float(np.linalg.norm(point)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "constraints"),
-    [
-        (Interval, [X >= 1]),
-        (NormBall, [cp.norm(X, 2) <= 1]),
-        (Slab, [cp.sum(X) <= 1]),
-        (AffineSubspace, [cp.sum(X) == 1]),
-        (AxisHull, [cp.norm(X, 1) <= 1]),
-        (AxisHull, [cp.sum(X) == 1, X >= 0]),
-        (Spectral, [cp.normNuc(M) <= 1]),
-    ],
-)
-def test_kinds(kind: type, constraints: list[cp.Constraint]) -> None:
-    assert {type(piece) for piece in set_of(([P, X, M], constraints)).pieces} == {Spectral, kind}
-
-
 def test_all_of_space() -> None:
     feasible = set_of(([X, S], []))
     theta = np.arange(10.0)
@@ -181,14 +164,6 @@ def test_attributes() -> None:
     expected = {"a": [0, 2], "b": [-1, 0], "c": [-1, 2], "d": [[0, 0], [0, -2]], "e": [[0]]}
     values = feasible.space.unpack(feasible.project(feasible.space.pack(given)))
     assert all(np.allclose(values[name], value, atol=1e-15) for name, value in expected.items())
-
-
-def test_principal_submatrix() -> None:
-    feasible = set_of(([S], [S[:2, :2] >> 0]))
-    point = np.array([[-1.0, 0.0, 5.0], [0.0, 2.0, 6.0], [5.0, 6.0, -7.0]])
-    projected = feasible.space.unpack(feasible.project(feasible.space.pack({"S": point})))["S"]
-    point[0, 0] = 0.0
-    assert np.allclose(projected, point)
 
 
 @pytest.mark.parametrize(
@@ -346,13 +321,6 @@ def test_affine_map_reads_a_mixed_expression() -> None:
     values = space.unpack(theta)
     expected = np.hstack([2 * values["x"][1:], np.trace(values["P"]), values["S"][0, 1] - 3])
     assert np.allclose(matrix @ theta + offset, expected)
-
-
-def test_svec_is_an_isometry() -> None:
-    matrix = np.random.default_rng(1).normal(size=(5, 4, 4))
-    matrix = matrix + np.swapaxes(matrix, 1, 2)
-    assert np.allclose(smat(svec(matrix)), matrix)
-    assert np.allclose(np.linalg.norm(svec(matrix), axis=1), np.linalg.norm(matrix, axis=(1, 2)))
 
 
 def test_conditions_that_were_read_wrongly_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
