@@ -33,7 +33,7 @@ Array = NDArray[np.float64]
 # Relative accuracy of the calibrated beta; one whose cost is at most epsilon is used.
 ACCURATE = 1e-12
 # Accuracy of a calibration that only serves to predict.
-ROUGH = 1e-5
+ROUGH = 1e-4
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11
 
@@ -91,7 +91,7 @@ class GammaLaw(OnSubspace):
         square, mean = self.norm.square(p, 1 / beta), self.norm.mean(p, 1 / beta)
         return Calibration(1 / beta, sensitivity, jacobian, how, square, mean, Pure(privacy.epsilon))
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         left = privacy.epsilon - analysis.log_det(moduli)[0]
         p = analysis.form.noise_dimension
@@ -126,7 +126,7 @@ class MatrixLaw:
     def sensitivity(self, analysis: Analysis, privacy: Privacy) -> float:
         return analysis.gradient_bound * (2 if privacy.adjacency == "replace-one" else 1)
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
         """Charge for gradient and curvature apart, which is quick."""
         left = privacy.epsilon - analysis.log_det(moduli)[0]
         sensitivity = self.sensitivity(analysis, privacy)
@@ -167,12 +167,15 @@ class GaussianLaw(OnSubspace):
             sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event
         )
 
-    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli) -> float:
-        """Calibrate roughly."""
-        sigma = self._sigma(analysis, privacy, moduli, ROUGH)
-        return math.inf if sigma is None else self.norm.square(analysis.form.noise_dimension, sigma)
+    def square(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, near: float = 0.0) -> float:
+        """Calibrate roughly; `near` is the mean square for moduli near these."""
+        p = analysis.form.noise_dimension
+        sigma = self._sigma(analysis, privacy, moduli, ROUGH, math.sqrt(near / max(p, 1)))
+        return math.inf if sigma is None else self.norm.square(p, sigma)
 
-    def _sigma(self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float) -> float | None:
+    def _sigma(
+        self, analysis: Analysis, privacy: Privacy, moduli: Moduli, accuracy: float, near: float = 0.0
+    ) -> float | None:
         check_delta(privacy, "Gaussian noise on the objective", "use noise='gamma'")
         epsilon, adjacency = privacy.epsilon, privacy.adjacency
         start = sensitivity_of(analysis, privacy) * math.sqrt(2 * math.log(2 / privacy.delta)) / min(epsilon, 4.0)
@@ -180,6 +183,8 @@ class GaussianLaw(OnSubspace):
         def delta(sigma: float) -> float:
             return objective_delta(analysis, adjacency, moduli, epsilon, sigma)[0]
 
+        if 0 < near < math.inf:
+            return smallest_scale(delta, privacy.delta, near, accuracy, stride=0.02)
         return smallest_scale(delta, privacy.delta, start, accuracy)
 
 

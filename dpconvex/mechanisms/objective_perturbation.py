@@ -175,8 +175,12 @@ class ObjectivePerturbation:
         def cost(mu: float) -> float:
             return analysis.log_det(moduli(mu))[0]
 
+        near = 0.0
+
         def risk(mu: float) -> float:
-            return self.law.square(analysis, privacy, moduli(mu)) / (2 * mu)
+            nonlocal near
+            near = self.law.square(analysis, privacy, moduli(mu), near)
+            return near / (2 * mu)
 
         least = 0.0
         if self.reference_norm is None and hinged(analysis):

@@ -105,7 +105,7 @@ def moving_delta(epsilon: float, length: ArrayLike, curvature: ArrayLike) -> Arr
     high = np.maximum((bend - base) / long, low)
     for _ in range(HALVINGS):  # the derivative of the logarithm falls
         middle = (low + high) / 2
-        rising = middle * np.expm1(np.clip(long * middle + base, 0.0, bend)) < long
+        rising = middle * np.expm1(np.minimum(np.maximum(long * middle + base, 0.0), bend)) < long
         low, high = np.where(rising, middle, low), np.where(rising, high, middle)
     gained = np.expm1(-np.clip(long * high + base, 0.0, bend)) / np.expm1(-bend)
     return np.asarray(np.exp(-(low**2) / 2) * gained * ((1 + 1e-9) / math.sqrt(2 * math.pi)))
@@ -129,9 +129,14 @@ def swing(
 
 
 def smallest_scale(
-    delta_of: Callable[[float], float], delta: float, start: float, accuracy: float = 1e-10, reach: float = REACH
+    delta_of: Callable[[float], float],
+    delta: float,
+    start: float,
+    accuracy: float = 1e-10,
+    reach: float = REACH,
+    stride: float = 0.7,
 ) -> float | None:
-    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for."""
+    """Return a scale of noise, close to the smallest, whose delta is at most the one asked for, from a start that near it."""
 
     def excess(log_scale: float) -> float:
         found = delta_of(math.exp(log_scale))
@@ -139,12 +144,12 @@ def smallest_scale(
 
     high = math.log(start)
     while excess(high) > 0:
-        high += 0.7
+        high, stride = high + stride, 1.4 * stride
         if high > min(math.log(start) + reach, LARGEST_LOG):
             return None
-    low = high - 0.7
+    low = high - stride
     while excess(low) <= 0:
-        high, low = low, low - 0.7
+        high, low, stride = low, low - 1.4 * stride, 1.4 * stride
         if low < -300:
             return math.exp(high)
     root = float(brentq(excess, low, high, xtol=accuracy, rtol=1e-12))
