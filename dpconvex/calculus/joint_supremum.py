@@ -127,7 +127,7 @@ class HingeJoint(Joint):
         """Follow the tangent at the lower end of each stretch of the covariance's trace, of which this is a concave function."""
         square, r = self.longest**2, self.rank
         v, step = np.linspace(0.0, min(self.variance, square), TRACES, endpoint=False, retstep=True)
-        left = square - v
+        left = np.maximum(square - v, np.finfo(float).tiny)
         value = beta * self.lead * np.sqrt(left) + r * np.log1p(self.spread * v / (r * mu))
         value += np.log1p(self.outer * left / mu)
         slope = self.spread / (mu + self.spread * v / r) - self.outer / (mu + self.outer * left)

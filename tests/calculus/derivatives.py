@@ -220,12 +220,12 @@ def power(expression: Any) -> Any:
     return one_variable(lambda m: (m**p, p * m ** (p - 1), p * (p - 1) * m ** (p - 2)))
 
 
-def selected(choose: Callable[[Array], Array], signed: bool = False) -> Callable[[list[Array]], Local]:
-    """Return an extreme entry, or its absolute value."""
+def selected(signed: bool = False) -> Callable[[list[Array]], Local]:
+    """Return the largest entry, or absolute value."""
 
     def apply(arguments: list[Array]) -> Local:
         entries = np.concatenate(arguments, axis=2)
-        place = choose(np.abs(entries) if signed else entries)[..., None]
+        place = np.argmax(np.abs(entries) if signed else entries, axis=2)[..., None]
         value = np.take_along_axis(entries, place, axis=2)
         slope = np.zeros_like(entries)
         np.put_along_axis(slope, place, np.sign(value) if signed else np.ones_like(value), axis=2)
@@ -246,7 +246,7 @@ def norm(expression: Expression) -> Callable[[list[Array]], Local]:
     """Return a p-norm; its second derivatives only for p >= 2, away from zero."""
     p = expression.option("p")
     if np.isinf(p):
-        return selected(lambda m: np.argmax(m, axis=2), signed=True)
+        return selected(signed=True)
 
     def apply(arguments: list[Array]) -> Local:
         (entries,) = arguments
@@ -301,15 +301,11 @@ def ratio(arguments: list[Array]) -> Local:
     return square / y[..., 0], slope, bend
 
 
-def relative_entropy(divergence: float) -> Callable[[list[Array]], Local]:
-    def apply(arguments: list[Array]) -> Local:
-        m, y = arguments[0][..., 0], arguments[1][..., 0]
-        value = m * np.log(m / y) - divergence * (m - y)
-        slope = np.stack([np.log(m / y) + 1 - divergence, divergence - m / y], axis=2)
-        bend = np.stack([np.stack([1 / m, -1 / y], axis=2), np.stack([-1 / y, m / y**2], axis=2)], axis=2)
-        return value, slope, bend
-
-    return apply
+def relative_entropy(arguments: list[Array]) -> Local:
+    m, y = arguments[0][..., 0], arguments[1][..., 0]
+    slope = np.stack([np.log(m / y) + 1, -m / y], axis=2)
+    bend = np.stack([np.stack([1 / m, -1 / y], axis=2), np.stack([-1 / y, m / y**2], axis=2)], axis=2)
+    return m * np.log(m / y), slope, bend
 
 
 def diagonal(entries: Array) -> Array:
@@ -323,20 +319,16 @@ OUTER: dict[str, Callable[[Any], Callable[[list[Array]], Local]]] = {
     "exp": lambda _: one_variable(lambda m: (np.exp(m), np.exp(m), np.exp(m))),
     "xexp": lambda _: one_variable(lambda m: (m * np.exp(m), (m + 1) * np.exp(m), (m + 2) * np.exp(m))),
     "log": lambda _: one_variable(lambda m: (np.log(m), 1 / m, -1 / m**2)),
-    "entr": lambda _: one_variable(lambda m: (-m * np.log(m), -np.log(m) - 1, -1 / m)),
     "power": power,
-    "abs": lambda _: selected(lambda m: np.argmax(m, axis=2), signed=True),
-    "maximum": lambda _: selected(lambda m: np.argmax(m, axis=2)),
-    "minimum": lambda _: selected(lambda m: np.argmin(m, axis=2)),
-    "max": lambda _: selected(lambda m: np.argmax(m, axis=2)),
-    "min": lambda _: selected(lambda m: np.argmin(m, axis=2)),
+    "abs": lambda _: selected(signed=True),
+    "maximum": lambda _: selected(),
+    "max": lambda _: selected(),
     "norm": norm,
     "log_sum_exp": lambda _: log_sum_exp,
     "quad_over_lin": lambda _: ratio,
     "sum_largest": sum_largest,
     "log_det": log_det,
-    "kl_div": lambda _: relative_entropy(1.0),
-    "rel_entr": lambda _: relative_entropy(0.0),
+    "rel_entr": lambda _: relative_entropy,
 }
 
 

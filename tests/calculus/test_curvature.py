@@ -101,17 +101,6 @@ def test_the_largest_trace_of_a_covariance(gram, seed):
     assert bound <= best + 2e-3 * (outer + spread) * inner.max()
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 10])
-def test_softmax_over_orthogonal_leaves(count):
-    """Trace 1 - 1/k, rank k - 1, largest eigenvalue 1/2."""
-    matrix = cp.Variable((count, 2), name="matrix")
-    (loss,) = analyse(lambda x: cp.log_sum_exp(matrix @ x), x=Ball(2)).losses
-    assert loss.curvature.trace == pytest.approx(1 - 1 / count)
-    assert loss.curvature.eigenvalue == pytest.approx(0.5)
-    assert loss.curvature.rank == count - 1
-    assert loss.curvature.log_det(1.0) == pytest.approx((count - 1) * np.log1p(1 / count))
-
-
 def test_sums_of_pieces_in_orthogonal_directions_do_not_add_their_eigenvalues():
     analysis = analyse(lambda x: cp.logistic(w @ x) + cp.logistic(u @ x) + cp.logistic(v), x=Ball(2))
     (loss,) = analysis.losses

@@ -8,7 +8,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from cvxpy.atoms.affine.wraps import nonneg_wrap
-from derivatives import Jets, analyse, certified, compare
+from derivatives import analyse, certified, compare
 
 from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.core.atoms.norms import sum_squares
@@ -244,22 +244,3 @@ def test_refusals_say_what_where_and_what_to_do(name):
         analyse(loss, constraints, x=Ball(2))
     assert caught.value.expression
     assert caught.value.remedy
-
-
-def test_the_reference_derivatives_are_those_of_the_atoms():
-    """The closed forms that these tests compare with, against differences of values."""
-    for loss, constraints, points in (ATOMS | LOOSE).values():
-        analysis = analyse(loss, constraints, x=Ball(2))
-        form = analysis.form
-        base = points[5:9, : form.space.dim] * 0.9 + 0.03
-        fields = {"x": RECORDS["x"][1:4] * 0.9}
-        (expression,) = form.template.losses
-        jet = Jets(form, fields, base).of(expression)
-        step = 1e-6
-        for k, unit in enumerate(np.eye(form.space.dim)):
-            ahead, behind = (Jets(form, fields, base + sign * step * unit).of(expression) for sign in (1, -1))
-            slope = (ahead.value - behind.value) / (2 * step)
-            assert jet.gradient[..., k] == pytest.approx(slope, rel=1e-5, abs=1e-6)
-            if analysis.kink is None:
-                bend = (ahead.gradient - behind.gradient) / (2 * step)
-                assert jet.hessian[..., k] == pytest.approx(bend, rel=1e-5, abs=1e-6)
