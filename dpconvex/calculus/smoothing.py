@@ -23,7 +23,7 @@ from dpconvex.language.template import Template
 @once
 def smooth_template(template: Template, width: float) -> Template:
     """Return the template with the kinks of its losses rounded off; variables, record and the rest are shared."""
-    return template.with_losses([smoothed(loss, width) for loss in template.losses])
+    return template.with_parts(losses=tuple(smoothed(loss, width) for loss in template.losses))
 
 
 def smoothed(expression: Expression, width: float) -> Expression:

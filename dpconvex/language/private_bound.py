@@ -11,11 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import TemplateError
+from dpconvex.language.record import Sealed
 
 Array = NDArray[np.float64]
 
 
-class PrivateBound:
+class PrivateBound(Sealed):
     """A private bound in the constraints of an otherwise public problem, such as a capacity that people's data decide.
 
     Write `parameter` into the constraints.  Values are given to `solve_bounded` only, which tightens them by noise first
@@ -76,13 +77,6 @@ class PrivateBound:
         self.minimum: Array = least
         self.parameter: Any = cp.Parameter(self.shape, name=name, nonneg=bool((least >= 0).all()))
         self._sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_sealed", False):
-            raise TemplateError(
-                f"a PrivateBound cannot be changed after it was made (its {name} was to be set); make a new one."
-            )
-        super().__setattr__(name, value)
 
     @property
     def size(self) -> int:

@@ -40,7 +40,21 @@ class Checked:
     clip: bool
 
 
-class Record:
+class Sealed:
+    """What cannot be changed after it was made, but for what plays no part in a proof."""
+
+    _afterwards: tuple[str, ...] = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_sealed", False) and name not in self._afterwards:
+            raise TemplateError(
+                f"a {type(self).__name__} cannot be changed after it was made (its {name} was to be set): certificates speak of "
+                "it as it is. Make a new one."
+            )
+        super().__setattr__(name, value)
+
+
+class Record(Sealed):
     """The fields of one record and their public domains.
 
     Parameters
@@ -84,14 +98,6 @@ class Record:
             dict(zip(self.discrete, chosen, strict=True)) for chosen in product(*values)
         )
         self._sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_sealed", False):
-            raise TemplateError(
-                f"a Record cannot be changed after it was made (its {name} was to be set): certificates speak of it as it is. "
-                "Make a new one."
-            )
-        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"Record({', '.join(f'{name}={domain!r}' for name, domain in self.fields.items())})"

@@ -27,17 +27,15 @@ from dpconvex.language.batch_program import perturbed_program
 from dpconvex.language.predictions import Predict, labels_from, softmax_of
 from dpconvex.language.problem_parts import problem_parts
 from dpconvex.language.reading_check import check_reading
-from dpconvex.language.record import Record
+from dpconvex.language.record import Record, Sealed
 
 NO_LOSS = (
     "dpconvex: while the loss of a Template was formed. Continuous fields are symbols: write it in CVXPY's functions of them "
     "and of variables that fit them, and let only fields with a Choice decide anything."
 )
-# What plays no part in a proof and may be set later.
-AFTERWARDS = ("predict", "decision", "probabilities", "source")
 
 
-class Template:
+class Template(Sealed):
     """A learner that minimises the mean loss plus a regularizer, subject to constraints.
 
     Parameters
@@ -95,6 +93,8 @@ class Template:
     >>> len(template.losses)
     2
     """
+
+    _afterwards = ("predict", "decision", "probabilities", "source")
 
     def __init__(
         self,
@@ -190,14 +190,6 @@ class Template:
         """
         return cls(**problem_parts(problem, records), predict=predict)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_sealed", False) and name not in AFTERWARDS:
-            raise TemplateError(
-                f"a Template cannot be changed after it was made (its {name} was to be set): certificates speak of it as it "
-                "is. Make a new one."
-            )
-        super().__setattr__(name, value)
-
     def problem(
         self,
         data: Mapping[str, Any],
@@ -258,10 +250,6 @@ class Template:
         parts: dict[str, Any] = {"template": self, "space": space, "batch": batch, "added": added, "projector": None}
         parts |= {"size": batch.size if size is None else size, "linear": space.pack(drawn)}
         return perturbed_program(SimpleNamespace(**parts), {v.name: variable_like(v) for v in self.variables})
-
-    def with_losses(self, losses: Sequence[Expression]) -> Template:
-        """Return a template that differs in its losses only, given in the variables and fields of this one."""
-        return self.with_parts(losses=tuple(losses))
 
     def with_parts(self, **parts: Any) -> Template:
         """Return a template of other parts, which are given in its variables and were read before."""
