@@ -55,8 +55,8 @@ class Batch:
 
     @cached_property
     def fingerprint(self) -> int:
-        """A sum over what is in memory, which is another one if the records are."""
-        return sum(map(bits_of, (self.group, *self.fields.values())))
+        """A sum over what is in memory, which is another one if the records are, or are in another order."""
+        return sum(bits_of(column, field=k) for k, column in enumerate((self.group, *self.fields.values())))
 
     def rows(self, group: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.group == group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ Array = NDArray[np.float64]
 
 # Records that are checked at once are about so many bytes: they should fit into a cache.
 BLOCK_BYTES = 2**21
+# Numbers whose bits are summed up at once.
+HASHED = 2**15
 
 
 class Chunks:
@@ -142,7 +144,7 @@ class Pieces:
         held = np.zeros((0, *self.shape[1:]))
         seen = bits = 0
         for rows in self._let_in(step):
-            seen, bits = seen + len(rows), bits + bits_of(rows)
+            seen, bits = seen + len(rows), (bits + bits_of(rows, seen)) % 2**64
             if seen > len(self):
                 break
             held = np.concatenate([held, rows]) if len(held) else rows
@@ -164,14 +166,34 @@ class Pieces:
             yield from (self.gate(values[start : start + step]) for start in range(0, len(values), step))
 
 
-def bits_of(column: Any) -> int:
-    """Return a sum over the bits of numbers in memory, in any order; 0 for what is read whenever it is needed."""
+def bits_of(column: Any, first: int = 0, field: int = 0) -> int:
+    """Return the sum, modulo 2^64, of numbers in memory, as bits, each times pseudo-random numbers of its place and its field.
+
+    Other numbers have another sum, and so have the same in another order; sums of rows, of which the first is `first`, add up
+    in any order.  What is read whenever it is needed counts as 0.
+    """
     if sp.issparse(column):
-        return sum(map(bits_of, (column.data, column.indices, column.indptr)))
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "iuf" or column.dtype.itemsize > 8:
+        parts = (column.data, column.indices, column.indptr)
+        return sum(bits_of(part, 0, 3 * field + k) for k, part in enumerate(parts))
+    array = column.array if isinstance(column, Stored) else column
+    if type(array) is not np.ndarray or array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
         return 0
-    bits = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
-    return int(bits.sum(dtype=np.uint64))
+    bits = np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")
+    total, start, within = 0, *divmod(first * int(np.prod(array.shape[1:])), HASHED)
+    tables = np.random.PCG64(field).advance(HASHED + start).random_raw((within + len(bits)) // HASHED + 1)
+    weights, mixed = multipliers(), np.empty(min(len(bits), HASHED), np.uint64)
+    for k, weight in enumerate(tables.tolist()):
+        low, high = max(k * HASHED - within, 0), (k + 1) * HASHED - within
+        some = bits[low:high].astype(np.uint64, copy=False)
+        out = np.right_shift(some, 32, out=mixed[: len(some)])
+        out ^= some  # of a product modulo 2^64, the bit of a sign is but one
+        total += weight * int(out @ weights[low + within - k * HASHED :][: len(some)])
+    return total % 2**64
+
+
+@cache
+def multipliers() -> NDArray[np.uint64]:
+    return np.random.PCG64(0).random_raw(HASHED)
 
 
 def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:

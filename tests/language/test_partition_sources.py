@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import dpconvex as dp
+from dpconvex.language.columns import HASHED, bits_of
 from dpconvex.language.file_rows import FileRows
 from dpconvex.language.record import Record
 
@@ -152,3 +155,44 @@ def test_data_that_are_others_in_each_pass_are_seen_in_the_second() -> None:
     with pytest.raises(dp.DomainError, match="the chunks hold other records than before"):
         dp.solve(learner, {"x": chunks, "y": Y}, dp.Privacy(1.0))
     assert len(calls) <= 8
+
+
+OTHERS = {
+    "negated": lambda x, y: (-x, y),
+    "columns": lambda x, y: (x[:, ::-1], y),
+    "rows": lambda x, y: (x[::-1], y),
+    "two rows": lambda x, y: (np.vstack([x[1], x[0], x[2:]]), y),
+    "labels": lambda x, y: (x, -y),
+    "both": lambda x, y: (x[::-1], y[::-1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [(f, k) for f in ("array", "sparse", "large", "chunks") for k in OTHERS if (f, k) != ("chunks", "labels")],
+)
+def test_the_same_numbers_in_other_places_are_other_records(
+    kind: str, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(1).uniform(-0.7, 0.7, size=(50, 2))
+    y, calls = np.where(x[:, 0] > 0.1, 1.0, -1.0), []
+    if form == "large":
+        monkeypatch.setattr("dpconvex.language.validation.LARGEST_COPY", 1)
+
+    def changing() -> dict[str, Any]:
+        calls.append(1)
+        moved, labels = (x, y) if len(calls) < 5 else OTHERS[kind](x, y)
+        return {"x": sp.csr_array(moved) if form == "sparse" else moved, "y": labels}
+
+    learner = dp.load("logistic_regression", features=2)
+    data: Any = dp.Partitions([changing])
+    if form == "chunks":
+        data = {"x": dp.Chunks(lambda: np.array_split(changing()["x"], len(calls))), "y": y}
+    with pytest.raises(dp.DomainError, match="other records than"):
+        dp.solve(learner, data, dp.Privacy(1.0))
+
+
+def test_the_bits_of_numbers_do_not_depend_on_the_blocks_they_come_in() -> None:
+    x = np.random.default_rng(1).normal(size=(HASHED, 3))
+    parts = sum(bits_of(x[a:b], a) for a, b in pairwise([0, 1, 7, 20000, HASHED]))
+    assert parts % 2**64 == bits_of(x) == bits_of(np.asfortranarray(x))
