@@ -22,6 +22,8 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
     for what, other in inputs.items():
         if other is not None and same_file(file, Path(other)):
             raise TemplateError(f"{path}: this is {what}, and would be written over; name another file.")
+        if other is not None and is_within(file, Path(other)):
+            raise TemplateError(f"{path}: this is in {what}, a folder whose files are data; name a file elsewhere.")
     try:
         if file.exists() and not file.is_file():
             raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
@@ -75,6 +77,15 @@ def same_file(one: Path, other: Path) -> bool:
         return os.path.samefile(one, other)
     except (OSError, ValueError):
         return False
+
+
+def is_within(file: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, or a link in the folder leads to it."""
+    with suppress(OSError, ValueError):
+        if folder.is_dir():
+            inside = Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder))
+            return inside or any(same_file(file, entry) for entry in folder.iterdir())
+    return False
 
 
 def draft_of(file: Path) -> Path:

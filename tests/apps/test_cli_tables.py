@@ -193,5 +193,22 @@ def test_a_folder_of_parquet_files_is_a_table(
     assert done.status == 0, done.err
 
 
+def test_nothing_is_written_into_a_folder_of_data(run: Run, shop: str, tmp_path: Path) -> None:
+    folder = in_folder(tmp_path, shop)
+    (tmp_path / "linked.parquet").write_bytes(b"data")
+    (tmp_path / folder / "link.parquet").symlink_to(tmp_path / "linked.parquet")
+    schema = ("--schema", "shop.toml", "--epsilon", "20")
+    for out in (f"{folder}/part0.parquet", f"{folder}/new.npz", "linked.parquet"):
+        for command in (
+            ("fit", "logistic_regression", folder, *schema),
+            ("tune", "logistic_regression", folder, *schema, "--grid", "regularization=1e-3,1e-1"),
+            ("schema", "draft", folder, "--label", "y"),
+        ):
+            found = run(*command, "--out", out)
+            assert found.status == 2
+            assert "a folder whose files are data" in found.err
+    assert (tmp_path / "linked.parquet").read_bytes() == b"data"
+
+
 def test_rules_of_ledgers_are_those_of_the_help() -> None:
     assert sorted(RULES) == list(ACCOUNTING)
