@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,8 +59,16 @@ class PrivateClassifier(ClassifierMixin, Private):
                 )
             self.classes_ = np.array(list(labels))
             return data
-        check_classification_targets(data["y"])
-        if self.two_classes and len(labels) == 2 and type_of_target(data["y"]) == "multiclass":
+        try:
+            check_classification_targets(data["y"])
+            kind = type_of_target(data["y"])
+        except TypeError as error:  # scikit-learn sorts them
+            kinds = ", ".join(sorted({type(label).__name__ for label in data["y"]}))
+            raise DomainError(
+                f"fit: the labels in y are of several types ({kinds}); leave records without a label out, and make all of them "
+                "texts, or all of them numbers."
+            ) from error
+        if self.two_classes and len(labels) == 2 and kind == "multiclass":
             raise DomainError(
                 "Only binary classification is supported. The type of the target is multiclass, and two classes are declared: "
                 f"{list(labels)!r}. SoftmaxRegression, for one, takes any number of classes."
@@ -347,7 +355,12 @@ def declared_classes(classes: Any) -> tuple[Any, ...]:
         raise TemplateError(
             f"classes must be the labels that may occur, such as classes=('no', 'yes'), not {classes!r}."
         )
-    return tuple(classes)
+    found = tuple(classes)
+    if len(found) < 2 or (all(isinstance(label, Hashable) for label in found) and len(set(found)) < len(found)):
+        raise TemplateError(
+            f"classes must be two or more different labels, such as classes=('no', 'yes'), not {classes!r}."
+        )
+    return found
 
 
 def precision_and_mean(Phi: Array, radius: float) -> tuple[Array, Array]:

@@ -124,7 +124,7 @@ def best_added(
     start = math.log(regular)
     if cost is not None and cost(regular) >= epsilon:
         start = affordable(cost, start, epsilon)
-    grid = start + STEPS
+    grid = start + STEPS[start + STEPS <= max(start, LARGEST_SHARE)]
     values = [total(t) for t in grid]
     best = int(np.argmin(values))
     if best == 0:

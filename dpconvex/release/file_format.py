@@ -91,8 +91,7 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
                 "schema": header.table,
                 "whitening": header.whitening and Whitening(*header.whitening, members[expected[-1]]),
             }
-            if header.certificate is not None:  # one that cannot be read is none
-                str(header.certificate), header.certificate._repr_html_()
+            check_certificate(header.certificate, header.spent)
             return fields, {name: members[member(k)] for k, name in enumerate(names)}
     except Exception as error:
         raise DPConvexError(f"{damaged} ({type(error).__name__}: {error}).") from error
@@ -100,6 +99,14 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
         f"{path}: written in version {version!r} of the format, and this program reads version {VERSION}; "
         "read it with the dpconvex that wrote it, or a later one."
     )
+
+
+def check_certificate(certificate: Certificate | BoundCertificate | None, spent: Privacy | None) -> None:
+    """Refuse a certificate that cannot be read, or that promises another thing than what is said to be spent."""
+    if certificate is not None:
+        str(certificate), certificate._repr_html_()
+        if spent not in (None, certificate.privacy):
+            raise ValueError(f"it says that {spent} was spent, and its certificate is for {certificate.privacy}")
 
 
 def header_of(member: NDArray[Any], form: str) -> dict[str, Any]:

@@ -303,6 +303,12 @@ class Release(Mapping[str, Array]):
             template = template(name, **options)
         if not isinstance(template, Template):
             raise TemplateError(f"Release: expected a Template, or a function that returns one, not {template!r}.")
+        known = plain(template.source)
+        if self.source is not None and known is not None and known[0] != self.source[0]:
+            raise TemplateError(
+                f"Release: it is of the problem {self.source[0]!r}, and the template is of {known[0]!r}; pass "
+                "template=dpconvex.load."
+            )
         declared = {variable.name: tuple(variable.shape) for variable in template.variables}
         released = {name: value.shape for name, value in self.items()}
         if declared != released:

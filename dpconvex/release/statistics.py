@@ -25,7 +25,7 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.noise.spherical import SPHERICAL
-from dpconvex.release.file_format import header_of, plain_value, read
+from dpconvex.release.file_format import check_certificate, header_of, plain_value, read
 from dpconvex.release.outputs import content_of, replaceable, write_whole
 from dpconvex.release.release import Release, functions_of
 from dpconvex.release.verify import form_of
@@ -273,7 +273,7 @@ class Statistics:
                 Kind(part.bases, members[f"monomials_{k}"], members[f"patterns_{k}"], part.scale, part.weights)
                 for k, part in enumerate(header.kinds)
             )
-            str(header.certificate), header.certificate._repr_html_()
+            check_certificate(header.certificate, header.spent)
             if not all(0 < kind.scale < np.inf and kind.weights >= 0 for kind in kinds):
                 raise ValueError("its moments have no scale")
             if any(kind.monomials.dtype.kind != "i" or kind.patterns.dtype.kind != "f" for kind in kinds):

@@ -11,6 +11,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.datasets import breast_cancer, unit_ball
+from dpconvex.errors import DPConvexError
 from dpconvex.mechanisms.added_quadratic import SHARE
 
 SIZE = 2000
@@ -85,3 +86,8 @@ def test_untuned_is_nearly_as_good_as_the_best_of_a_grid() -> None:
         chosen = dp.verify(template, privacy, 500, dp.ObjectivePerturbation()).added
         grid = [error(template, dp.ObjectivePerturbation(added=chosen * step)) for step in (0.3, 3.0, 10.0)]
         assert error(template, dp.ObjectivePerturbation()) <= 1.15 * min(grid)
+
+
+def test_a_regularizer_near_the_largest_number_is_refused_in_words() -> None:
+    with pytest.raises(DPConvexError, match="rescale the problem"):
+        dp.verify(dp.load("logistic_regression", features=3, regularization=1e300), dp.Privacy(1.0), 100)

@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
+import dpconvex as dp
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import DomainError, DPConvexError, TemplateError
@@ -25,7 +27,7 @@ from dpconvex.language.record import Record
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
-from dpconvex.release.release import Release
+from dpconvex.release.release import Release, plain
 
 
 def proof() -> Certificate:
@@ -202,7 +204,9 @@ def test_what_is_saved_is_what_is_loaded(
     tmp_path_factory: pytest.TempPathFactory, parameters: dict[str, np.ndarray], private: bool, because: str
 ) -> None:
     """Any names: `file`, `../x` and `parameter_0` included, and any text."""
-    status = {"spent": Privacy(0.3)} if private else {"spent": None, "not_private_because": because}
+    status: dict[str, Any] = {"spent": Privacy(0.3), "certificate": replace(proof(), privacy=Privacy(0.3))}
+    if not private:
+        status = {"spent": None, "not_private_because": because}
     release = full(parameters=parameters, **status)
     file = tmp_path_factory.mktemp("saved") / "release"
     release.save(file)
@@ -355,6 +359,17 @@ def test_a_template_with_other_parameters_is_refused(path: Path) -> None:
         Release.load(path, template=template())
     with pytest.raises(TemplateError, match="expected a Template"):
         Release.load(path, template=lambda name, **options: None)  # type: ignore[arg-type, return-value]
+
+
+def test_a_file_whose_parts_contradict_each_other_is_refused(path: Path) -> None:
+    rewritten(path, spent={"epsilon": 0.5, "delta": 1e-6, "adjacency": "replace-one"})
+    with pytest.raises(DPConvexError, match=r"damaged.*spent, and its certificate is for"):
+        Release.load(path)
+    learner = dp.load("logistic_regression", features=3)
+    Release({"w": np.ones(3)}, spent=Privacy(1.0), source=learner.source).save(path)
+    assert Release.load(path, template=learner).source == plain(learner.source)
+    with pytest.raises(TemplateError, match="of the problem 'logistic_regression', and the template is of 'huber_svm'"):
+        Release.load(path, template=dp.load("huber_svm", features=3))
 
 
 @pytest.mark.parametrize("kind", ["no path", "a number", "nothing", "bytes", "a zero", "a folder", "a pipe"])
