@@ -85,7 +85,7 @@ def soft_margin(**options: Any) -> Problem:
 
 def regression(weight: float = 0.05, **options: Any) -> Problem:
     """Least squares with a joint bound on all coefficients and signs."""
-    w = cp.Variable(3, name="w", nonneg=True)
+    w = cp.Variable(3, name="w")
     template = Template(
         Record(x=Ball(3), t=Box(-1.0, 1.0)),
         lambda x, t: cp.square(x @ w - t),
