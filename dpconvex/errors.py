@@ -103,8 +103,8 @@ FUNCTIONS = {
     "Hstack": "hstack",
     "Vstack": "vstack",
 }
-# How CVXPY writes a number that it has made a vector of one entry, as stacking does.
-STACKED = ", (1,), F"
+# How a function begins and ends that says nothing, or something else: numbers that were made vectors of one entry, and squares.
+UNWRAPPED = (("reshape(", ", (1,), F)", "{}"), ("quad_over_lin(", ", 1.0)", "sum_squares({})"))
 
 
 def text_of(expression: object) -> str:
@@ -127,20 +127,15 @@ def readable(text: str) -> str:
         text = re.sub(rf"\b{printed}\(", f"{written}(", text)
     text = re.sub(r"Promote\(([^(),]+), \([^()]*\)\)", r"\1", text)
     text = text.replace(", None, False)", ")").replace(" + --", " + ").replace(" + -", " - ")
-    start = 0
-    while (start := text.find("reshape(", start)) >= 0:
-        end = closing(text, start + len("reshape("))
-        if text[:end].endswith(STACKED):
-            text = f"{text[:start]}{text[start + len('reshape(') : end - len(STACKED)]}{text[end + 1 :]}"
-        else:
-            start += 1
-    start = 0
-    while (start := text.find("quad_over_lin(", start)) >= 0:
-        end = closing(text, start + len("quad_over_lin("))
-        if text[:end].endswith(", 1.0"):
-            inner = text[start + len("quad_over_lin(") : end - len(", 1.0")]
-            text = f"{text[:start]}sum_squares({inner}{text[end:]}"
-        start += 1
+    for printed, last, written in UNWRAPPED:
+        start = 0
+        while (start := text.find(printed, start)) >= 0:
+            end = closing(text, start + len(printed))
+            if text[: end + 1].endswith(last):
+                inner = text[start + len(printed) : end + 1 - len(last)]
+                text = f"{text[:start]}{written.format(inner)}{text[end + 1 :]}"
+            else:
+                start += 1
     return text
 
 

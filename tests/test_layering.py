@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -125,39 +125,23 @@ def test_imports_run_one_way(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "name"),
+    ("source", "name", "allowed"),
     [
-        ("from dpconvex.release.solve import solve", "dpconvex.language.record"),
-        ("def f():\n    from dpconvex.apps.cli import main", "dpconvex.core.expansion"),
-        ("import dpconvex.solvers.conic", "dpconvex.mechanisms.base"),
-        ("from ..solvers import conic", "dpconvex.mechanisms.base"),
-        ("from .. import apps", "dpconvex.language.record"),
-        ("import importlib\nimportlib.import_module('dpconvex.apps.cli')", "dpconvex.language.record"),
-        ("from dpconvex import Record", "dpconvex.language.template"),
-        ("from dpconvex import verify", "dpconvex.release.solve"),
-        ("import dpconvex as dp", "dpconvex.release.release"),
-        ("from dpconvex.nowhere import f", "dpconvex.apps.cli"),
-        ("import problems.huber_svm", "dpconvex.estimators.base"),
-        ("from dpconvex.problems import huber_svm", "dpconvex.apps.cli"),
-        ("from benchmarks.public_data import adult", "dpconvex.apps.demo"),
+        ("def f():\n    from dpconvex.apps.cli import main", "dpconvex.core.expansion", False),
+        ("from ..solvers import conic", "dpconvex.mechanisms.base", False),
+        ("import importlib\nimportlib.import_module('dpconvex.apps.cli')", "dpconvex.language.record", False),
+        ("from dpconvex import verify", "dpconvex.release.solve", False),
+        ("import dpconvex as dp", "dpconvex.release.release", False),
+        ("from dpconvex.nowhere import f", "dpconvex.apps.cli", False),
+        ("import problems.huber_svm", "dpconvex.estimators.base", False),
+        ("from benchmarks.public_data import adult", "dpconvex.apps.demo", False),
+        ("from dpconvex import errors", "dpconvex.language.template", True),
+        ("from .base import Mechanism", "dpconvex.mechanisms.output_perturbation", True),
+        ("import dpconvex as dp", "dpconvex.apps.cli", True),
     ],
 )
-def test_the_check_sees_what_it_must(source: str, name: str) -> None:
-    assert violations(source, name, name.rpartition(".")[0])
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("from dpconvex.language.record import Record", "dpconvex.language.template"),
-        ("from dpconvex import errors", "dpconvex.language.template"),
-        ("from .base import Mechanism", "dpconvex.mechanisms.output_perturbation"),
-        ("import dpconvex as dp", "dpconvex.apps.cli"),
-        ("import numpy", "dpconvex.errors"),
-    ],
-)
-def test_the_check_allows_what_it_should(source: str, name: str) -> None:
-    assert violations(source, name, name.rpartition(".")[0]) == []
+def test_the_check_sees_what_it_must(source: str, name: str, allowed: bool) -> None:
+    assert (violations(source, name, name.rpartition(".")[0]) == []) is allowed
 
 
 def module_of(dotted: str) -> str:
@@ -165,15 +149,6 @@ def module_of(dotted: str) -> str:
     while not is_module(dotted):
         dotted = dotted.rpartition(".")[0]
     return dotted
-
-
-def circle(imports: dict[str, set[str]]) -> list[str]:
-    """Return modules that import each other in a circle; none if there is no circle."""
-    try:
-        TopologicalSorter(imports).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
 
 
 def running(tree: ast.Module) -> ast.Module:
@@ -198,8 +173,7 @@ def imports_within(wing: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("wing", WINGS)
 def test_no_circles_within_a_wing(wing: str) -> None:
-    assert imports_within(wing)
-    assert circle(imports_within(wing)) == []
+    TopologicalSorter(imports_within(wing)).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize("file", LEARNERS, ids=lambda f: f.stem)

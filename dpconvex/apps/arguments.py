@@ -41,9 +41,9 @@ ON_THE_COMMAND_LINE = tuple(n for n in SETTINGS if n not in ("options", "ignore"
 
 # For each command: where its function is, what it does, and examples.
 COMMANDS = {
-    "problems": ("proving:list_problems", "list the problems that come with it", ()),
+    "problems": ("showing:list_problems", "list the problems that come with it", ()),
     "verify": (
-        "proving:verify",
+        "showing:verify",
         "prove that a problem is private, without data",
         (
             "verify logistic_regression --set features=9 --size 583 --epsilon 1",
@@ -51,17 +51,17 @@ COMMANDS = {
         ),
     ),
     "audit": (
-        "proving:audit",
+        "showing:audit",
         "attack what a problem's certificate claims, without data",
         ("audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png",),
     ),
     "budget": (
-        "budgets:budget",
+        "showing:budget",
         "show what was spent on people, or check the file that says so",
         ("budget show budget.jsonl", "budget verify budget.jsonl"),
     ),
     "schema": (
-        "budgets:schema",
+        "showing:schema",
         "draft a schema from a table that is public, or check one",
         ("schema draft public_sample.csv --label income --out adult.toml", "schema check adult.toml"),
     ),

@@ -19,11 +19,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpconvex.core.arguments import is_real
 from dpconvex.errors import TemplateError, shorten
+from dpconvex.estimators.complaints import explained, plain, warn_of_clones, warn_of_pipelines
 from dpconvex.estimators.describing import described, sections
 from dpconvex.estimators.encoder import schema_before
-from dpconvex.estimators.input_errors import explained, plain
 from dpconvex.estimators.partitioned import partitioned, prepared
-from dpconvex.estimators.warnings import warn_of_clones, warn_of_pipelines
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.schema import Schema
 from dpconvex.language.tables import text_of

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpconvex.errors import TemplateError
-from dpconvex.estimators.warnings import steps_before
+from dpconvex.estimators.complaints import steps_before
 from dpconvex.language.schema import Schema
 
 

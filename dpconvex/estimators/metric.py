@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_array, column_or_1d, validate_data
 
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.estimators.base import Private
-from dpconvex.estimators.input_errors import plain
-from dpconvex.estimators.warnings import warn_of_clones
+from dpconvex.estimators.complaints import plain, warn_of_clones
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
 from dpconvex.language.template import Template

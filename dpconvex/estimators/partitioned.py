@@ -12,7 +12,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import validate_data
 
 from dpconvex.errors import DomainError, TemplateError
-from dpconvex.estimators.input_errors import plain
+from dpconvex.estimators.complaints import plain
 from dpconvex.language.columns import Turned
 from dpconvex.language.dask_sources import has_partitions
 from dpconvex.language.entries import length_of_numbers, numbers

@@ -92,8 +92,8 @@ def verify_mixture(
     NotPrivate, MissingRule, TemplateError
         As for `verify`.
     """
-    labelling = Labelling(clustering, share, features, group, component)
-    return Plan(template, privacy, labelling).certify(size, mechanism, cover, whitening)
+    plan = Plan(template, privacy, clustering, share, features, group, component)
+    return plan.whole(proved(template, plan.rest, size, mechanism, cover, whitening).certificate)
 
 
 @np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
@@ -163,7 +163,7 @@ def solve_mixture(
     >>> print(mixture.spent, "of which", mixture.components.spent)
     epsilon = 4, replace-one of which epsilon = 0.8, replace-one
     """
-    plan = Plan(template, privacy, Labelling(clustering, share, features, group, component))
+    plan = Plan(template, privacy, clustering, share, features, group, component)
     door = Door(privacy, data, template, backend=backend, size=size, clip=clip, seed=seed, record=plan.others)
     fit = proved(template, plan.rest, door.size, mechanism, cover, whitening)
     source = door.source
@@ -184,64 +184,49 @@ def solve_mixture(
 
 def fit_of_mixture(template: Template, privacy: Privacy, share: float) -> Privacy:
     """Return what the fit of a mixture may promise, if its clustering and fields are the default ones."""
-    return Plan(template, privacy, Labelling(None, share, "x", "y", "m")).rest
-
-
-@dataclass(frozen=True)
-class Labelling:
-    """How the component of a record is learnt: `solve_mixture` says what each of these is."""
-
-    clustering: NoisyKMeans | Components | None
-    share: float
-    features: str
-    group: str | None
-    component: str
-
-    def names(self, template: Template) -> tuple[Any, ...]:
-        """Return the declared components."""
-        if not isinstance(template, Template):
-            raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
-        fields = template.record.fields
-        choice = fields.get(self.component)
-        if not isinstance(choice, Choice):
-            raise TemplateError(
-                f"solve_mixture: the record has no Choice {self.component!r} for the component; its fields are "
-                f"{list(fields)}."
-            )
-        return choice.values
-
-    def part(self, privacy: Privacy) -> Privacy:
-        """Return the clustering's share."""
-        if not (is_real(self.share) and 0 < self.share < 1):
-            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {self.share!r}.")
-        return Privacy(self.share * privacy.epsilon, self.share * privacy.delta, privacy.adjacency)
+    return Plan(template, privacy, None, share, "x", "y", "m").rest
 
 
 class Plan:
-    """What a private mixture does with its promise, fixed before the data are read."""
+    """What a private mixture does with its promise, fixed before the data are read: parameters as for `solve_mixture`."""
 
-    def __init__(self, template: Template, privacy: Privacy, labelling: Labelling) -> None:
+    def __init__(
+        self,
+        template: Template,
+        privacy: Privacy,
+        clustering: NoisyKMeans | Components | None,
+        share: float,
+        features: str,
+        group: str | None,
+        component: str,
+    ) -> None:
         check_privacy("solve_mixture", privacy)
-        self.names, self.component = labelling.names(template), labelling.component
-        self.template, self.privacy, self.part = template, privacy, labelling.part(privacy)
-        fields = template.record.fields
-        self.others = Record(**{name: domain for name, domain in fields.items() if name != labelling.component})
-        self.grouping = Grouping.of(self.others, labelling.features, labelling.group)
-        self.rest = privacy
+        if not isinstance(template, Template):
+            raise TemplateError(f"solve_mixture: expected a Template, not {type(template).__name__}.")
+        if not (is_real(share) and 0 < share < 1):
+            raise TemplateError(f"solve_mixture: share must be a number between 0 and 1, not {share!r}.")
+        fields = dict(template.record.fields)
+        choice = fields.pop(component, None)
+        if not isinstance(choice, Choice):
+            raise TemplateError(
+                f"solve_mixture: the record has no Choice {component!r} for the component; its fields are "
+                f"{list(template.record.fields)}."
+            )
+        self.names, self.component = choice.values, component
+        self.template, self.privacy, self.rest = template, privacy, privacy
+        self.part = Privacy(share * privacy.epsilon, share * privacy.delta, privacy.adjacency)
+        self.others = Record(**fields)
+        self.grouping = Grouping.of(self.others, features, group)
         self.noise: ClusteringNoise | None = None
         self.fixed: Components | None = None
-        if isinstance(labelling.clustering, Components):
-            self.fixed = fitting(labelling.clustering, self.grouping, len(self.names))
+        if isinstance(clustering, Components):
+            self.fixed = fitting(clustering, self.grouping, len(self.names))
         elif len(self.names) == 1:
             self.fixed = trivial(self.grouping)
         else:
-            self.method = method_of(labelling.clustering)
+            self.method = method_of(clustering)
             self.rest = privacy.minus(self.part)
             self.noise = self.grouping.calibrated(self.method, self.part, len(self.names))
-
-    def certify(self, size: int, mechanism: Mechanism | None, cover: Cover | None, whitening: Whitened) -> Certificate:
-        """Return the certificate of the whole, without data."""
-        return self.whole(proved(self.template, self.rest, size, mechanism, cover, whitening).certificate)
 
     def whole(self, fit: Certificate) -> Certificate:
         if self.noise is None:

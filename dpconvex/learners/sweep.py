@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +21,6 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked
 from dpconvex.language.template import Template
-from dpconvex.learners.many_fits import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.mechanisms.residual_noise import Cover
@@ -28,6 +30,8 @@ from dpconvex.release.calibration import calibrate
 from dpconvex.release.fit import Door, public_size, run
 from dpconvex.release.release import Release
 from dpconvex.release.verify import Proved, proved
+
+T = TypeVar("T")
 
 
 def sweep(
@@ -190,3 +194,28 @@ def bar(total: int | None, progress: bool | None) -> AbstractContextManager[Any]
         return nullcontext()
     shown: AbstractContextManager[Any] = tqdm(total=total, desc="fits", unit="fit")
     return shown
+
+
+def check_workers(workers: Any) -> None:
+    if workers is not None and not is_whole(workers, 1):
+        raise TemplateError(f"workers must be a positive number of fits at a time, not {workers!r}.")
+
+
+def fitted(tasks: Iterable[Callable[[], T]], workers: int | None) -> Iterator[T]:
+    """Yield the results of tasks in their order, so many of which are begun at a time."""
+    if workers is None:
+        for task in tasks:
+            yield task()
+        return
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="dpconvex-fit") as threads:
+        try:
+            for task in tasks:
+                waiting.append(threads.submit(copy_context().run, task))
+                if len(waiting) == workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

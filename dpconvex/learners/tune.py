@@ -24,8 +24,8 @@ from dpconvex.language.partitions import Partitions
 from dpconvex.language.privacy import Privacy
 from dpconvex.language.record import Checked, Record, in_partitions, table
 from dpconvex.language.template import Template
-from dpconvex.learners.errors_of_releases import Errors, check_predictions
-from dpconvex.learners.many_fits import check_workers, fitted
+from dpconvex.learners.evaluate import Errors, check_predictions
+from dpconvex.learners.sweep import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select

@@ -20,8 +20,7 @@ from dpconvex.core.derivation import Derivation
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template
-from dpconvex.learners.many_fits import check_workers, fitted
-from dpconvex.learners.sweep import bar
+from dpconvex.learners.sweep import bar, check_workers, fitted
 from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates, reading
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate

@@ -120,20 +120,15 @@ def solve_bounded(
         )
     program = checked(problem, list(values), privacy)
     for bound in program.bounds:
-        if isinstance(values[bound], np.ma.MaskedArray):
-            raise TemplateError(f"solve_bounded: the values of {bound.name!r} are a masked array; pass numbers.")
-        shape = np.shape(values[bound])
+        given, shape = values[bound], np.shape(values[bound])
         if shape != bound.shape:
             raise TemplateError(f"solve_bounded: the values of {bound.name!r} have shape {shape}, not {bound.shape}.")
-        given = values[bound]  # type alone is looked at, and of what is no array nor a list, nothing
+        # Types alone are looked at, and of what is no array nor a list, nothing.
         typed = np.asarray(given) if isinstance(given, list | tuple | str | bytes) else given
-        times = (
-            isinstance(typed, np.ndarray)
-            and typed.dtype.kind == "O"
-            and any(isinstance(v, DURATIONS) for v in typed.flat)
-        )
-        if times or getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO":
-            raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {values[bound]!r}.")
+        objects = typed.flat if isinstance(typed, np.ndarray) and typed.dtype.kind == "O" else ()
+        no_numbers = getattr(getattr(typed, "dtype", None), "kind", "O") not in "biufO"
+        if no_numbers or isinstance(given, np.ma.MaskedArray) or any(isinstance(v, DURATIONS) for v in objects):
+            raise TemplateError(f"solve_bounded: the values of {bound.name!r} must be numbers, not {given!r}.")
     certificate = certified(program, privacy, solver)
     source = NoiseSource(seed)
     pay(budget, privacy, label)

@@ -86,7 +86,6 @@ class Budget:
         self._rule = rule_of(Basic.name if accounting is None else accounting, privacy)
         self.path = None if path is None else file_of(path)
         self._seen: list[Entry] = []
-        self._totalled: tuple[int, list[Total]] | None = None
         self._content = b""  # of the file, from which these were read
         self._lock = threading.Lock()
         self._process = self._locking = this_process()
@@ -175,10 +174,7 @@ class Budget:
         `spent` is what holds.
         """
         found = self.entries
-        if self._totalled is None or self._totalled[0] != len(found):
-            promises, events = [item.privacy for item in found], [item.known for item in found]
-            self._totalled = len(found), totals(promises, events, self.privacy.delta)
-        return list(self._totalled[1])
+        return totals([item.privacy for item in found], [item.known for item in found], self.privacy.delta)
 
     def spend(self, privacy: Privacy, label: str, event: Event | None = None) -> None:
         """Charge a release to the budget, *before* it is computed.
@@ -358,8 +354,17 @@ def sum_text(amount: Amount) -> str:
 
 def rule_in(lines: list[Any], path: Path) -> Rule:
     """Read the first line of a ledger: the total and its rule."""
+    fields = lines[0]
     try:
-        return header(lines[0])
+        if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
+            raise TemplateError("expected the total of a budget")
+        if type(fields.get("version")) is not int or fields["version"] != VERSION:
+            raise TemplateError(
+                f"its format is version {fields.get('version')!r}; this program reads version {VERSION}"
+            )
+        mine = ("ledger", "version", "accounting")
+        total = Privacy.from_dict({name: value for name, value in fields.items() if name not in mine})
+        return rule_of(fields.get("accounting", Basic.name), total)
     except TemplateError as error:
         raise DPConvexError(f"{path}: not the ledger of a privacy budget ({error}).") from error
 
@@ -375,17 +380,6 @@ def spends_in(lines: list[Any], rule: Rule, known: list[Entry], path: Path) -> l
     if lines and not rule.fits(entries, reading=True):
         raise DPConvexError(f"{path}: the spends in this ledger exceed its total; restore the file from a copy.")
     return entries
-
-
-def header(fields: Any) -> Rule:
-    """Read the first line of a ledger."""
-    if not isinstance(fields, dict) or fields.get("ledger") != "dpconvex":
-        raise TemplateError("expected the total of a budget")
-    if type(fields.get("version")) is not int or fields["version"] != VERSION:
-        raise TemplateError(f"its format is version {fields.get('version')!r}; this program reads version {VERSION}")
-    mine = ("ledger", "version", "accounting")
-    total = Privacy.from_dict({name: value for name, value in fields.items() if name not in mine})
-    return rule_of(fields.get("accounting", Basic.name), total)
 
 
 def entry(fields: Any, total: Privacy) -> Entry:

@@ -18,19 +18,15 @@ DIGITS = 16
 
 def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
     """Return the path of a file that can be made, so that no fit is paid for and then lost."""
-    file = Path(path)
     for what, other in inputs.items():
-        if other is not None and same_file(file, Path(other)):
+        if other is not None and same_file(Path(path), Path(other)):
             raise TemplateError(f"{path}: this is {what}, and would be written over; name another file.")
-        if other is not None and is_within(file, Path(other)):
+        if other is not None and is_within(Path(path), Path(other)):
             raise TemplateError(f"{path}: this is in {what}, a folder whose files are data; name a file elsewhere.")
+    file = replaceable(path)
     try:
-        if file.exists() and not file.is_file():
-            raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
         if not file.absolute().parent.is_dir():
-            raise TemplateError(
-                f"{path}: no file can be made there; its folder is missing. Make it, or name another file."
-            )
+            raise FileNotFoundError(0, "its folder is missing")
         if file.exists() and not os.access(file, os.W_OK):
             raise PermissionError(0, "the file there may not be written to")
         draft = draft_of(Path(os.path.realpath(file)))
@@ -38,11 +34,8 @@ def writable(path: str, inputs: Mapping[str, str | None]) -> Path:
             draft.touch(exist_ok=False)
         finally:
             draft.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:
-        if isinstance(error, TemplateError):
-            raise
-        why = getattr(error, "strerror", None) or error
-        raise TemplateError(f"{path}: no file can be made there ({why}); name another file.") from error
+    except OSError as error:
+        raise TemplateError(f"{path}: no file can be made there ({error.strerror}); name another file.") from error
     return file
 
 
@@ -62,10 +55,11 @@ def replaceable(path: object) -> Path:
     """Return the path of a file that is not there yet, or is a regular one: nothing else is ever replaced."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise TemplateError(f"the path of a file must be a text or a path, and not empty, not {path!r}.")
+        raise TemplateError(f"no file can be made there: a path is a text or a path, and not empty, not {path!r}.")
     file = Path(text)
-    if file.exists() and not file.is_file():
-        raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
+    with suppress(OSError):  # of a name that is too long, for instance: whoever writes says so
+        if file.exists() and not file.is_file():
+            raise TemplateError(f"{path}: no file can be made there; it is a folder or a device. Name another file.")
     return file
 
 

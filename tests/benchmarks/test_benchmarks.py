@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from benchmarks import __main__ as program, cases, timing
-from benchmarks.data import clouds, problem_of
-from benchmarks.timing import Row, compare
+from benchmarks import __main__ as program, timing
+from benchmarks.timing import Row
 
 ROW = Row("case", "measured", 1.5, 1.0, "s", "ratio <= 2", True, compiled=0.25)
 
@@ -23,22 +22,6 @@ def test_compiled_functions_have_a_column_that_says_on_what(
     assert head.endswith(f"| reached | compiled ({named}) |")
     assert line == "| case | measured | 1.5 s | 1 s | 1.50 | ratio <= 2 | yes | 0.25 s |"
     assert f"cores, {found}{', ' if found else ''}Python" in program.machine()
-
-
-def test_both_engines_give_the_same() -> None:
-    problem = problem_of(cases.summed(features=2, classes=2), clouds(40, 2, 2))
-    assert cases.on_devices(problem, 1) > 0
-    value, gradient = cases.evaluation(problem, "device")()
-    other = cases.evaluation(problem)()
-    assert value == pytest.approx(other[0])
-    assert gradient == pytest.approx(other[1])
-
-
-def test_medians_of_turns() -> None:
-    calls: list[str] = []
-    found = compare({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
-    assert set(found) == {"a", "b"}
-    assert calls == ["a", "b"] * 4
 
 
 def test_bounds_are_switched_off_and_on_again() -> None:

@@ -28,16 +28,6 @@ def toy() -> Records:
     return Records(sp.csr_matrix(x), np.where(x[:, 0] > 0, 1, -1))
 
 
-def test_folds_share_no_record() -> None:
-    records = toy()
-    tested = [fold.test.x.toarray() for fold in folds(records, 7)]
-    assert sum(map(len, tested)) == 200
-    assert len(np.unique(np.concatenate(tested), axis=0)) == 200
-    for fold in folds(records, 7):
-        both = np.concatenate([fold.train.x.toarray(), fold.test.x.toarray()])
-        assert len(np.unique(both, axis=0)) == 200
-
-
 def test_ways_run_and_unproved_ones_are_left_out() -> None:
     fold = next(folds(toy(), 2))
     assert len(errors(published("Huber", 0.1, fold.train, 10.0, 2, 3), fold.test)) == 3

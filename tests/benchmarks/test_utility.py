@@ -11,7 +11,6 @@ pytest.importorskip("sklearn")
 
 from benchmarks.utility import competitors, tables
 from benchmarks.utility.__main__ import EPSILONS, halved, main
-from benchmarks.utility.choices import made
 
 SHIPPED = ["wisconsin", "diagnostic", "iris", "wine", "digits", "parity", "diabetes", "heavy tails"]
 
@@ -48,16 +47,6 @@ def loss(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
     """The sum of the losses."""
     scores = x @ weights if weights.shape[1] > 1 else np.column_stack([np.zeros(len(y)), x @ weights])
     return float(np.sum(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]))
-
-
-def test_untuned_competitors_learn() -> None:
-    split, rng = made(4000, 5, 3, 0), np.random.default_rng(0)
-    exact = split.error(competitors.exact(split)(split.x_test))
-    assert split.error(competitors.whitened(split, 8.0, 1e-5, rng)(split.x_test)) < exact + 0.08
-    line = tables.find("heavy tails", most=8000)
-    assert line is not None
-    exact = line.error(competitors.exact(line)(line.x_test))
-    assert exact < line.error(competitors.adassp(line, 8.0, 1e-5, rng)(line.x_test)) < exact + 0.1
 
 
 def test_the_duel_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners.errors_of_releases import Errors
-from dpconvex.learners.evaluate import error_bound, largest_error, quantile
+from dpconvex.learners.evaluate import Errors, error_bound, largest_error, quantile
 from dpconvex.mechanisms.grid import LAPLACE, laplace_count, measurement
 
 LOGISTIC = dp.load("logistic_regression", features=2)

@@ -10,7 +10,7 @@ import pytest
 
 import dpconvex as dp
 from dpconvex.learners import tune_repeated as repeated
-from dpconvex.learners.errors_of_releases import Errors
+from dpconvex.learners.evaluate import Errors
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
 from dpconvex.noise.gaussian_profiles import concentrated_delta

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import golden_data
@@ -45,26 +46,8 @@ class Fit:
 class Case:
     """A learner on a data set.
 
-    Attributes
-    ----------
-    golden : str
-        Golden file that holds it.
-    name : str
-    data : callable
-        Returns the data set.
-    problem : str
-    columns : callable
-        Makes the fields of the records from the data set.
-    options : mapping
-        Of the problem, but for the number of features.
-    features : int, optional
-        That number, if it is not the number of columns of ``x``.
-    fits : tuple of Fit
-    oracle : bool
-        Whether the conic backend is asked for the objective too.
-    inputs : callable, optional
-        What predictions are made from; by default the field ``x``.
-    slow, shared : bool
+    `columns` makes the fields of the records from the data, and `inputs` what predictions are made from, by default the field x.
+    The conic backend is asked for the objective too where it is the `oracle`.
     """
 
     golden: str
@@ -158,29 +141,16 @@ SOFT = THREE | {"competitors": "soft"}
 SUMMED = THREE | {"competitors": "summed"}
 
 
-def on_iris(name: str, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case("iris", name, golden_data.iris, problem, columns, **{"fits": (Fit(WEAK),), **more})
+def case(golden: str, data: Any, name: str, problem: str, columns: Columns, **more: Any) -> Case:
+    return Case(golden, name, data, problem, columns, **more)
 
 
-def on_wine(name: str, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case("wine", name, golden_data.wine, problem, columns, **{"fits": (Fit(WEAK),), **more})
-
-
-def on_digits(name: str, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case("digits", name, golden_data.digits, problem, columns, **more)
-
-
-def on_original(name: str, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case("breast_cancer", name, golden_data.breast_cancer, problem, columns, **more)
-
-
-def on_diagnostic(name: str, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case("diagnostic", name, golden_data.diagnostic, problem, columns, **more)
-
-
-def on_shared(golden: str, name: str, data: Any, problem: str, columns: Columns, **more: Any) -> Case:
-    return Case(golden, name, data, problem, columns, shared=True, **more)
-
+on_iris = partial(case, "iris", golden_data.iris, fits=(Fit(WEAK),))
+on_wine = partial(case, "wine", golden_data.wine, fits=(Fit(WEAK),))
+on_digits = partial(case, "digits", golden_data.digits)
+on_original = partial(case, "breast_cancer", golden_data.breast_cancer)
+on_diagnostic = partial(case, "diagnostic", golden_data.diagnostic)
+on_shared = partial(case, shared=True, oracle=False)
 
 CASES: tuple[Case, ...] = (
     on_iris("softmax", "softmax_regression", classes, options=THREE, fits=(Fit(WEAK), WEAK_GAUSSIAN, MATRIX)),
@@ -252,48 +222,46 @@ CASES: tuple[Case, ...] = (
     on_diagnostic("elastic net", "elastic_net_logistic", signs),
     on_diagnostic("Huber machine", "huber_svm", signs, fits=(Fit(), GAUSSIAN)),
     on_diagnostic("large-margin Gaussians", "large_margin_gaussian", classes, options=SMALL, oracle=False),
-    on_shared("adult", "logistic, every tenth", thinned(golden_data.adult, 10), "logistic_regression", signs),
+    on_shared(
+        "adult", thinned(golden_data.adult, 10), "logistic, every tenth", "logistic_regression", signs, oracle=True
+    ),
     on_shared(
         "adult",
-        "logistic",
         golden_data.adult,
+        "logistic",
         "logistic_regression",
         signs,
         fits=(TENTH, Fit(ADD_REMOVE)),
-        oracle=False,
         slow=True,
     ),
-    on_shared("adult", "Huber machine", golden_data.adult, "huber_svm", signs, fits=(TENTH,), oracle=False, slow=True),
-    on_shared("kdd", "logistic", golden_data.kdd, "logistic_regression", signs, fits=(TENTH,), oracle=False, slow=True),
+    on_shared("adult", golden_data.adult, "Huber machine", "huber_svm", signs, fits=(TENTH,), slow=True),
+    on_shared("kdd", golden_data.kdd, "logistic", "logistic_regression", signs, fits=(TENTH,), slow=True),
     on_shared(
         "letter",
-        "softmax",
         golden_data.letter,
+        "softmax",
         "softmax_regression",
         classes,
         options={"classes": 26, "regularization": 1e-4},
         fits=(Fit(dp.Privacy(3.0, 1e-6)),),
-        oracle=False,
     ),
     on_shared(
         "landsat",
-        "softmax",
         golden_data.landsat,
+        "softmax",
         "softmax_regression",
         classes,
         options={"classes": 6, "regularization": 1e-3},
         fits=(Fit(dp.Privacy(3.0, 1e-6)),),
-        oracle=False,
     ),
     on_shared(
         "letter",
-        "large-margin Gaussians, soft",
         golden_data.letter,
+        "large-margin Gaussians, soft",
         "large_margin_gaussian",
         classes,
         options={"classes": 26, "regularization": 1e-4, "competitors": "soft"},
         fits=(Fit(dp.Privacy(10.0, 1e-6)),),
-        oracle=False,
         slow=True,
     ),
 )

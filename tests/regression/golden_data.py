@@ -38,17 +38,7 @@ NUCLEI = (
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Records in the unit ball.
-
-    Attributes
-    ----------
-    x : ndarray, shape (n, d)
-        Rows of norm at most 1.
-    y : ndarray of int, shape (n,)
-        Number of the class.
-    raw : ndarray, shape (n, d)
-        The columns in their own units.
-    """
+    """Records in the unit ball, shape (n, d), numbers of their classes, and the columns in their own units."""
 
     x: Array
     y: NDArray[np.int64]

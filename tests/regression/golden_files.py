@@ -21,8 +21,6 @@ from typing import Any
 
 from golden_cases import CASES, GALLERY
 
-__all__ = ["Golden", "Moved", "compare", "expected", "load", "merge", "names", "save"]
-
 FOLDER = Path(__file__).parent / "golden"
 CERTIFICATES = "gallery/"
 DERIVED = 1e-9
@@ -54,16 +52,7 @@ Golden = dict[str, Any]
 
 @dataclass(frozen=True)
 class Moved:
-    """A number that is not where it was.
-
-    Attributes
-    ----------
-    place : str
-    old, new
-        None if there is no such number.
-    allowed : float
-        Largest difference that would mean nothing.
-    """
+    """A number that is not where it was, None if there is or was none, and the largest difference that would mean nothing."""
 
     place: str
     old: Any
@@ -80,16 +69,7 @@ class Moved:
 
 
 def allowed(name: str, old: float, around: Mapping[str, Any]) -> float:
-    """Return how far a number may be from the golden one.
-
-    Parameters
-    ----------
-    name : str
-    old : float
-        The golden number.
-    around : mapping
-        The golden group that it belongs to.
-    """
+    """Return how far a number may be from the golden one, in the golden group that it belongs to."""
     if name == "test_mistakes":
         return 1.0 + around["test_records"] // 10_000
     if isinstance(old, int):

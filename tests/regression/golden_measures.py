@@ -127,13 +127,7 @@ def probes(theta: Array) -> list[float]:
 
 
 class Measured:
-    """A case with its data: each property is one group of numbers.
-
-    Parameters
-    ----------
-    case : Case
-    data : Dataset
-    """
+    """A case with its data: each method measures one group of numbers."""
 
     def __init__(self, case: Case, data: Dataset) -> None:
         self.case, self.data = case, data

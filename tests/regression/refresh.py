@@ -34,23 +34,13 @@ def measured(name: str, quick: bool) -> golden_files.Golden:
         if case.golden != name or (quick and case.slow):
             continue
         try:
-            data = case.data(find)
+            data = case.data(loaders.find)
         except DomainError:
-            progress(f"{case.id}: left out, its data are not here")
+            print(f"  {case.id}: left out, its data are not here", file=sys.stderr)
             continue
-        progress(case.id)
+        print(f"  {case.id}", file=sys.stderr, flush=True)
         found[case.name] = Measured(case, data).everything()
     return found
-
-
-def find(name: str) -> Path:
-    """Find a data file as the loaders do."""
-    return loaders.find(name)
-
-
-def progress(text: str) -> None:
-    """Say what is being measured."""
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def refresh(name: str, write: bool, quick: bool) -> int:

@@ -1,0 +1,130 @@
+"""Commands that fit nothing: list problems, prove one private, attack the proof, show budgets and schemas."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import dpconvex as dp
+from dpconvex.apps.settings import assignments, labelling, mechanism_of, privacy, say, whitening_of
+from dpconvex.errors import DPConvexError, NotPrivate
+from dpconvex.language.schema_draft import draft
+from dpconvex.language.template import Template
+from dpconvex.learners.problem_files import options as options_of
+from dpconvex.release.outputs import writable, write_whole
+
+
+def list_problems(chosen: argparse.Namespace) -> None:
+    """Print names, descriptions and options of the shipped problems."""
+    found = dp.problems()
+    if chosen.json:
+        listing = [
+            {
+                "name": name,
+                "description": text,
+                "options": {
+                    option: {"required": True} if p.default is p.empty else {"default": p.default}
+                    for option, p in options_of(name).items()
+                },
+            }
+            for name, text in found.items()
+        ]
+        print(json.dumps(listing, default=str))
+        return
+    wide = max(map(len, found), default=0)
+    for name, text in found.items():
+        print(f"{name:<{wide}}  {text}")
+        listed = ", ".join(o if p.default is p.empty else f"{o}={p.default!r}" for o, p in options_of(name).items())
+        print(f"{'':<{wide}}  options: {listed}")
+
+
+def claimed(chosen: argparse.Namespace) -> tuple[Template, dp.Privacy, Any, dict[str, Any]]:
+    """Return a problem's learner, the promise, the mechanism, and further options of what proves or attacks it."""
+    promise = privacy(chosen.epsilon, chosen.delta, chosen.adjacency)
+    learner = dp.load(chosen.problem, **assignments(chosen.set))
+    share = labelling(learner, chosen.share)
+    share |= whitening_of(chosen.whitening, share)
+    return learner, promise, mechanism_of(chosen.mechanism, learner), share
+
+
+def verify(chosen: argparse.Namespace) -> None:
+    """Print the certificate of a problem."""
+    learner, promise, mechanism, options = claimed(chosen)
+    prove = dp.verify_mixture if "share" in options else dp.verify
+    certificate = prove(learner, promise, chosen.size, mechanism, **options)
+    print(json.dumps({"private": True, "certificate": certificate.to_dict()}) if chosen.json else certificate)
+
+
+def audit(chosen: argparse.Namespace) -> None:
+    """Attack the certificate of a problem, and print claimed against found; a broken claim is an error."""
+    learner, promise, mechanism, options = claimed(chosen)
+    options |= {"size": chosen.size, "effort": chosen.effort, "runs": chosen.runs, "seed": chosen.seed}
+    picture = None if chosen.picture is None else writable(chosen.picture, {"the problem": chosen.problem})
+    say(chosen, "searching for the worst records")
+    found = dp.audit(learner, promise, mechanism, **options)
+    print(json.dumps(found.to_dict(), default=str) if chosen.json else found)
+    if picture is not None:
+        found.plot(picture)
+    if not found.holds:
+        raise NotPrivate("a claim was broken: more was found than is claimed", chosen.problem, "report it")
+
+
+def budget(chosen: argparse.Namespace) -> None:
+    """Show a ledger, or say that it is sound."""
+    ledger = dp.Budget.open(chosen.ledger)
+    entries = ledger.entries
+    if chosen.json:
+        spends = [
+            {"label": e.label, "epsilon": e.privacy.epsilon, "delta": e.privacy.delta, "event": e.known.to_dict()}
+            for e in entries
+        ]
+        told = {
+            "total": ledger.privacy.to_dict(),
+            "accounting": ledger.accounting,
+            "spent": ledger.spent._asdict(),
+            "fixed_beforehand": [vars(item) for item in ledger.totals()],
+            "remaining": ledger.remaining._asdict(),
+            "spends": spends,
+        }
+        print(json.dumps(told))
+        return
+    if chosen.what == "verify":
+        print(f"{chosen.ledger}: sound; {len(entries)} spends.")
+        return
+    wide = max((len(entry.label) for entry in entries), default=0)
+    print(f"total      {ledger.privacy}")
+    for entry in entries:
+        print(f"  {entry.label:<{wide}}  {entry.privacy}" + (f"; {entry.event}" if entry.event is not None else ""))
+    print(f"accounting {ledger.accounting}: {ledger.rule}")
+    for item in ledger.totals()[:1]:
+        print(f"           had all been fixed beforehand: {item}")
+    print(f"spent      epsilon = {ledger.spent.epsilon:g}, delta = {ledger.spent.delta:g}")
+    print(f"remaining  epsilon = {ledger.remaining.epsilon:g}, delta = {ledger.remaining.delta:g}")
+
+
+def schema(chosen: argparse.Namespace) -> None:
+    """Draft a schema, or say what a schema makes of a record."""
+    if chosen.what == "draft":
+        if chosen.label is None:
+            raise DPConvexError("a draft needs --label COLUMN, the column to be predicted.")
+        out = None if chosen.out is None else writable(chosen.out, {"the table": chosen.file})
+        text = draft(chosen.file, chosen.label)
+        if out is None:
+            print(text, end="")
+        else:
+            write_whole(out, text.encode("utf-8"))
+        return
+    found = dp.Schema.load(Path(chosen.file))
+    told = {
+        "columns": len(found.features),
+        "features": found.feature_names,
+        "norm bound": found.norm_bound,
+        "label": found.label,
+    }
+    if chosen.json:
+        print(json.dumps(told))
+        return
+    print(f"{chosen.file}: sound; {len(found.features)} columns become {len(found.feature_names)} features,")
+    print(f"records are divided by {found.norm_bound:.4g}, the largest possible length; {found.label!r} is predicted.")
