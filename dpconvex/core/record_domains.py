@@ -10,11 +10,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dpconvex.core.arguments import is_real, is_whole
 from dpconvex.errors import NotPrivate, TemplateError
 
 Array = NDArray[np.float64]
 
-REAL = (int, float, np.integer, np.floating)
+UNBOUNDED = "a record is unbounded, so one person can move the answer without limit"
 # Squares of numbers below this lose digits.
 SMALL = 1e-100
 # Nor do those of numbers beyond this overflow, or vectors of more coordinates fit into memory several at a time.
@@ -47,24 +48,16 @@ class Ball:
     norm: float = 2
 
     def __post_init__(self) -> None:
-        if isinstance(self.dim, bool) or not (isinstance(self.dim, int | np.integer) and self.dim > 0):
-            raise TemplateError(f"Ball: dim must be a positive integer, not {self.dim!r}.")
-        if not (isinstance(self.norm, REAL) and self.norm in (1, 2, np.inf)):
+        if not (is_whole(self.dim, 1) and self.dim <= LARGEST_DIMENSION):
+            raise TemplateError(f"Ball: dim must be a positive integer, at most {LARGEST_DIMENSION}, not {self.dim!r}.")
+        if not (is_real(self.norm) and self.norm in (1, 2, np.inf)):
             raise TemplateError(f"Ball: norm must be 1, 2 or inf, not {self.norm!r}.")
-        if not (isinstance(self.radius, REAL) and self.radius > 0):
-            raise TemplateError(f"Ball: radius must be a positive number, not {self.radius!r}.")
-        if self.radius > LARGEST_RADIUS and self.radius != np.inf:
+        if not (is_real(self.radius) and (0 < self.radius <= LARGEST_RADIUS or self.radius == np.inf)):
             raise TemplateError(
-                f"Ball: radius must be at most {LARGEST_RADIUS:g}, not {self.radius!r}; use another unit."
+                f"Ball: radius must be a positive number, at most {LARGEST_RADIUS:g}, not {self.radius!r}."
             )
-        if self.dim > LARGEST_DIMENSION:
-            raise TemplateError(f"Ball: dim must be at most {LARGEST_DIMENSION}, not {self.dim!r}.")
         if self.radius == np.inf:
-            raise NotPrivate(
-                "a record is unbounded, so one person can move the answer without limit",
-                self,
-                "declare a finite public radius, and clip the records to it",
-            )
+            raise NotPrivate(UNBOUNDED, self, "declare a finite public radius, and clip the records to it")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,11 +158,11 @@ class Box:
         if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
             raise TemplateError("Box: every lower bound must be a number not above its upper bound.")
         if np.isinf(lower).any() or np.isinf(upper).any():
-            raise NotPrivate(
-                "a record is unbounded, so one person can move the answer without limit",
+            place, remedy = (
                 f"Box({self.lower}, {self.upper})",
                 "declare finite public bounds, and clip the records to them",
             )
+            raise NotPrivate(UNBOUNDED, place, remedy)
         lower.setflags(write=False)
         upper.setflags(write=False)
         object.__setattr__(self, "lower", lower)
