@@ -42,7 +42,7 @@ COMPARED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """A proof that a mechanism on a template is private.
 
@@ -109,14 +109,14 @@ class Certificate:
     size: int
     gradient_bound: float
     sensitivity: float
-    strong_convexity: float
-    added: float
-    hessian_bound: float
-    jacobian_epsilon: float
+    strong_convexity: float = 0.0
+    added: float = 0.0
+    hessian_bound: float = 0.0
+    jacobian_epsilon: float = 0.0
     noise_epsilon: float
     noise_dimension: int
     noise_scale: float
-    tolerance: float
+    tolerance: float = math.inf
     derivation: Derivation = field(repr=False)
     assumptions: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()

@@ -17,7 +17,6 @@ private linear learners"); docs/theory.md, section 7, says what is proved beyond
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,7 +125,6 @@ class ObjectivePerturbation:
             noise_epsilon=left,
             noise_dimension=analysis.form.noise_dimension,
             noise_scale=found.scale,
-            tolerance=math.inf,  # the cover chooses it
             derivation=derive(analysis, privacy, moduli, found),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
             advice=advise(analysis, privacy, size, moduli, found.jacobian, found.sensitivity),

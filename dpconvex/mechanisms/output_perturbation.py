@@ -147,7 +147,6 @@ class OutputPerturbation:
             strong_convexity=mu,
             added=added,
             hessian_bound=smooth.hessian_bound,
-            jacobian_epsilon=0.0,
             noise_epsilon=privacy.epsilon,
             noise_dimension=p,
             noise_scale=scale,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.mechanisms.truncated_laplace import TruncatedLaplace, down, truncated_laplace
+from dpconvex.mechanisms.bound_certificate import TruncatedLaplace, down, truncated_laplace
 
 
 def law(noise: TruncatedLaplace) -> dict[int, Decimal]:
@@ -35,7 +35,7 @@ def profile(p: dict[int, Decimal], moves: tuple[int, ...], epsilon: float) -> De
 
 def coarse(noise: TruncatedLaplace, steps: int, size: int) -> TruncatedLaplace:
     """The same calibration on a grid that is coarse enough to enumerate."""
-    from dpconvex.mechanisms.truncated_laplace import least_reach
+    from dpconvex.mechanisms.bound_certificate import least_reach
 
     scale = math.nextafter(steps / noise.epsilon, math.inf)
     reach = least_reach(steps, scale, noise.delta)
