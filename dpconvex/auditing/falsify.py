@@ -20,7 +20,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.errors import DPConvexError, TemplateError
-from dpconvex.evaluation.compiled import lower
+from dpconvex.evaluation.programs import lower
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.release.verify import analyse

@@ -1,10 +1,4 @@
-"""The losses of a whole batch, summed: values, gradients and Hessian products as functions of the coordinates.
-
-Where the leaves are polynomials of the record (`shared_forms`), records are read block by block, wherever they lie, and
-multiplied with plain matrix products.  Otherwise each group of records with equal discrete fields is gone through with its whole
-loss: in NumPy, or, on devices or where there are many, compiled.  Of records in partitions each partition is one batch,
-wherever it lies.
-"""
+"""The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates."""
 
 from __future__ import annotations
 
@@ -17,19 +11,15 @@ from numpy.typing import NDArray
 
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Space
-from dpconvex.evaluation.block_engine import BlockEngine
-from dpconvex.evaluation.clipped_engine import ClippedEngine
-from dpconvex.evaluation.clipping import gradient_norms
-from dpconvex.evaluation.compiled import installed
+from dpconvex.evaluation.clipping import ClippedEngine, gradient_norms
 from dpconvex.evaluation.derivatives import gradient, hessian_product
 from dpconvex.evaluation.device_engine import DeviceEngine
 from dpconvex.evaluation.devices import current, has_accelerator
+from dpconvex.evaluation.engine import Engine
+from dpconvex.evaluation.forms import LeafForm, leaf_form, whole_form
 from dpconvex.evaluation.gram import Gram
-from dpconvex.evaluation.lowered_template import lower_template
 from dpconvex.evaluation.partitions import PartitionEngine, Program
-from dpconvex.evaluation.programs import Lowered
-from dpconvex.evaluation.shared_forms import leaf_form
-from dpconvex.evaluation.whole_losses import WholeLosses
+from dpconvex.evaluation.programs import Lowered, lower_template
 from dpconvex.geometry.quadratics import Quadratic
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import Stored
@@ -37,15 +27,10 @@ from dpconvex.language.template import Template
 
 Array = NDArray[np.float64]
 
-# Records times coordinates from which whole losses are compiled: a hundred passes pay for it.  And numbers in the records from
-# which an accelerator is looked for.
-PAYS, LARGE = 1e6, 2**17
-# Matrices of second derivatives of so many coefficients of forms are made at once.
-LARGEST_HESSIAN = 2000
-# An accelerator evaluates so many times while a processor does once, which makes second moments.
-HOST = 20.0
-# Second moments of so many monomials are made.
-LARGEST_GRAM = 2000
+# Numbers in the records from which an accelerator is looked for.
+LARGE = 2**17
+# A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
+LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
 
 
 class BatchedLoss:
@@ -66,32 +51,26 @@ class BatchedLoss:
     """
 
     def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
-        self._template, self.space = template, space
-        self.size = batch.size
-        self.batch = batch
+        self._template, self.space, self.batch = template, space, batch
         self._lowered = lower_template(template, space)
-        self._engine: BlockEngine | WholeLosses | DeviceEngine | PartitionEngine
-        if isinstance(batch, PartitionedBatch):
-            self.engine, self._engine = "partitions", PartitionEngine(Program(template, space, batched_loss), batch)
-            return
-        if engine is None:
-            engine = "device" if on_devices(batch) else "blocks"
-        # Without records there are no blocks; whole losses have no groups then, and add up nothing.
-        form = leaf_form(template, space) if engine == "blocks" and batch.size else None
-        if form is None and engine == "blocks":
-            engine = "device" if batch.size * space.dim >= PAYS and installed() else "whole"
-        self.engine = engine
-        if form is not None:
-            self._engine = BlockEngine(form, batch)
-        else:
-            self._engine = DeviceEngine(self._lowered, space, batch) if engine == "device" else self._whole
+        self.engine = engine or ("device" if on_devices(batch) else "blocks")
 
     @cached_property
-    def _whole(self) -> WholeLosses:
-        return WholeLosses(self._lowered, self.space, self.batch)
+    def form(self) -> LeafForm:
+        return leaf_form(self._template, self.space)
+
+    @cached_property
+    def _engine(self) -> Engine | DeviceEngine | PartitionEngine:
+        return DeviceEngine(self._lowered, self.batch) if self.engine == "device" else self._blocks
+
+    @cached_property
+    def _blocks(self) -> Engine | PartitionEngine:
+        if isinstance(self.batch, PartitionedBatch):
+            return PartitionEngine(Program(self._template, self.space, batched_loss), self.batch)
+        return Engine(self.form, self.batch)
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """Sum of the losses and its gradient (a subgradient at kinks), shape (dim,)."""
+        """Sum of the losses and its gradient (a subgradient at nonsmooth points), shape (dim,)."""
         return self._engine.value_and_gradient(np.asarray(theta, dtype=float))
 
     def value(self, theta: Array) -> float:
@@ -104,82 +83,52 @@ class BatchedLoss:
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None = None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
-        theta = np.asarray(theta, dtype=float)
-        return self._clipped.clipped_gradient(theta, clip, chosen)
+        return self._clipped.clipped_gradient(np.asarray(theta, dtype=float), clip, chosen)
 
     @cached_property
-    def _clipped(self) -> ClippedEngine | WholeLosses | PartitionEngine:
+    def _clipped(self) -> ClippedEngine | PartitionEngine:
         """What sums clipped gradients: which it is does not depend on the records."""
-        if isinstance(self._engine, PartitionEngine):
-            return self._engine
-        form = leaf_form(self._template, self.space) if self.size else None
-        norms = None if form is None else gradient_norms(form)
-        return self._whole if form is None or norms is None else ClippedEngine(form, self.batch, norms)
+        if isinstance(self._blocks, PartitionEngine):
+            return self._blocks
+        form, norms = self.form, gradient_norms(self.form)
+        if norms is None:
+            form = whole_form(self._template, self.space)
+            norms = gradient_norms(form)
+            assert norms is not None
+        return ClippedEngine(form, self.batch, norms)
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
-        """Hessian of the sum of the losses (one of its limits at kinks) times a direction, shape (dim,)."""
+        """Hessian of the sum of the losses (one of its limits at nonsmooth points) times a direction, shape (dim,)."""
         return self._engine.hessian_product(np.asarray(theta, dtype=float), np.asarray(direction, dtype=float))
 
-    def hessian(self, theta: Array) -> Array | None:
-        """Hessian of the sum of the losses, shape (dim, dim); None if products with directions are all there is."""
-        engine = self._engine
-        if isinstance(engine, PartitionEngine):
-            return engine.hessian(np.asarray(theta, dtype=float))
-        if not isinstance(engine, BlockEngine) or engine.form.forms * len(engine.form.monomials) > LARGEST_HESSIAN:
-            return None
-        return engine.hessian(np.asarray(theta, dtype=float))
-
-    def gram(self, theta: Array, by_label: bool = False) -> Gram | None:
-        """A model of the Hessian of the sum of the losses; None if there is none, or it would take too long.
-
-        Every part of it is a sum over the records, or a mean; of those with the same label, if that is asked for.
-        """
-        return None if self._modelled is None else self._modelled.gram(np.asarray(theta, dtype=float), by_label)
-
     @property
-    def gram_passes(self) -> float:
-        """How many evaluations the Gram matrix takes as long as, about; infinite without one."""
-        if self._modelled is None:
-            return np.inf
-        slower = HOST if isinstance(self._engine, DeviceEngine) and has_accelerator() else 1.0
-        return slower * self._modelled.gram_passes
+    def has_hessian(self) -> bool:
+        """Whether the Hessian is small enough to be made."""
+        coefficients = self.form.forms * len(self.form.monomials)
+        return self.space.dim <= LARGEST_HESSIAN and coefficients <= LARGEST_COEFFICIENTS
 
-    @property
-    def coefficients(self) -> int:
-        """How many coefficients the forms of the losses have, each multiplied with every record in an evaluation; 0 without."""
-        form = None if self._modelled is None else self._modelled.form
-        return 0 if form is None else form.forms * len(form.monomials)
+    def hessian(self, theta: Array, records: int) -> Array:
+        """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
+        if not self.batch.size:
+            return np.zeros((self.space.dim, self.space.dim))
+        return self._blocks.hessian(np.asarray(theta, dtype=float), records)
 
-    @cached_property
-    def _modelled(self) -> BlockEngine | PartitionEngine | None:
-        """The engine, if it knows the forms of the losses, and has not too many second moments."""
-        engine: Any = self._engine
-        form = leaf_form(self._template, self.space) if self.size else None
-        if (
-            form is None
-            or len(form.monomials) > LARGEST_GRAM
-            or not isinstance(engine, BlockEngine | PartitionEngine | DeviceEngine)
-        ):
+    def gram(self, theta: Array, records: int) -> Gram | None:
+        """A model of the Hessian from about so many records; None if there is none."""
+        if not self.batch.size or not 1 < len(self.form.monomials) <= LARGEST_GRAM:
             return None
-        # What devices sum up, a processor goes through for this once more.
-        return BlockEngine(form, self.batch) if isinstance(engine, DeviceEngine) else engine
-
-    def record_values(self, theta: Array) -> Array:
-        return self._engine.record_values(np.asarray(theta, dtype=float))
+        return self._blocks.gram(np.asarray(theta, dtype=float), records)
 
     def record_gradients(self, theta: Array) -> Array:
         """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return self._whole.record_gradients(np.asarray(theta, dtype=float))
+        return Engine(self.form, self.batch).record_gradients(np.asarray(theta, dtype=float))
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         lowered = self._lowered.public(part)
         return lowered if isinstance(lowered, Quadratic) else None
 
     def regularizer_value_and_gradient(self, theta: Array, part: Expression | None = None) -> tuple[float, Array]:
-        """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,).
-
-        Or of a part of it.
-        """
+        """Regularizer (as declared: per record, not times the size) and its gradient, shape (dim,); or of a part of it."""
         lowered = self._lowered.public(part)
         if isinstance(lowered, Quadratic):
             return lowered.value_and_gradient(np.asarray(theta, dtype=float))
@@ -197,7 +146,7 @@ class BatchedLoss:
         return np.asarray(self._lowered.lift @ np.asarray(theta, dtype=float))[lowered.place, None]
 
     def _leaves(self, lowered: Lowered, theta: Array) -> dict[Expression, Any]:
-        return lowered.leaves(self._entries(lowered, theta), {})
+        return lowered.program.leaves(lowered.program.cut(self._entries(lowered, theta)), [], lowered.constants)
 
     def _coordinates(self, lowered: Lowered, slope: Array) -> Array:
         whole = np.zeros(self._lowered.lift.shape[0])
@@ -217,6 +166,8 @@ def batched_loss(template: Template, space: Space, batch: Batch) -> BatchedLoss:
 
 def on_devices(batch: Batch) -> bool:
     """Whether devices are to sum over the records: that was asked for, or there is a GPU and there are many; all are dense."""
+    if isinstance(batch, PartitionedBatch) or not batch.size:
+        return False
     columns = batch.fields.values()
     if not all(isinstance(column, np.ndarray | Stored) for column in columns):
         return False

@@ -1,96 +1,149 @@
-"""Norms of the gradients of single records, from those by the forms: no record's gradient is ever written down.
+"""Sums of clipped gradients, of which each is computed to the same bits whatever records are beside it.
 
-A record's gradient is ``map' (g (x) m)``, with g its gradient by the forms and m its monomials, so its squared norm is
-``(g (x) m)' N (g (x) m)``, ``N = map map'``.  The block of N that belongs to two monomials is, for nearly every loss, a
-multiple of one small matrix G (or of one of few), so the squared norm is a sum of few products ``(g' G g) (m' M m)``: the second
-factor does not depend on the parameters, and is computed once.
+Such a sum moves by no more than the clip with one record, also where rounding decides what a gradient is, as at nonsmooth points.
+Nothing here depends on the number of records, on which labels occur among them, or on a record's place: products are added one
+term after the other (`product_apart`), and every block, and every part of it with one outer function, is filled up to a multiple
+of `LANES` with copies of its last record: whatever a processor computes at once, no record is one of few that are left over.
 
-All of this is done for ``Q g``, ``T m`` and ``S N S``, ``S = (Q (x) T)^(-1)``, with diagonal Q and T of powers of two for which
-no row of ``S map`` is longer than 4.  So what rounding does is small next to each monomial's own part, whatever its units.
+No record's gradient is ever written down: it is ``map' (g (x) m)``, with g its gradient by the forms and m its monomials.  So its
+squared norm is ``(g (x) m)' N (g (x) m)``, ``N = map map'``, and N is a sum of few Kronecker products ``G (x) M``: the norm is a
+sum of ``(g' G g) (m' M m)``, of which the second factor does not depend on the parameters, and is computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import inner_products
-from dpconvex.evaluation.design import Design
-from dpconvex.evaluation.shared_forms import LeafForm
+from dpconvex.evaluation.derivatives import LANES
+from dpconvex.evaluation.design import TABLE
+from dpconvex.evaluation.engine import Engine, Records, Share
+from dpconvex.evaluation.forms import LeafForm
+from dpconvex.language.batch import Batch
+from dpconvex.language.columns import itself
 
 Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Chosen = NDArray[np.bool_]
 
-# More matrices G than this, or more monomials where a matrix M is not diagonal, are left to losses as they are.
-MOST_PATTERNS, MOST_MONOMIALS = 16, 1000
-# Blocks that agree to so many digits are multiples of one matrix.  What that and rounding can take off a squared norm is added
-# to it, as this fraction of a bound on the sum of its absolute terms, which are those of scaled gradients and monomials: a norm
-# may be a little too large, never too small.
-DIGITS, SLACK = 12, 2.0**-36
-# So many rows of a factor of M are multiplied with monomials at a time.
-TOGETHER = 64
+# Parts of a scaled matrix that pass for rounding.
+LEFT = 1e-13
+# More products, or more monomials where M is not diagonal, are left to losses as functions of all parameters.
+MOST_PRODUCTS, MOST_MONOMIALS, MOST_NUMBERS = 16, 1000, 2**26
+# What rounding can take off a squared norm is added to it, as so many units for each term of its sums, of a bound on their absolute
+# values: a norm may be a little too large, never too small.
+SLACK = 2.0**-50
+# So many records are turned at a time where their scalars lie side by side, and fewer forms one by one.
+TURNED, FEW_FORMS = 1024, 4
+
+
+def product_apart(weights: Array, rows: Any) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records), each record by the same operations in the same order.
+
+    Libraries of linear algebra add in another order for each shape.
+    """
+    if sp.issparse(rows):
+        return np.stack([rows @ weight for weight in weights])
+    if len(weights) < FEW_FORMS:
+        return np.asarray(np.einsum("fj,nj->fn", weights, np.ascontiguousarray(rows)))
+    result = np.empty((len(weights), len(rows)))
+    for start in range(0, len(rows), TURNED):
+        columns = np.ascontiguousarray(rows[start : start + TURNED].T)
+        result[:, start : start + TURNED] = np.einsum("fj,jn->fn", weights, columns)
+    return result
+
+
+def filled(rows: Indices) -> Indices:
+    """Repeat the last of some records until they are a multiple of `LANES`."""
+    return np.concatenate([rows, np.full(-len(rows) % LANES, rows[-1])])
+
+
+class ClippedEngine(Engine):
+    """Sums of clipped gradients over blocks of records."""
+
+    def __init__(self, form: LeafForm, batch: Batch, norms: GradientNorms) -> None:
+        super().__init__(form, batch)
+        self.norms = norms
+        self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
+
+    def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None) -> Array:
+        """Sum of the records' gradients, each scaled to a norm of at most `clip`, shape (dim,); of the chosen records only."""
+        coefficients = self.coefficients(theta)
+
+        def one(number: int, block: Records, group: Indices, shares: list[Share]) -> tuple[float, Array]:
+            start = number * self.step
+            count = min(self.batch.size - start, self.step)
+            if number not in self._lengths:
+                self._lengths[number] = self.norms.lengths(self, block, len(group))
+            lengths = self._lengths[number]
+            if chosen is not None:
+                rows = np.flatnonzero(chosen[start : start + count])
+                count = len(rows)
+                if not count:
+                    return 0.0, np.zeros((self.form.forms, len(self.form.monomials)))
+                rows = filled(rows)
+                block, group, lengths = {name: c[rows] for name, c in block.items()}, group[rows], lengths[:, rows]
+                shares = self.shares(group)
+            with np.errstate(all="ignore"):
+                _, gradient = self.slopes(coefficients, block, len(group), shares, product_apart)
+                gradient = clipped(gradient, self.norms.squares(gradient, lengths), clip)
+            gradient[:, count:] = 0.0
+            return 0.0, self.design.backward(block, gradient)
+
+        return self.summed(one)[1]
+
+    def shares(self, group: Indices) -> list[Share]:
+        """See `Engine`, with the last records repeated."""
+        found = []
+        for share in super().shares(group[filled(np.arange(len(group)))]):
+            if share.rows is not None:
+                rows = filled(share.rows)
+                ends = tuple(len(rows) if end == len(share.rows) else end for end in share.ends)
+                share = replace(share, rows=rows, ends=ends)
+            found.append(share)
+        return found
+
+    def blocks(self) -> Iterator[tuple[Callable[[], Records], Indices, list[Share]]]:
+        """See `Engine`, with the last records repeated."""
+        for read, group, shares in super().blocks():
+            if not len(group) % LANES:
+                yield read, group, shares
+                continue
+            rows = filled(np.arange(len(group)))
+            yield partial(itself, {name: column[rows] for name, column in read().items()}), group[rows], shares
 
 
 @dataclass(frozen=True, eq=False)
-class Pattern:
-    """One matrix G, and M as its diagonal, or as factors with their signs."""
-
-    forms: Array
-    diagonal: Array | None
-    factor: Array | None = None
-    signs: Array | None = None
-
-    def quadratic(self, gradient: Array) -> Array:
-        """Return ``g' G g`` for each record; quickly where all forms are alike, as those of competing classes are."""
-        first = self.forms[0, 0]
-        other = self.forms[0, -1] if len(self.forms) > 1 else 0.0
-        alike = other * np.ones_like(self.forms) + (first - other) * np.eye(len(self.forms))
-        if (self.forms == alike).all():
-            own = (first - other) * np.einsum("ij,ij->j", gradient, gradient)
-            return np.asarray(own + other * gradient.sum(axis=0) ** 2 if other else own)
-        return np.einsum("ij,ij->j", inner_products(self.forms, gradient), gradient)
-
-
 class GradientNorms:
     """Squared norms of gradients, rounded up, from gradients by the forms."""
 
-    def __init__(self, patterns: list[Pattern], bound: float, forms: Array, monomials: Array) -> None:
-        self.patterns = patterns
-        self.forms = None if (forms == 1).all() else forms[:, None]
-        self.added = bound * (SLACK + len(forms) * 10.0**-DIGITS) * monomials**2
-        self.single = len(forms) == 1
+    forms: tuple[sp.csr_array, ...]  # the matrices G
+    diagonals: Array  # of the matrices M, shape (products, monomials); 0 where these are not diagonal
+    factors: tuple[tuple[Array, Array] | None, ...]  # the others: M = factor' sign factor
+    added: Array  # what covers rounding, for each monomial's square
 
-    def lengths(self, design: Design, block: Mapping[str, Any], size: int) -> Array:
-        """Return ``m' M m`` for each pattern and record, and below them what covers rounding, shape (patterns + 1, records).
-
-        For a single form, their sum, shape (1, records).
-        """
-        squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in block.items()}
-        count = next(len(p.diagonal) if p.diagonal is not None else p.factor.shape[1] for p in self.patterns)  # type: ignore[union-attr]
-        rows = [np.zeros(count) if p.diagonal is None else p.diagonal for p in self.patterns]
-        found = design.forward(squared, np.array([*rows, self.added]), size)
-        for k, pattern in enumerate(self.patterns):
-            if pattern.factor is None or pattern.signs is None:
-                continue
-            for start in range(0, len(pattern.factor), TOGETHER):
-                some = slice(start, start + TOGETHER)
-                squares = design.forward(block, pattern.factor[some], size) ** 2
-                found[k] += inner_products(pattern.signs[None, some], squares)[0]
-        if self.single:
-            return inner_products(np.array([[*(p.forms[0, 0] for p in self.patterns), 1.0]]), found)
+    def lengths(self, engine: Engine, block: Records, size: int) -> Array:
+        """Return ``m' M m`` for each product and record, and below them what covers rounding, shape (products + 1, records)."""
+        fields = {name: values for name, values in block.items() if name != TABLE}  # which is there for few records only
+        squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in fields.items()}
+        rows = np.concatenate([self.diagonals, self.added[None]])
+        found = np.array(np.broadcast_to(engine.design.forward(squared, rows, size, product_apart), (len(rows), size)))
+        for k, factor in enumerate(self.factors):
+            if factor is not None:
+                values = engine.design.forward(fields, factor[0], size, product_apart) ** 2
+                found[k] += np.einsum("j,jn->n", factor[1], values)
         return found
 
     def squares(self, gradient: Array, lengths: Array) -> Array:
-        if self.single:
-            return np.asarray(lengths[0] * gradient[0] ** 2)
-        gradient = gradient if self.forms is None else gradient * self.forms
-        total = lengths[-1] * np.einsum("ij,ij->j", gradient, gradient)
-        for pattern, length in zip(self.patterns, lengths, strict=False):
-            total += length * pattern.quadratic(gradient)
+        total = lengths[-1] * np.einsum("fn,fn->n", gradient, gradient)
+        for forms, length in zip(self.forms, lengths, strict=False):
+            total += length * np.einsum("fn,fn->n", forms @ gradient, gradient)
         return np.asarray(total)
 
 
@@ -99,75 +152,56 @@ def clipped(gradient: Array, squares: Array, clip: float) -> Array:
     finite = np.isfinite(squares)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = np.where(finite, np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 0.0))), 0.0)
-    if not finite.all():
-        gradient = np.where(finite, gradient, 0.0)
-    return gradient * weight
+    return np.where(finite, gradient, 0.0) * weight
 
 
 def gradient_norms(form: LeafForm) -> GradientNorms | None:
-    """Find the patterns of a template's forms; None if there are too many."""
+    """Write N as a sum of Kronecker products; None if it takes too many.
+
+    With s_j the norm of the longest row of the map for monomial j, no entry of N for monomials j and k is larger than s_j s_k.
+    So a table of N / (s_j s_k), a row for each pair of monomials, is taken apart, largest row first; what is left, and what
+    rounding does to sums of at most ``products * forms^2`` terms for each pair, is covered.
+    """
     forms, count = form.forms, len(form.monomials)
-    scale_of_forms, scale_of_monomials = scales(form.map, forms, count)
-    both = np.outer(scale_of_forms, scale_of_monomials).ravel()
-    scaled = sp.diags_array(1 / np.where(both > 0, both, 1.0)) @ form.map
-    table = sp.coo_array(scaled @ scaled.T)
+    if count == 1:
+        whole = sp.csr_array(form.map @ form.map.T)
+        added = SLACK * (forms + 64) * float(abs(whole).sum(axis=1).max(initial=0.0))
+        return GradientNorms((whole,), np.ones((1, 1)), (None,), np.array([added]))
+    lengths = np.sqrt(np.asarray((form.map * form.map).sum(axis=1)).reshape(forms, count).max(axis=0))
+    table = sp.coo_array(form.map @ form.map.T)
     table.sum_duplicates()
     (f, j), (g, k) = (np.divmod(index, count) for index in table.coords)
-    upper = j <= k
-    f, j, g, k, data = f[upper], j[upper], g[upper], k[upper], table.data[upper]
     pairs, place = np.unique(j * count + k, return_inverse=True)
-    if len(pairs) * forms * forms > 2**26:
+    if not len(pairs) or len(pairs) * forms**2 > MOST_NUMBERS:
         return None
-    blocks = np.zeros((len(pairs), forms, forms))
-    np.add.at(blocks, (place.ravel(), f, g), data)
-    blocks = (blocks + blocks.transpose(0, 2, 1)) / 2
-    flat = blocks.reshape(len(pairs), -1)
-    largest = np.abs(flat).max(axis=1, keepdims=True)
-    kept = largest.ravel() > 0
-    first = np.argmax(np.abs(flat) >= largest * (1 - 1e-9), axis=1)
-    scale = flat[np.arange(len(flat)), first]
-    unit = np.round(flat[kept] / scale[kept, None], DIGITS) + 0.0
-    distinct, number = np.unique(unit, axis=0, return_inverse=True)
-    if len(distinct) > MOST_PATTERNS:
-        return None
-    row, column = np.divmod(pairs[kept], count)
-    found, bound = [], 0.0
-    for index, pattern in enumerate(distinct):
-        mine = number.ravel() == index
-        weights = scale[kept][mine] * np.where(row[mine] == column[mine], 1.0, 2.0)
-        entries = sp.coo_array((weights / 2, (row[mine], column[mine])), shape=(count, count))
-        matrix = sp.csr_array(entries + entries.T)
-        bound += float(np.abs(pattern.reshape(forms, forms)).sum(axis=1).max() * abs(matrix).sum(axis=1).max())
-        found.append(pattern_of(pattern.reshape(forms, forms), matrix, scale_of_monomials))
-    if any(p is None for p in found):
-        return None
-    return GradientNorms([p for p in found if p is not None], bound, scale_of_forms, scale_of_monomials)
-
-
-def scales(table: sp.csr_array, forms: int, count: int) -> tuple[Array, Array]:
-    """Return powers of two, for each form and for each monomial, whose products are no less than a quarter of the rows' norms.
-
-    And 0 for what no parameter multiplies, which adds nothing to a norm.
-    """
-    norms = np.sqrt(np.asarray((table * table).sum(axis=1)).ravel()).reshape(forms, count)
-    largest = norms.max(axis=0)
-    parts = norms / np.where(largest > 0, largest, 1.0)
-    return power_of_two(parts.max(axis=1)), power_of_two(largest)
-
-
-def power_of_two(values: Array) -> Array:
-    """Return the power of two next below each value, 0 for 0; it rounds nothing, and dividing by it overflows nowhere."""
-    return np.asarray(np.where(values > 0, np.exp2(np.maximum(np.frexp(values)[1] - 1.0, -400.0)), 0.0))
-
-
-def pattern_of(forms: Array, matrix: sp.csr_array, scale: Array) -> Pattern | None:
-    """Write a symmetric matrix of scaled monomials as its diagonal, or in factors, for monomials as they are."""
-    diagonal = matrix.diagonal()
-    if matrix.nnz == np.count_nonzero(diagonal):
-        return Pattern(forms, diagonal * scale**2)
-    if matrix.shape[0] > MOST_MONOMIALS:
-        return None
-    values, vectors = np.linalg.eigh(matrix.toarray())
-    kept = np.abs(values) > 1e-14 * np.abs(values).max()
-    factor = np.sqrt(np.abs(values[kept]))[:, None] * vectors[:, kept].T * scale
-    return Pattern(forms, None, factor, np.sign(values[kept]))
+    row, column = np.divmod(pairs, count)
+    rest = np.zeros((len(pairs), forms**2))
+    np.add.at(rest, (place.ravel(), f * forms + g), table.data / (lengths[j] * lengths[k]))
+    found: list[tuple[Array, Array]] = []
+    while True:
+        sizes = np.linalg.norm(rest, axis=1)
+        largest = int(np.argmax(sizes))
+        if sizes[largest] <= LEFT:
+            break
+        if len(found) == MOST_PRODUCTS:
+            return None
+        unit = rest[largest] / sizes[largest]
+        weights = rest @ unit
+        rest -= weights[:, None] * unit
+        found.append((unit, weights))
+    matrices, diagonals, factors = [], np.zeros((len(found), count)), []
+    for number, (unit, weights) in enumerate(found):
+        own = unit.reshape(forms, forms)
+        matrices.append(sp.csr_array(np.where(np.abs(own) > LEFT, own, 0.0)))
+        kept = np.abs(weights) > LEFT
+        if (row[kept] == column[kept]).all():
+            diagonals[number][row[kept]] = weights[kept] * lengths[row[kept]] ** 2
+            factors.append(None)
+            continue
+        if count > MOST_MONOMIALS:
+            return None
+        matrix = sp.coo_array((weights, (row, column)), shape=(count, count)).toarray()
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        factors.append((np.sqrt(np.abs(values))[:, None] * vectors.T * lengths, np.sign(values)))
+    added = SLACK * (count + forms + 64) * len(found) * forms**2 * np.bincount(row).max() * lengths**2
+    return GradientNorms(tuple(matrices), diagonals, tuple(factors), added)

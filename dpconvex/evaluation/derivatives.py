@@ -1,11 +1,13 @@
-"""Values and derivatives of programs in NumPy, for many records at once: each atom says what its value and its slopes are.
+"""Programs and their derivatives in NumPy, for many records at once: each atom says what its value and its slopes are.
 
 Arrays have the records as their last axis, of length 1 where all share a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,14 @@ from numpy.typing import NDArray
 from dpconvex.core.dual_evaluation import applied, pulled, together
 from dpconvex.core.dual_numbers import Dual, plain, tangent
 from dpconvex.core.expression import Expression
-from dpconvex.evaluation.programs import Lowered, Program
+from dpconvex.evaluation.programs import Program, records_last
 
 Array = NDArray[np.float64]
+
+# What a processor computes at once, at most: records are gone through in multiples of it (`dpconvex.evaluation.clipping`).
+LANES = 64
+# So many entries of leaves are gone through at a time: what is made of them stays in a cache.
+CACHED = 2**15
 
 
 def computed(program: Program, leaves: Mapping[Expression, Any]) -> dict[Expression, Any]:
@@ -28,10 +35,9 @@ def computed(program: Program, leaves: Mapping[Expression, Any]) -> dict[Express
     return found
 
 
-def slopes(program: Program, found: Mapping[Expression, Any], start: Array | None = None) -> list[Any]:
-    """Return the slopes of the entries' sum, or of one with other weights, by what stands in the slots."""
-    start = np.ones((*program.root.shape, 1)) if start is None else start
-    known: dict[Expression, Any] = {program.root: start}
+def slopes(program: Program, found: Mapping[Expression, Any]) -> list[Any]:
+    """Return the slopes of the sum of a program's entries by what stands in the slots."""
+    known: dict[Expression, Any] = {program.root: np.ones((*program.root.shape, 1))}
     for node in reversed(program.order):
         slope = known.get(node)
         if slope is None or not node.args:
@@ -41,12 +47,6 @@ def slopes(program: Program, found: Mapping[Expression, Any], start: Array | Non
             if argument.variables:
                 known[argument] = together(known.get(argument), part)
     return [known.get(slot) for slot in program.entries]
-
-
-def values(program: Program, leaves: Mapping[Expression, Any], size: int) -> Array:
-    with np.errstate(all="ignore"):
-        found = computed(program, leaves)[program.root]
-    return np.broadcast_to(np.reshape(found, -1), (size,))
 
 
 def gradient(program: Program, leaves: Mapping[Expression, Any], size: int) -> tuple[Array, Array]:
@@ -76,36 +76,45 @@ def whole(program: Program, parts: Sequence[Any], size: int) -> Array:
     return program.joined(full) if full else np.zeros((0, size))
 
 
-def affine_rows(lowered: Lowered, fields: Mapping[str, Any], count: int) -> tuple[Array, Array]:
-    """Evaluate an expression that is affine in the variables for many records."""
-    program, shape = lowered.program, lowered.program.root.shape
-    found = computed(program, lowered.leaves(np.zeros((len(lowered.place), 1)), fields))
-    offset = np.moveaxis(np.broadcast_to(found[program.root], (*shape, count)), -1, 0)
-    slope = np.zeros((*shape, len(lowered.place), count))
-    for entry in np.ndindex(shape):
-        start = np.zeros((*shape, 1))
-        start[entry] = 1.0
-        slope[entry] = whole(program, slopes(program, found, start), count)
-    return offset, np.moveaxis(slope, -1, 0)
+@dataclass(frozen=True, eq=False)
+class OuterFunction:
+    """A program with its numbers, of leaves with a row for each entry and the records last; fields have the records first."""
 
+    program: Program
+    numbers: tuple[Array, ...]
 
-def is_scalar(program: Program) -> bool:
-    """Whether a program makes nothing but numbers of numbers."""
-    return all(node.shape == () for node in program.order)
+    @cached_property
+    def entries(self) -> int:
+        return sum(slot.size for slot in self.program.entries)
 
+    @cached_property
+    def is_scalar(self) -> bool:
+        """Whether it makes nothing but numbers of one number, which dual numbers do in half the time."""
+        return self.entries == 1 and all(node.shape == () for node in self.program.order)
 
-def value_and_slope(
-    program: Program,
-    given: Sequence[tuple[Array, Any]],
-    fields: Sequence[Array] = (),
-    numbers: Sequence[Array] = (),
-) -> tuple[Array, Array]:
-    """Evaluate a program of numbers, and its derivative by one number for each record that all that is given depends on.
+    def gradient(self, leaves: Array, fields: Sequence[Array], size: int) -> tuple[Array, Array]:
+        """Values, shape (size,), and slopes by the leaves; leaves have one column if the records share them."""
+        if not self.is_scalar or leaves.shape[1] < size:
+            return self._pieces(lambda slots, _, count: gradient(self.program, slots, count), leaves, fields, size)
+        leaf = Dual(self.program.cut(leaves)[0], 1.0)
+        with np.errstate(all="ignore"):
+            slots = self.program.leaves([leaf], [records_last(field) for field in fields], self.numbers)
+            found = computed(self.program, slots)[self.program.root]
+        return np.broadcast_to(plain(found), (size,)), np.broadcast_to(tangent(found), leaves.shape)
 
-    Exponentials are shared by values and slopes: for losses of one margin this takes half the time of `gradient`.
-    """
-    leaves = program.leaves([Dual(*pair) for pair in given], fields, numbers)
-    with np.errstate(all="ignore"):
-        found = computed(program, leaves)[program.root]
-    shape = np.shape(given[0][0])
-    return np.broadcast_to(plain(found), shape), np.broadcast_to(tangent(found), shape)
+    def hessian_product(self, leaves: Array, along: Array, fields: Sequence[Array], size: int) -> Array:
+        def moved(slots: dict[Expression, Any], some: slice, count: int) -> tuple[Array]:
+            moves = self.program.cut(along if along.shape[1] < size else along[:, some])
+            return (hessian_product(self.program, slots, moves, count),)
+
+        return self._pieces(moved, leaves, fields, size)[0]
+
+    def _pieces(self, function: Callable[..., tuple[Array, ...]], leaves: Array, fields: Sequence[Array], size: int) -> Any:
+        """Call a function for some records at a time, and join what it returns."""
+        step = max(CACHED // max(self.entries, 1) // LANES, 1) * LANES
+        parts = []
+        for some in (slice(start, min(start + step, size)) for start in range(0, size, step)):
+            entries = self.program.cut(leaves if leaves.shape[1] < size else leaves[:, some])
+            slots = self.program.leaves(entries, [records_last(field[some]) for field in fields], self.numbers)
+            parts.append(function(slots, some, some.stop - some.start))
+        return parts[0] if len(parts) == 1 else tuple(np.concatenate(p, axis=-1) for p in zip(*parts, strict=True))

@@ -5,28 +5,40 @@ Forms and gradients have the records as their *last* axis.  Monomials of degree 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import PIECE, TERMS, Pairwise, apart, inner_products, pairwise, products_apart
+from dpconvex.core.summation import Pairwise
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Block = Mapping[str, Any]
+Product = Callable[[Array, Any], Array]
 
-# So many monomials of degree two are made at a time, but of no fewer records than the second number.
-TOGETHER, FEWEST = 2**20, 256
-# So many sums of pieces of sparse records are made at a time.
-WIDE = 2**22
+# So many monomials of degree two are made at a time.
+TOGETHER = 2**20
 # Where a block keeps its monomials.
 TABLE = " monomials"
-# Where sparse records keep their pieces.
-BESIDE = "_beside"
+
+
+def product(weights: Array, rows: Any) -> Array:
+    """Return ``weights @ rows.T``, shape (forms, records)."""
+    if not sp.issparse(rows):
+        return np.asarray(weights @ rows.T)
+    # For one form a product with a vector, which is faster than one with a column.
+    return np.asarray((rows @ weights[0])[None] if len(weights) == 1 else np.ascontiguousarray((rows @ weights.T).T))
+
+
+def transposed(gradient: Array, rows: Any) -> Array:
+    """Return ``gradient @ rows``, shape (forms, scalars)."""
+    if not sp.issparse(rows):
+        return np.asarray(gradient @ rows)
+    return np.asarray((rows.T @ gradient[0])[None] if len(gradient) == 1 else (rows.T @ gradient.T).T)
 
 
 class Design(Protocol):
@@ -34,7 +46,7 @@ class Design(Protocol):
 
     count: int
 
-    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
+    def forward(self, block: Block, coefficients: Array, size: int, product: Product = product) -> Array:
         """Return forms, shape (forms, size), from coefficients, shape (forms, monomials)."""
         ...
 
@@ -64,37 +76,29 @@ class LinearDesign:
             if len(place):
                 self.places[name] = (place, scalars[place] - span.start, span.stop - span.start)
 
-    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
-        total = Pairwise(None)
+    def forward(self, block: Block, coefficients: Array, size: int, product: Product = product) -> Array:
+        """See `Design`; one column, which all records share, if nothing is read of them."""
+        total = coefficients[:, -1:]
         for name, (place, column, width) in self.places.items():
             weights = np.zeros((len(coefficients), width))
             weights[:, column] = coefficients[:, place]
-            if weights.any():
-                total.add(product(flattened(block[name]), weights))
-        constant = coefficients[:, -1]
-        if total.value is None:
-            return np.repeat(constant[:, None], size, axis=1)
-        result: Array = total.value
-        if constant.any():
-            result += constant[:, None]
-        return result
+            if weights.any() or len(self.places) == 1:
+                found = product(weights, flattened(block[name]))
+                total = found + total if total.any() else found
+        return np.broadcast_to(total, (len(total), size)) if self.places else total
 
     def backward(self, block: Block, gradient: Array) -> Array:
         result = np.zeros((len(gradient), self.count))
         for name, (place, column, _) in self.places.items():
-            rows = flattened(block[name])
-            result[:, place] = transposed(gradient, rows)[:, column]
+            result[:, place] = transposed(gradient, flattened(block[name]))[:, column]
         result[:, -1] = gradient.sum(axis=1)
         return result
 
     def table(self, block: Block, size: int) -> Array:
         result = np.ones((size, self.count))
-        for name, (place, column, width) in self.places.items():
+        for name, (place, column, _) in self.places.items():
             rows = flattened(block[name])
-            if sp.issparse(rows):
-                rows = rows.toarray()
-            whole = len(column) == width and (np.diff(column) == 1).all() and (np.diff(place) == 1).all()
-            result[:, slice(place[0], place[-1] + 1) if whole else place] = rows if whole else rows[:, column]
+            result[:, place] = (rows.toarray() if sp.issparse(rows) else rows)[:, column]
         return result
 
 
@@ -110,30 +114,27 @@ class QuadraticDesign:
         inside = {name: used[(used >= span.start) & (used < span.stop)] - span.start for name, span in fields.items()}
         self.fields = {name: columns for name, columns in inside.items() if len(columns)}
 
-    def forward(self, block: Block, coefficients: Array, size: int) -> Array:
+    def forward(self, block: Block, coefficients: Array, size: int, product: Product = product) -> Array:
         result = np.empty((len(coefficients), size))
         for some, rows in self._tables(block, size):
-            result[:, some] = inner_products(coefficients, rows)
+            result[:, some] = product(coefficients, rows)
         return result
 
     def backward(self, block: Block, gradient: Array) -> Array:
         total = Pairwise(np.zeros((len(gradient), self.count)))
         for some, rows in self._tables(block, gradient.shape[1]):
-            total.add(transposed(gradient[:, some], rows.T))
+            total.add(gradient[:, some] @ rows)
         return np.asarray(total.value)
 
     def table(self, block: Block, size: int) -> Array:
-        return self._rows(block, slice(0, size)).T
+        return block[TABLE] if TABLE in block else self._rows(block, slice(0, size))
 
     def _tables(self, block: Block, size: int) -> Iterator[tuple[slice, Array]]:
-        """Yield the monomials of few records at a time, records last."""
-        if TABLE in block:
-            yield slice(0, size), block[TABLE].T
-            return
-        step = max(TOGETHER // self.count // FEWEST, 1) * FEWEST
+        """Yield the monomials of few records at a time."""
+        step = size if TABLE in block else max(TOGETHER // self.count // 256, 1) * 256
         for start in range(0, size, step):
             some = slice(start, min(start + step, size))
-            yield some, self._rows(block, some)
+            yield some, block[TABLE] if TABLE in block else self._rows(block, some)
 
     def _rows(self, block: Block, some: slice) -> Array:
         scalars = [np.ones((1, some.stop - some.start))]
@@ -141,64 +142,4 @@ class QuadraticDesign:
             rows = flattened(block[name][some])
             scalars.insert(0, (rows.toarray() if sp.issparse(rows) else rows)[:, columns].T)
         table = np.concatenate(scalars)
-        return np.asarray(table[self.first] * table[self.second])
-
-
-def product(rows: Any, weights: Array) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records), each inner product in pieces, and these in pairs."""
-    if not sp.issparse(rows):
-        return products_apart(weights, rows) if apart() else inner_products(weights, rows.T)
-    parts = np.maximum(-(-np.diff(rows.indptr) // TERMS), 1)
-    if parts.max(initial=1) > 1:  # the pieces of a record are several rows
-        ends = np.append(starts(parts, TERMS, rows.indptr[:-1]), rows.indptr[-1])
-        rows = sp.csr_array(
-            (rows.data, rows.indices, ends.astype(rows.indptr.dtype)), shape=(len(ends) - 1, rows.shape[1])
-        )
-    # For one form a product with a vector, which is faster than one with a column.
-    found = (rows @ weights[0])[:, None] if len(weights) == 1 else rows @ weights.T
-    while len(found) > len(parts):
-        found = np.add.reduceat(found, starts(-(-parts // 2), 2, np.cumsum(parts) - parts), axis=0)
-        parts = -(-parts // 2)
-    return np.ascontiguousarray(found.T)
-
-
-def starts(counts: Indices, step: int, first: Indices) -> Indices:
-    """Return where parts begin: so many for each record, from a first place on."""
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.asarray(np.repeat(first, counts) + step * within)
-
-
-def beside(rows: Any, start: int, step: int) -> sp.csc_array:
-    """Return some sparse records, transposed, with the columns of each piece beside those of the last; they are kept."""
-    kept: dict[int, sp.csc_array] = rows.__dict__.setdefault(BESIDE, {})
-    if start not in kept:
-        ends, scalars = rows.indptr[start : start + step + 1], rows.shape[1]
-        count, inside = len(ends) - 1, slice(ends[0], ends[-1])
-        shape = (count, -(-count // PIECE) * scalars)
-        kind = np.int32 if max(shape[1], len(rows.data)) < 2**31 else np.int64
-        column = rows.indices[inside] + np.repeat((np.arange(count) // PIECE * scalars).astype(kind), np.diff(ends))
-        kept[start] = sp.csr_array(
-            (rows.data[inside], column.astype(kind), (ends - ends[0]).astype(kind)), shape=shape
-        ).T
-    return kept[start]
-
-
-def transposed(gradient: Array, rows: Any) -> Array:
-    """Return ``gradient @ rows``, summed over the records in pieces, and these in pairs (`dpconvex.core.summation`)."""
-    (forms, size), count = gradient.shape, gradient.shape[1] // PIECE
-    if sp.issparse(rows):
-        scalars, total = rows.shape[1], Pairwise(np.zeros((forms, rows.shape[1])))
-        step = max(WIDE // max(scalars, 1), 1) * PIECE
-        for start in range(0, size, step):
-            some, few = beside(rows, start, step), gradient[:, start : start + step]
-            parts = some @ few[0] if forms == 1 else some @ few.T
-            total.add(pairwise(np.asarray(parts).reshape(-1, scalars, forms)).T)
-        return np.asarray(total.value)
-    rest = gradient[:, count * PIECE :] @ rows[count * PIECE :]
-    if not count:
-        return np.asarray(rest)
-    pieces = gradient[:, : count * PIECE].reshape(forms, count, PIECE).transpose(1, 0, 2)
-    whole = rows[: count * PIECE]
-    sides = whole.T.reshape(-1, count, PIECE).transpose(1, 2, 0)  # of columns that lie side by side, without a copy
-    others = whole.reshape(count, PIECE, -1) if rows.flags.c_contiguous else sides
-    return np.asarray(pairwise(pieces @ others) + rest)
+        return np.asarray(table[self.first] * table[self.second]).T

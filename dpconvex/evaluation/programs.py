@@ -1,15 +1,16 @@
 """Expressions in slots: what is left of an expression when its variables, fields and numbers are arguments.
 
 Losses that differ only in *which* variable or number stands where, as those of different labels do, are one expression in slots:
-the same object, so that what is prepared for one of them (compiled, or put in order) serves them all.
+the same object, so that what is prepared for one of them serves them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,25 +20,18 @@ from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Constant, Expression, Field, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import TemplateError
+from dpconvex.geometry.quadratics import Quadratic, quadratic
+from dpconvex.language.template import Template
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Program:
-    """An expression in slots; equal programs compute the same function of what stands in these.
-
-    Attributes
-    ----------
-    root : Expression
-    entries : tuple of Expression
-        Slots of variables, or of subexpressions that are given: what derivatives are taken by.
-    fields, numbers : tuple of Expression
-        Slots of the record's fields, and of constants.
-    """
+    """An expression in slots; equal programs compute the same function of what stands in these."""
 
     root: Expression
-    entries: tuple[Expression, ...]
+    entries: tuple[Expression, ...]  # slots of variables, or of given subexpressions: what derivatives are taken by
     fields: tuple[Expression, ...]
     numbers: tuple[Expression, ...]
 
@@ -97,25 +91,13 @@ def slotted(
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A program, its numbers, and where its variables lie among the entries of all variables.
-
-    Attributes
-    ----------
-    program : Program
-    fields : tuple of str
-        The record fields that it reads, in order of their slots.
-    constants : tuple of ndarray
-    place : ndarray of int
-        Numbers of the entries that it reads, variable by variable in order of their slots, each in column order.
-    given : tuple of int
-        Numbers of the given subexpressions, in order of their slots.
-    """
+    """A program, its numbers, and where its variables lie among the entries of all variables."""
 
     program: Program
-    fields: tuple[str, ...]
+    fields: tuple[str, ...]  # what it reads of a record, in order of the slots
     constants: tuple[Array, ...]
-    place: NDArray[np.int64]
-    given: tuple[int, ...] = ()
+    place: NDArray[np.int64]  # the entries that it reads, in order of the slots, each variable in column order
+    given: tuple[int, ...] = ()  # numbers of the given subexpressions
 
     @classmethod
     def build(cls, expression: Expression, space: Space, given: Mapping[Expression, int] | None = None) -> Lowered:
@@ -142,12 +124,6 @@ class Lowered:
             tuple(given[leaf] for leaf in entries if leaf in given),
         )
 
-    def leaves(self, entries: Any, fields: Mapping[str, Any]) -> dict[Expression, Any]:
-        """Put into the slots what stands there, from a table of entries with records last, and fields with records first."""
-        found = [fields[name] for name in self.fields]
-        dense = [records_last(f.toarray() if sp.issparse(f) else np.asarray(f)) for f in found]
-        return self.program.leaves(self.program.cut(entries), dense, self.constants)
-
 
 def entries_matrix(space: Space) -> sp.csr_array:
     """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
@@ -159,3 +135,83 @@ def entries_matrix(space: Space) -> sp.csr_array:
 def records_last(values: Any) -> Any:
     """Move the records, the first axis of a field's values, to the end."""
     return values if values.ndim < 2 else values.transpose((*range(1, values.ndim), 0))
+
+
+def computed_by(xp: Any, program: Program, leaves: Mapping[Expression, Any]) -> Any:
+    """Evaluate a program on arrays of a module with records last."""
+    found = dict(leaves)
+    for node in program.order:
+        if node not in found:
+            assert node.atom is not None
+            found[node] = node.atom.value(xp, node, *(found[argument] for argument in node.args))
+    return found[program.root]
+
+
+def table(program: Program, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """Evaluate a program by JAX on a table of entries with records last, and fields with records first."""
+    import jax.numpy as xp
+
+    leaves = program.leaves(program.cut(entries), [records_last(f) for f in fields], [xp.asarray(n) for n in numbers])
+    return computed_by(xp, program, leaves)
+
+
+def single(program: Program) -> Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any]:
+    """Return a JAX function ``f(entries, fields, constants)`` for one record, with entries in order of the slots."""
+
+    def evaluate(entries: Any, fields: tuple[Any, ...], constants: tuple[Any, ...]) -> Any:
+        found = table(program, entries[:, None], tuple(field[None] for field in fields), constants)
+        return found.reshape(program.root.shape)
+
+    return evaluate
+
+
+def lower(expression: Expression, space: Space) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Turn an expression for one record into a JAX function of coordinates and fields; call it within `double_precision`."""
+    lowered = Lowered.build(expression, space)
+    lift = entries_matrix(space)
+
+    def evaluate(theta: Any, values: Mapping[str, Any]) -> Any:
+        import jax.numpy as xp
+
+        rows, columns = lift.tocoo().coords
+        entries = xp.zeros(lift.shape[0]).at[rows].add(lift.tocoo().data * xp.asarray(theta)[columns])
+        fields = tuple(xp.asarray(values[name]) for name in lowered.fields)
+        return single(lowered.program)(entries[lowered.place], fields, lowered.constants)
+
+    return evaluate
+
+
+class LoweredTemplate:
+    """What is needed of a template to evaluate it, whatever the records: made once."""
+
+    def __init__(self, template: Template, space: Space) -> None:
+        self._losses, self._space, self._regularizer = template.losses, space, template.regularizer
+        self._public: dict[Expression, Lowered | Quadratic] = {}
+
+    @cached_property
+    def losses(self) -> tuple[Lowered, ...]:
+        """The loss of each combination of discrete fields."""
+        return tuple(Lowered.build(loss, self._space) for loss in self._losses)
+
+    def public(self, part: Expression | None = None) -> Lowered | Quadratic:
+        """Return the regularizer, or a part of it."""
+        part = self._regularizer if part is None else part
+        if part not in self._public:
+            self._public[part] = quadratic(part, self._space) or Lowered.build(part, self._space)
+        return self._public[part]
+
+    @cached_property
+    def lift(self) -> sp.csr_array:
+        return entries_matrix(self._space)
+
+
+_LOWERED: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LoweredTemplate]] = WeakKeyDictionary()
+
+
+def lower_template(template: Template, space: Space) -> LoweredTemplate:
+    """Lower the losses and the regularizer of a template, once."""
+    order = tuple(block.variable for block in space.blocks.values())
+    known = _LOWERED.get(template)
+    if known is None or known[0] != order:
+        known = _LOWERED[template] = (order, LoweredTemplate(template, space))
+    return known[1]

@@ -28,11 +28,7 @@ LARGEST_KEPT, KEPT_AT_THE_END = -3, -1
 
 @cache
 def keep_memory() -> None:
-    """Keep memory that blocks of records are done with: to get it anew for each block can cost more than to compute with it.
-
-    The C library of Linux gives memory back at once, until a large piece of it (32 MB at most) was freed for the first time; and
-    always where MALLOC_TRIM_THRESHOLD_ is set, as it is for workers of Dask, unless it is told in so many words.
-    """
+    """Keep memory that blocks of records are done with: to get it anew for each block can cost more than to compute with it."""
     np.empty(2**22 - 2**12)
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(LARGEST_KEPT, 2**25)
@@ -48,11 +44,13 @@ def controller() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
+def threads_of_blas() -> int:
+    return max((found["num_threads"] or 1 for found in controller().info()), default=1)
+
+
 def share_processors(workers: int) -> None:
     """Let the libraries of this process use no more threads than its part of the processors."""
-    libraries = controller()
-    threads = max((found["num_threads"] or 1 for found in libraries.info()), default=1)
-    libraries.limit(limits=min(threads, max((os.cpu_count() or 1) // workers, 1)))
+    controller().limit(limits=min(threads_of_blas(), max((os.cpu_count() or 1) // workers, 1)))
 
 
 class Limit:
@@ -66,26 +64,16 @@ class Limit:
         """Take the limit back, whoever needs it: in a process that has just been forked nobody does."""
         if self.limiter is not None:
             self.limiter.restore_original_limits()
-        self.limiter = None
-        self.lock = Lock()
-        self.users = 0
-        self.threads = 1
+        self.lock, self.users, self.threads, self.limiter = Lock(), 0, 1, None
 
-    def enter(self) -> int:
-        """Set the limit; return the number of threads without it."""
+    def change(self, users: int) -> None:
+        """Count who needs the limit."""
         with self.lock:
             if self.users == 0:
-                libraries = controller()
-                self.threads = max((found["num_threads"] or 1 for found in libraries.info()), default=1)
-                self.limiter = libraries.limit(limits=1) if self.threads > 1 else None
-            self.users += 1
-            return self.threads
-
-    def leave(self) -> None:
-        """Take it back."""
-        with self.lock:
-            self.users -= 1
-            if self.users == 0 and self.limiter is not None:
+                self.threads = threads_of_blas()
+                self.limiter = controller().limit(limits=1)
+            self.users += users
+            if self.users == 0:
                 self.limiter.restore_original_limits()
                 self.limiter = None
 
@@ -95,12 +83,12 @@ LIMIT = Limit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[int]:
-    """Context in which the linear algebra library uses one thread."""
-    threads = LIMIT.enter()
+    """Context in which the linear algebra library uses one thread; yields how many it would use."""
+    LIMIT.change(1)
     try:
-        yield threads
+        yield LIMIT.threads
     finally:
-        LIMIT.leave()
+        LIMIT.change(-1)
 
 
 @cache

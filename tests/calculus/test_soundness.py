@@ -23,7 +23,7 @@ from dpconvex.core.abstract_values import Piece, Scalar, Term
 from dpconvex.core.double_precision import double_precision
 from dpconvex.core.expression import Expression
 from dpconvex.errors import NotPrivate
-from dpconvex.evaluation.compiled import lower
+from dpconvex.evaluation.programs import lower
 from dpconvex.language.template import Template
 
 RECORDS = 12

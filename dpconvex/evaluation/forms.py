@@ -1,0 +1,195 @@
+"""A template's losses as outer functions of few shared forms, which are polynomials of the record and linear in theta.
+
+A loss is ``phi_y(A_z theta + c_z)``.  All entries of the leaves ``A_z theta`` of all labels are linear combinations of few
+*forms* (the forms ``z' Phi_c z`` of C classes serve C(C-1) margins; one form ``x' w`` serves both signs of a label), and a form
+is a sum of monomials of the record with coefficients that are linear in theta.  So a pass over the records is
+
+    monomials @ coefficients(theta)  ->  forms  ->  leaves  ->  phi and its gradient  ->  monomials' @ gradient:
+
+two matrix products, whatever the labels.  Where leaves are no polynomials of low degree, the forms are the parameters themselves,
+the only monomial is 1, and the outer function reads the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dpconvex.calculus.loss_form import affine_leaves
+from dpconvex.core.expansion import Expander
+from dpconvex.core.expression import Variable
+from dpconvex.core.parameter_space import Space
+from dpconvex.core.polynomial import Polynomial, concatenate, numbered_rows
+from dpconvex.core.record_scalars import Bases
+from dpconvex.errors import MissingRule, NotPrivate
+from dpconvex.evaluation.derivatives import OuterFunction
+from dpconvex.evaluation.programs import Lowered, lower_template
+from dpconvex.language.template import Template
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+# Monomials of a higher degree are left to outer functions.
+LARGEST_DEGREE = 2
+# Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
+# that is a combination of others.
+ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
+# With more forms than this none are shared.
+LARGEST_BASIS = 600
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """The outer function of one combination of discrete fields, and its leaves in terms of the forms."""
+
+    lowered: Lowered
+    combine: sp.csr_array  # leaves from forms, shape (entries of all leaves, forms)
+    offset: sp.csr_array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
+
+    @cached_property
+    def back(self) -> sp.csr_array:
+        return sp.csr_array(self.combine.T)
+
+    @cached_property
+    def outer(self) -> OuterFunction:
+        return OuterFunction(self.lowered.program, self.lowered.constants)
+
+    @cached_property
+    def shift(self) -> Array:
+        """The part of the offset that is the same for all records: that of the last monomial, shape (entries,)."""
+        return np.asarray(self.offset[:, [-1]].toarray()).ravel()
+
+    @cached_property
+    def moving(self) -> Array | None:
+        """The rest of the offset, shape (entries, monomials), if there is any."""
+        rest = self.offset.toarray()
+        rest[:, -1] = 0.0
+        return rest if rest.any() else None
+
+
+@dataclass(frozen=True, eq=False)
+class LeafForm:
+    """All losses of a template, as outer functions of shared forms."""
+
+    labels: tuple[Label, ...]
+    monomials: Indices  # products of record scalars, -1 standing for 1, shape (monomials, degree); sorted, the constant one last
+    map: sp.csr_array  # from theta to the coefficients of the forms, form by form, shape (forms * monomials, dim)
+    fields: dict[str, slice]  # the record scalars of each continuous field, in column order
+
+    @property
+    def forms(self) -> int:
+        return self.labels[0].combine.shape[1]
+
+
+_FORMS: WeakKeyDictionary[Template, tuple[tuple[Variable, ...], LeafForm]] = WeakKeyDictionary()
+
+
+def leaf_form(template: Template, space: Space) -> LeafForm:
+    """Split the losses of a template, once."""
+    order = tuple(block.variable for block in space.blocks.values())
+    known = _FORMS.get(template)
+    if known is None or known[0] != order:
+        known = _FORMS[template] = (order, split(template, space) or whole_form(template, space))
+    return known[1]
+
+
+def whole_form(template: Template, space: Space) -> LeafForm:
+    """Return losses as functions of all parameters."""
+    lowered, lift = lower_template(template, space).losses, lower_template(template, space).lift
+    labels = []
+    for loss in lowered:
+        chosen = sp.csr_array(sp.eye_array(lift.shape[0], format="csr")[loss.place])
+        labels.append(Label(loss, chosen, sp.csr_array((len(loss.place), 1))))
+    return LeafForm(tuple(labels), np.zeros((1, 0), dtype=np.int64), lift, {})
+
+
+def split(template: Template, space: Space) -> LeafForm | None:
+    """Split leaves into polynomials of low degree; None if they are not, or share too little."""
+    bases = Bases(template.record)
+    fields = {base.name: slice(base.start, base.start + base.size) for base in bases.bases}
+    scalars = bases.count
+    expander = Expander(space, bases)
+    leaves = [affine_leaves(loss) for loss in template.losses]
+    try:
+        polynomials = [[expander.expand_leaf(leaf) for leaf in group] for group in leaves]
+    except (MissingRule, NotPrivate):
+        return None
+    found = [p for group in polynomials for p in group]
+    if not found or bases.count > scalars or any(p.monomial.shape[1] > LARGEST_DEGREE for p in found):
+        return None
+    starts = np.cumsum([0, *(p.size for p in found)])
+    joined = [p.entry + first for p, first in zip(found, starts, strict=False)]
+    terms = concatenate(found, (int(starts[-1]),), joined)
+    monomials, place = numbered(terms.monomial)
+    count, dim = len(monomials), space.dim
+    moving = terms.coordinate >= 0
+    ends = np.cumsum([0, *(sum(leaf.size for leaf in group) for group in leaves)])
+    basis = row_basis(entries_matrix(terms, place * dim + terms.coordinate, moving, count * dim), ends)
+    if basis is None:
+        return None
+    forms, combine = basis
+    offsets = entries_matrix(terms, place, ~moving, count)
+    labels = []
+    for loss, group, first in zip(template.losses, leaves, ends, strict=False):
+        lowered = Lowered.build(loss, space, {leaf: k for k, leaf in enumerate(group)})
+        parts = np.cumsum([first, *(leaf.size for leaf in group)])
+        slots = [np.arange(parts[k], parts[k + 1]) for k in lowered.given]
+        rows = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
+        labels.append(Label(lowered, sp.csr_array(combine[rows]), sp.csr_array(offsets[rows])))
+    return LeafForm(tuple(labels), monomials, sp.csr_array(forms.reshape((forms.shape[0] * count, dim))), fields)
+
+
+def numbered(table: Indices) -> tuple[Indices, Indices]:
+    """Number the distinct monomials of a table; the constant one is always there, and last."""
+    constant = np.full((1, table.shape[1]), -1, dtype=np.int64)
+    distinct, number = numbered_rows(np.concatenate([table, constant]))
+    # -1 sorts first: the constant goes last, where it is easy to find.
+    return np.roll(distinct, -1, axis=0), ((number - 1) % len(distinct))[:-1]
+
+
+def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.bool_], width: int) -> sp.csr_array:
+    """Put the coefficients of some terms of a polynomial into rows, one for each entry."""
+    data = (polynomial.coefficient[keep], (polynomial.entry[keep], column[keep]))
+    return sp.csr_array(sp.coo_array(data, shape=(polynomial.size, width)))
+
+
+def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] | None:
+    """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
+
+    Those of one label are preferred, such as the differences of one class with all others.  Random combinations of the columns
+    keep the rank, with probability one; what they claim is checked.
+    """
+    scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    moving = np.flatnonzero(scale > 0)
+    unit = sp.csr_array(sp.diags_array(1.0 / scale[moving]) @ rows[moving])
+    used, place = np.unique(unit.indices, return_inverse=True)
+    unit = sp.csr_array((unit.data, place.ravel(), unit.indptr), shape=(len(moving), len(used)))
+    rng = np.random.default_rng(0)
+    for start, end in [*pairwise(ends.tolist()), (0, len(scale))]:
+        own = np.flatnonzero((moving >= start) & (moving < end))
+        width = min(len(own), LARGEST_BASIS + 1)
+        if not width:
+            continue
+        sketch = unit @ rng.normal(size=(len(used), width))
+        _, triangle, order = scipy.linalg.qr(sketch[own].T, mode="economic", pivoting=True)
+        size = np.abs(np.diag(triangle))
+        rank = int((size > SAME * size[0]).sum())
+        chosen = own[np.sort(order[:rank])]
+        weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+        combine = np.zeros((len(scale), rank))
+        combine[moving] = weights * scale[moving, None] / scale[moving[chosen]]
+        nearest = np.round(combine)
+        combine = np.where(np.abs(combine - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest)), nearest, combine)
+        basis = sp.csr_array(rows[moving[chosen]])
+        error = abs(sp.csr_array(combine) @ basis - rows).max(axis=1).toarray().ravel()
+        allowed = np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale
+        if rank <= LARGEST_BASIS and (error <= ROUNDING * allowed).all():
+            return basis, combine
+    return None
