@@ -1,8 +1,9 @@
 """Sums over records whose rounding is bounded for every input, not only on average.
 
 A sum of m numbers in any order errs by at most m - 1 units in the last place of its terms' absolute values (N. Higham,
-*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in blocks of at most `BLOCK`, in
-any order, and blocks in pairs, so each record goes through ``BLOCK + 2 log2(n)`` additions at most.
+*Accuracy and Stability of Numerical Algorithms*, 2nd edition, section 4.2).  Records are added in pieces of at most 128, in any
+order, and pieces in pairs: each record goes through 128 + 2 log2(n) additions at most.  Inner products over a record's scalars
+are added in pieces of 32 terms, and these in pairs.
 """
 
 from __future__ import annotations
@@ -12,14 +13,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 # Unit roundoff of double precision.
 ROUNDOFF = 2.0**-53
-# So many records at most are added in any order.
-BLOCK = 2**15
+# So many records at most are in a block, and so many of them are added in any order; so many terms of an inner product are.
+BLOCK, PIECE, TERMS = 2**16, 128, 32
 # Operations on one number around a sum over the records.
 AROUND = 8
 # What is assumed of one record besides its sums: that its gradient errs by at most so many units of ``G + H ||theta||``.
 RECORD = 16
+
+
+def product_error(terms: int) -> float:
+    """Bound the error of an inner product in pieces, in units of the product of the norms: its products, and all additions."""
+    return min(terms, TERMS) + math.ceil(math.log2(max(terms / TERMS, 1.0)))
+
+
+def pairwise(parts: Any, xp: Any = np) -> Any:
+    """Sum over the first axis: neighbours first, then their sums, and so on."""
+    while len(parts) > 1:
+        sums = parts[: len(parts) // 2 * 2 : 2] + parts[1::2]
+        parts = sums if len(parts) % 2 == 0 else xp.concatenate([sums, parts[-1:]])
+    return parts[0]
 
 
 class Pairwise:
@@ -158,10 +174,10 @@ class Lengths:
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float
     ) -> float:
         """Bound the error of a computed gradient of the objective (docs/release.md, section 5)."""
-        summed = min(records, BLOCK) + 2 * math.log2(1 + records) + AROUND
+        summed = min(records, PIECE) + 2 * math.log2(1 + records) + AROUND
         # With several leaves, sums are those of forms' gradients, whose norms can be larger than that of their sum.
         spread = math.sqrt(2 * (self.entries + 1)) if self.entries > 1 else 1.0
         leaves = self.entries if self.entries > 1 else 0  # sums of as many forms
-        each = RECORD + self.scalars + leaves + self.projected + self.terms
+        each = RECORD + product_error(self.scalars) + leaves + self.projected + self.terms
         data = records * (spread * summed * gradient_bound + each * (gradient_bound + hessian_bound * radius))
         return ROUNDOFF * (data + (self.row + AROUND) * public)

@@ -30,6 +30,7 @@ Array = NDArray[np.float64]
 # Numbers in the records from which an accelerator is looked for.
 LARGE = 2**17
 # A Hessian has so many coordinates, and coefficients of forms, at most; second moments are of so many monomials.
+ALL = 2**62
 LARGEST_HESSIAN, LARGEST_COEFFICIENTS, LARGEST_GRAM = 500, 2000, 2000
 
 
@@ -53,11 +54,13 @@ class BatchedLoss:
     def __init__(self, template: Template, space: Space, batch: Batch, engine: str | None = None) -> None:
         self._template, self.space, self.batch = template, space, batch
         self._lowered = lower_template(template, space)
+        # "whole" splits no losses.
         self.engine = engine or ("device" if on_devices(batch) else "blocks")
 
     @cached_property
     def form(self) -> LeafForm:
-        return leaf_form(self._template, self.space)
+        split = whole_form if self.engine == "whole" else leaf_form
+        return split(self._template, self.space)
 
     @cached_property
     def _engine(self) -> Engine | DeviceEngine | PartitionEngine:
@@ -102,26 +105,34 @@ class BatchedLoss:
         return self._engine.hessian_product(np.asarray(theta, dtype=float), np.asarray(direction, dtype=float))
 
     @property
+    def monomials(self) -> int:
+        """How many products of its scalars the losses read of a record."""
+        return len(self.form.monomials)
+
+    @property
     def has_hessian(self) -> bool:
         """Whether the Hessian is small enough to be made."""
         coefficients = self.form.forms * len(self.form.monomials)
         return self.space.dim <= LARGEST_HESSIAN and coefficients <= LARGEST_COEFFICIENTS
 
-    def hessian(self, theta: Array, records: int) -> Array:
+    def hessian(self, theta: Array, records: int = ALL) -> Array:
         """Hessian of the sum of the losses, shape (dim, dim), from about so many records."""
         if not self.batch.size:
             return np.zeros((self.space.dim, self.space.dim))
         return self._blocks.hessian(np.asarray(theta, dtype=float), records)
 
-    def gram(self, theta: Array, records: int) -> Gram | None:
+    def gram(self, theta: Array, records: int = ALL) -> Gram | None:
         """A model of the Hessian from about so many records; None if there is none."""
         if not self.batch.size or not 1 < len(self.form.monomials) <= LARGEST_GRAM:
             return None
         return self._blocks.gram(np.asarray(theta, dtype=float), records)
 
+    def record_values(self, theta: Array) -> Array:
+        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))[0]
+
     def record_gradients(self, theta: Array) -> Array:
         """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
-        return Engine(self.form, self.batch).record_gradients(np.asarray(theta, dtype=float))
+        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))[1]
 
     def quadratic(self, part: Expression | None = None) -> Quadratic | None:
         lowered = self._lowered.public(part)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dpconvex.evaluation.derivatives import LANES
 from dpconvex.evaluation.design import TABLE
 from dpconvex.evaluation.engine import Engine, Records, Share
-from dpconvex.evaluation.forms import LeafForm
+from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import itself
 
@@ -36,8 +36,8 @@ Chosen = NDArray[np.bool_]
 LEFT = 1e-13
 # More products, or more monomials where M is not diagonal, are left to losses as functions of all parameters.
 MOST_PRODUCTS, MOST_MONOMIALS, MOST_NUMBERS = 16, 1000, 2**26
-# What rounding can take off a squared norm is added to it, as so many units for each term of its sums, of a bound on their absolute
-# values: a norm may be a little too large, never too small.
+# What rounding can take off a squared norm is added to it, so much for each term of its sums, of a bound on their absolute values: a
+# norm may be a little too large, never too small.
 SLACK = 2.0**-50
 # So many records are turned at a time where their scalars lie side by side, and fewer forms one by one.
 TURNED, FEW_FORMS = 1024, 4
@@ -70,6 +70,7 @@ class ClippedEngine(Engine):
     def __init__(self, form: LeafForm, batch: Batch, norms: GradientNorms) -> None:
         super().__init__(form, batch)
         self.norms = norms
+        self._last: Records | None = None  # the last block, filled
         self._lengths: dict[int, Array] = {}  # by block: what does not change in the norms of gradients
 
     def clipped_gradient(self, theta: Array, clip: float, chosen: Chosen | None) -> Array:
@@ -98,6 +99,10 @@ class ClippedEngine(Engine):
 
         return self.summed(one)[1]
 
+    def tables(self, label: Label) -> tuple[Any, Any]:
+        """See `Engine`: sparse tables are multiplied entry by entry."""
+        return label.tables
+
     def shares(self, group: Indices) -> list[Share]:
         """See `Engine`, with the last records repeated."""
         found = []
@@ -116,21 +121,25 @@ class ClippedEngine(Engine):
                 yield read, group, shares
                 continue
             rows = filled(np.arange(len(group)))
-            yield partial(itself, {name: column[rows] for name, column in read().items()}), group[rows], shares
+            if self._last is None or not self._plain:
+                self._last = {name: column[rows] for name, column in read().items()}
+            yield partial(itself, self._last), group[rows], shares
 
 
 @dataclass(frozen=True, eq=False)
 class GradientNorms:
     """Squared norms of gradients, rounded up, from gradients by the forms."""
 
-    forms: tuple[sp.csr_array, ...]  # the matrices G
+    forms: tuple[Any, ...]  # the matrices G
     diagonals: Array  # of the matrices M, shape (products, monomials); 0 where these are not diagonal
     factors: tuple[tuple[Array, Array] | None, ...]  # the others: M = factor' sign factor
     added: Array  # what covers rounding, for each monomial's square
 
     def lengths(self, engine: Engine, block: Records, size: int) -> Array:
         """Return ``m' M m`` for each product and record, and below them what covers rounding, shape (products + 1, records)."""
-        fields = {name: values for name, values in block.items() if name != TABLE}  # which is there for few records only
+        fields = {
+            name: values for name, values in block.items() if name != TABLE
+        }  # which is there for few records only
         squared = {name: values.power(2) if sp.issparse(values) else values**2 for name, values in fields.items()}
         rows = np.concatenate([self.diagonals, self.added[None]])
         found = np.array(np.broadcast_to(engine.design.forward(squared, rows, size, product_apart), (len(rows), size)))
@@ -143,7 +152,11 @@ class GradientNorms:
     def squares(self, gradient: Array, lengths: Array) -> Array:
         total = lengths[-1] * np.einsum("fn,fn->n", gradient, gradient)
         for forms, length in zip(self.forms, lengths, strict=False):
-            total += length * np.einsum("fn,fn->n", forms @ gradient, gradient)
+            if sp.issparse(forms):
+                total += length * np.einsum("fn,fn->n", forms @ gradient, gradient)
+            else:  # all forms are alike, as those of competing classes are: a multiple of 1, and one of all ones
+                own = forms[0] * np.einsum("fn,fn->n", gradient, gradient)
+                total += length * (own + forms[1] * gradient.sum(axis=0) ** 2 if forms[1] else own)
         return np.asarray(total)
 
 
@@ -152,7 +165,7 @@ def clipped(gradient: Array, squares: Array, clip: float) -> Array:
     finite = np.isfinite(squares)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         weight = np.where(finite, np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 0.0))), 0.0)
-    return np.where(finite, gradient, 0.0) * weight
+    return (gradient if finite.all() else np.where(finite, gradient, 0.0)) * weight
 
 
 def gradient_norms(form: LeafForm) -> GradientNorms | None:
@@ -189,10 +202,14 @@ def gradient_norms(form: LeafForm) -> GradientNorms | None:
         weights = rest @ unit
         rest -= weights[:, None] * unit
         found.append((unit, weights))
-    matrices, diagonals, factors = [], np.zeros((len(found), count)), []
+    matrices: list[Any] = []
+    factors: list[tuple[Array, Array] | None] = []
+    diagonals = np.zeros((len(found), count))
     for number, (unit, weights) in enumerate(found):
         own = unit.reshape(forms, forms)
-        matrices.append(sp.csr_array(np.where(np.abs(own) > LEFT, own, 0.0)))
+        other = own[0, -1] if forms > 1 else 0.0
+        alike = np.abs(own - other - (own[0, 0] - other) * np.eye(forms)).max() <= LEFT
+        matrices.append((own[0, 0] - other, other) if alike else sp.csr_array(np.where(np.abs(own) > LEFT, own, 0.0)))
         kept = np.abs(weights) > LEFT
         if (row[kept] == column[kept]).all():
             diagonals[number][row[kept]] = weights[kept] * lengths[row[kept]] ** 2

@@ -109,7 +109,9 @@ class OuterFunction:
 
         return self._pieces(moved, leaves, fields, size)[0]
 
-    def _pieces(self, function: Callable[..., tuple[Array, ...]], leaves: Array, fields: Sequence[Array], size: int) -> Any:
+    def _pieces(
+        self, function: Callable[..., tuple[Array, ...]], leaves: Array, fields: Sequence[Array], size: int
+    ) -> Any:
         """Call a function for some records at a time, and join what it returns."""
         step = max(CACHED // max(self.entries, 1) // LANES, 1) * LANES
         parts = []

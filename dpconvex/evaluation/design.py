@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import Pairwise
+from dpconvex.core.summation import PIECE, TERMS, Pairwise, pairwise
 from dpconvex.language.columns import flattened
 
 Array = NDArray[np.float64]
@@ -22,23 +22,77 @@ Product = Callable[[Array, Any], Array]
 
 # So many monomials of degree two are made at a time.
 TOGETHER = 2**20
-# Where a block keeps its monomials.
-TABLE = " monomials"
+# So many records are multiplied at a time: each is fetched once, not once for each piece.
+AT_ONCE = 1024
+# Where a block keeps its monomials, and sparse records their pieces.
+TABLE, KEPT_PARTS, KEPT_BESIDE = " monomials", "_parts", "_beside"
 
 
 def product(weights: Array, rows: Any) -> Array:
-    """Return ``weights @ rows.T``, shape (forms, records)."""
-    if not sp.issparse(rows):
+    """Return ``weights @ rows.T``, shape (forms, records), each inner product in pieces, and these in pairs."""
+    if sp.issparse(rows):
+        found = pairwise(np.stack([part @ (weights[0] if len(weights) == 1 else weights.T) for part in parts_of(rows)]))
+        return np.asarray(found[None] if len(weights) == 1 else np.ascontiguousarray(found.T))
+    count, width = divmod(weights.shape[1], TERMS)
+    if count == 0 or (count == 1 and not width):
         return np.asarray(weights @ rows.T)
-    # For one form a product with a vector, which is faster than one with a column.
-    return np.asarray((rows @ weights[0])[None] if len(weights) == 1 else np.ascontiguousarray((rows @ weights.T).T))
+    if not rows.flags.c_contiguous:
+        total = Pairwise(None)
+        for some in (slice(start, start + TERMS) for start in range(0, weights.shape[1], TERMS)):
+            total.add(weights[:, some] @ rows[:, some].T)
+        return np.asarray(total.value)
+    result, whole = np.empty((len(weights), len(rows))), count * TERMS
+    parts = np.ascontiguousarray(weights[:, :whole].reshape(len(weights), count, TERMS).transpose(1, 2, 0))
+    for start in range(0, len(rows), AT_ONCE):
+        some = rows[start : start + AT_ONCE]
+        pieces = some[:, :whole].reshape(len(some), count, TERMS).transpose(1, 0, 2) @ parts
+        if width:
+            pieces = np.concatenate([pieces, (some[:, whole:] @ weights[:, whole:].T)[None]])
+        result[:, start : start + AT_ONCE] = pairwise(pieces).T
+    return result
 
 
 def transposed(gradient: Array, rows: Any) -> Array:
-    """Return ``gradient @ rows``, shape (forms, scalars)."""
-    if not sp.issparse(rows):
-        return np.asarray(gradient @ rows)
-    return np.asarray((rows.T @ gradient[0])[None] if len(gradient) == 1 else (rows.T @ gradient.T).T)
+    """Return ``gradient @ rows``, shape (forms, scalars), summed over the records in pieces, and these in pairs."""
+    forms, size = gradient.shape
+    if sp.issparse(rows):
+        found = beside(rows) @ (gradient[0] if forms == 1 else gradient.T)
+        return np.asarray(pairwise(np.asarray(found).reshape(-1, rows.shape[1], forms)).T)
+    whole = size // PIECE * PIECE
+    rest = gradient[:, whole:] @ rows[whole:]
+    if not whole:
+        return np.asarray(rest)
+    pieces = gradient[:, :whole].reshape(forms, -1, PIECE).transpose(1, 0, 2)
+    sides = (
+        rows[:whole].T.reshape(-1, len(pieces), PIECE).transpose(1, 2, 0)
+    )  # of columns that lie side by side, without a copy
+    others = rows[:whole].reshape(-1, PIECE, rows.shape[1]) if rows.flags.c_contiguous else sides
+    return np.asarray(pairwise(pieces @ others) + rest)
+
+
+def parts_of(rows: Any) -> list[Any]:
+    """Return sparse records as a sum of ones with few terms each; they are kept."""
+    if KEPT_PARTS not in rows.__dict__:
+        counts = np.diff(rows.indptr)
+        piece = (np.arange(len(rows.data)) - np.repeat(rows.indptr[:-1], counts)) // TERMS
+        parts = []
+        for number in range(int(piece.max(initial=0)) + 1):
+            ends = np.concatenate([[0], np.cumsum(np.clip(counts - number * TERMS, 0, TERMS))])
+            own = piece == number
+            parts.append(sp.csr_array((rows.data[own], rows.indices[own], ends), shape=rows.shape))
+        rows.__dict__[KEPT_PARTS] = parts if len(parts) > 1 else []  # no circle
+    return rows.__dict__[KEPT_PARTS] or [rows]
+
+
+def beside(rows: Any) -> Any:
+    """Return sparse records, transposed, with the columns of each piece beside those of the last; they are kept."""
+    if KEPT_BESIDE not in rows.__dict__:
+        count, scalars = rows.shape
+        width = -(-count // PIECE) * scalars
+        kind = np.int32 if max(width, len(rows.data)) < 2**31 else np.int64
+        column = rows.indices + np.repeat((np.arange(count) // PIECE * scalars).astype(kind), np.diff(rows.indptr))
+        rows.__dict__[KEPT_BESIDE] = sp.csr_array((rows.data, column, rows.indptr), shape=(count, width)).T
+    return rows.__dict__[KEPT_BESIDE]
 
 
 class Design(Protocol):
@@ -78,14 +132,15 @@ class LinearDesign:
 
     def forward(self, block: Block, coefficients: Array, size: int, product: Product = product) -> Array:
         """See `Design`; one column, which all records share, if nothing is read of them."""
-        total = coefficients[:, -1:]
+        constant, total = coefficients[:, -1:], Pairwise(None)
         for name, (place, column, width) in self.places.items():
             weights = np.zeros((len(coefficients), width))
             weights[:, column] = coefficients[:, place]
-            if weights.any() or len(self.places) == 1:
-                found = product(weights, flattened(block[name]))
-                total = found + total if total.any() else found
-        return np.broadcast_to(total, (len(total), size)) if self.places else total
+            if weights.any():
+                total.add(product(weights, flattened(block[name])))
+        if total.value is None:
+            return np.broadcast_to(constant, (len(constant), size)) if self.places else constant
+        return np.asarray(total.value + constant if constant.any() else total.value)
 
     def backward(self, block: Block, gradient: Array) -> Array:
         result = np.zeros((len(gradient), self.count))
@@ -123,7 +178,7 @@ class QuadraticDesign:
     def backward(self, block: Block, gradient: Array) -> Array:
         total = Pairwise(np.zeros((len(gradient), self.count)))
         for some, rows in self._tables(block, gradient.shape[1]):
-            total.add(gradient[:, some] @ rows)
+            total.add(transposed(gradient[:, some], rows))
         return np.asarray(total.value)
 
     def table(self, block: Block, size: int) -> Array:
@@ -142,4 +197,4 @@ class QuadraticDesign:
             rows = flattened(block[name][some])
             scalars.insert(0, (rows.toarray() if sp.issparse(rows) else rows)[:, columns].T)
         table = np.concatenate(scalars)
-        return np.asarray(table[self.first] * table[self.second]).T
+        return np.asarray((table[self.first] * table[self.second]).T)

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpconvex.core.double_precision import COMPILER, double_precision
-from dpconvex.core.summation import BLOCK, Pairwise
+from dpconvex.core.summation import PIECE, Pairwise, pairwise
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.devices import AHEAD, Placement, current
-from dpconvex.evaluation.engine import padded_size
 from dpconvex.evaluation.programs import Lowered, LoweredTemplate, Program, table
 from dpconvex.language.batch import Batch
 from dpconvex.language.columns import Pieces, dense
@@ -29,10 +28,23 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
 
+# Gradients of pieces that are held at a time have so many numbers.
+HELD = 2**21
+
+
+def padded_size(count: int) -> int:
+    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur.
+
+    >>> [padded_size(n) for n in (1, 9, 100, 583, 20000)]
+    [8, 16, 104, 640, 20480]
+    """
+    step = max(8, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
+
+
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """Sums of a program over records, and their derivatives; fields have the records first, and these are weighted, so that
-    blocks can be filled up to few different sizes without compiling for each."""
+    """Sums of a program over weighted records, which come first in the fields."""
 
     value_and_gradient: Callable[..., Any]
     hessian_product: Callable[..., Any]
@@ -48,10 +60,19 @@ def compiled(program: Program) -> Compiled:
         found = table(program, entries[:, None], fields, constants)
         return xp.sum(weights * xp.broadcast_to(xp.reshape(found, -1), (len(weights),)))
 
+    def summed(entries: Any, fields: Any, weights: Any, constants: Any) -> Any:
+        """Sum a piece with a call, and the pieces in pairs."""
+        size, count = len(weights), 1
+        while size // count > PIECE and size % (2 * count) == 0:
+            count *= 2
+        records = [array.reshape((count, size // count, *array.shape[1:])) for array in (weights, *fields)]
+        of_pieces = jax.vmap(lambda w, *f: jax.value_and_grad(total)(entries, f, w, constants))
+        return [pairwise(part, xp) for part in of_pieces(*records)]
+
     def curvature(entries: Any, direction: Any, fields: Any, weights: Any, constants: Any) -> Any:
         return jax.jvp(lambda e: jax.grad(total)(e, fields, weights, constants), (entries,), (direction,))[1]
 
-    return Compiled(*(jax.jit(part, compiler_options=COMPILER) for part in (jax.value_and_grad(total), curvature)))
+    return Compiled(*(jax.jit(part, compiler_options=COMPILER) for part in (summed, curvature)))
 
 
 @dataclass(eq=False)
@@ -67,7 +88,7 @@ class Block:
     @property
     def bytes(self) -> int:
         """Size of the records and their weights."""
-        return 8 * padded_size(len(self.rows)) * (self.width + 1)
+        return 8 * padded_size(len(self.rows)) * (self.width + 1) if self.lowered.fields else 8
 
     def arguments(self, columns: dict[str, Any]) -> Any:
         """Return the fields of the records and their weights on the device."""
@@ -100,7 +121,8 @@ class DeviceEngine:
 
     def _cut(self, loss: Lowered, rows: Indices, size: int) -> list[Block]:
         width = sum(int(np.prod(self._columns[name].shape[1:], dtype=np.int64)) for name in loss.fields)
-        step = int(min(max(size // (8 * (width + 1)), 128), BLOCK)) if loss.fields else len(rows)
+        pieces = int(max(min(size / (8 * (width + 1) * PIECE), HELD / max(len(loss.place), 1)), 1))
+        step = PIECE << (pieces.bit_length() - 1) if loss.fields else len(rows)  # a power of two of pieces
         return [Block(loss, rows[start : start + step], width) for start in range(0, len(rows), step)]
 
     def _deal(self, placement: Placement) -> None:

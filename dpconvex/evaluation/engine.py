@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.summation import BLOCK, Pairwise
+from dpconvex.core.summation import BLOCK, PIECE, Pairwise
 from dpconvex.evaluation.derivatives import LANES
 from dpconvex.evaluation.design import TABLE, LinearDesign, Product, design_of, product
 from dpconvex.evaluation.forms import Label, LeafForm
@@ -33,22 +33,27 @@ T = TypeVar("T")
 # A block's records take about so many bytes, so that they are still in a shared cache when they are needed again; but a block has
 # at least so many records, because each costs some calls of compiled functions.
 BLOCK_BYTES, FEWEST = 2**23, 4096
+# So many sums of pieces of sparse records are made at a time.
+WIDE = 2**22
 # With so many numbers, or more, to read, several threads are worth while.
 LARGE = 2**17
 # Monomials of degree two are kept if they are so many at most: 128 MB.
 KEPT = 2**24
+# Labels whose tables have more numbers than this are not compared; nor are more than so many forms of a label's own worth it.
+LARGEST_SPREAD, MOST_TERMS = 2**22, 2
 # Second moments of each label are told apart if they are so many numbers at most: eight megabytes.
 APART = 2**20
 
 
-def padded_size(count: int) -> int:
-    """Round a number of records up, by at most an eighth (at least to 8), so that few different sizes occur.
+class Spread(NamedTuple):
+    """Leaves as some that all labels share, plus a direction times each label's own few forms; and constants."""
 
-    >>> [padded_size(n) for n in (1, 9, 100, 583, 20000)]
-    [8, 16, 104, 640, 20480]
-    """
-    step = max(8, 1 << max(0, count.bit_length() - 4))
-    return -(-count // step) * step
+    common: sp.csr_array
+    back: sp.csr_array
+    direction: Array
+    places: Indices  # of a label's own forms, shape (terms, labels)
+    weights: Array
+    shift: Array  # shape (entries, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +70,28 @@ class Kind:
         square = all(t.shape[0] == t.shape[1] and (t.tocoo().row == t.tocoo().col).all() for t in tables)
         if not square or any(label.moving is not None for label in self.labels):
             return None
-        return np.stack([t.diagonal() for t in tables], axis=1), np.stack([label.shift for label in self.labels], axis=1)
+        return np.stack([t.diagonal() for t in tables], axis=1), np.stack(
+            [label.shift for label in self.labels], axis=1
+        )
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        """What the leaves of all labels share, if they differ by multiples of one direction, as differences with one's own do."""
+        tables = [label.combine for label in self.labels]
+        if len(tables) * np.prod(tables[0].shape) > LARGEST_SPREAD or any(x.moving is not None for x in self.labels):
+            return None
+        apart = np.stack([table.toarray() for table in tables]) - tables[0].toarray()
+        label, entry, form = (int(k) for k in np.unravel_index(np.argmax(np.abs(apart)), apart.shape))
+        if apart[label, entry, form] == 0:
+            return None
+        direction, own = apart[label, :, form] / apart[label, entry, form], apart[:, entry]
+        terms = int((own != 0).sum(axis=1).max())
+        if terms > MOST_TERMS or (apart != direction[:, None] * own[:, None]).any():
+            return None
+        places = np.argsort(own == 0, axis=1, kind="stable")[:, :terms]
+        weights = np.take_along_axis(own, places, axis=1)
+        shift = np.stack([label.shift for label in self.labels], axis=1)
+        return Spread(tables[0], sp.csr_array(tables[0].T), direction, places.T, weights.T, shift)
 
 
 def kinds_of(form: LeafForm) -> list[Kind]:
@@ -85,7 +111,7 @@ class Share:
     kind: Kind
     rows: Indices | None
     ends: tuple[int, ...]
-    columns: tuple[Array, ...] = ()  # multiples of forms, and constants, for each record
+    columns: tuple[Array, ...] = ()  # of all records together: multiples of forms, or those of their own, and constants
 
 
 class Engine:
@@ -106,9 +132,10 @@ class Engine:
             for name, column in batch.fields.items()
             if sp.issparse(column)
         }
-        plain = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns)  # whose owners cannot change them
-        linear = isinstance(self.design, LinearDesign)
-        self._keeps = plain and not linear and batch.size * self.design.count <= KEPT
+        self._plain = all(isinstance(c, np.ndarray) or sp.issparse(c) for c in columns)  # nobody can change them
+        self._keeps = (
+            self._plain and not isinstance(self.design, LinearDesign) and batch.size * self.design.count <= KEPT
+        )
         self._tables: dict[int, Array] = {}  # of blocks whose monomials of degree two are kept
         self.plan = [self.shares(batch.group[start : start + self.step]) for start in range(0, batch.size, self.step)]
 
@@ -122,15 +149,18 @@ class Engine:
         )
         leaves = max(label.combine.shape[0] for label in self.form.labels)
         rows = np.clip(BLOCK_BYTES / max(width, 16 * (leaves + self.form.forms), 1), FEWEST, BLOCK)
+        wide = max((c.shape[1] for c in self.batch.fields.values() if sp.issparse(c)), default=1)
+        rows = min(rows, max(WIDE // (wide * self.form.forms), 1) * PIECE)
         count = max(1, -(-self.batch.size // int(rows)))
         return -(-max(self.batch.size, 1) // count // LANES) * LANES if count == 1 else int(rows) // LANES * LANES
 
     def shares(self, group: Indices) -> list[Share]:
         """Deal records with these labels to kinds."""
-        if len(self.kinds) == 1 and self.kinds[0].diagonal is not None:
-            tables = self.kinds[0].diagonal
+        kind = self.kinds[0]
+        tables: Any = kind.diagonal or (kind.spread and kind.spread[3:])
+        if len(self.kinds) == 1 and tables:
             columns = tuple(t[:, :1] if (t == t[:, :1]).all() else np.take(t, group, axis=1) for t in tables)
-            return [Share(self.kinds[0], None, (len(group),), columns)]
+            return [Share(kind, None, (len(group),), columns)]
         found = []
         for kind in self.kinds:
             chosen = [np.flatnonzero(group == member) for member in kind.members]
@@ -168,9 +198,13 @@ class Engine:
             return function(number, read(), group, shares)
 
         with one_blas_thread() if self.large else nullcontext(1) as threads:
-            yield from in_order((partial(task, k, *b) for k, b in enumerate(self.blocks())), min(threads, len(self.plan)))
+            yield from in_order(
+                (partial(task, k, *b) for k, b in enumerate(self.blocks())), min(threads, len(self.plan))
+            )
 
-    def summed(self, function: Callable[[int, Records, Indices, list[Share]], tuple[float, Array]]) -> tuple[float, Array]:
+    def summed(
+        self, function: Callable[[int, Records, Indices, list[Share]], tuple[float, Array]]
+    ) -> tuple[float, Array]:
         """Sum a value and a gradient by the coefficients over blocks; returns that by the coordinates."""
         total, slope = 0.0, Pairwise(np.zeros((self.form.forms, len(self.form.monomials))))
         for value, part in self.each(function):
@@ -186,23 +220,23 @@ class Engine:
         coefficients = self.coefficients(theta)
 
         def one(number: int, block: Records, group: Indices, shares: list[Share]) -> tuple[float, Array]:
-            total, gradient = self.slopes(coefficients, block, len(group), shares)
-            return total, self.design.backward(block, gradient)
+            values, gradient = self.slopes(coefficients, block, len(group), shares)
+            return float(values.sum()), self.design.backward(block, gradient)
 
         return self.summed(one)
 
     def slopes(
         self, coefficients: Array, block: Records, size: int, shares: list[Share], product: Product = product
-    ) -> tuple[float, Array]:
-        """Sum of the losses of a block, and their gradients by the forms, shape (forms, records)."""
+    ) -> tuple[Array, Array]:
+        """Losses of a block's records, and their gradients by the forms, shape (forms, records)."""
         forms = self.design.forward(block, coefficients, size, product)
-        total, gradient = 0.0, np.zeros((len(forms), size))
+        losses, gradient = np.empty(size), np.zeros((len(forms), size) if shares[0].rows is not None else 0)
         for share in shares:
             leaves = self._leaves(share, forms, block, size, product)
             values, part = share.kind.labels[0].outer.gradient(leaves, self._fields(share, block), share.ends[-1])
-            total += float(values.sum())
+            losses[slice(None) if share.rows is None else share.rows] = values
             gradient = self._collect(share, part, gradient)
-        return total, gradient
+        return losses, gradient
 
     def hessian_product(self, theta: Array, direction: Array) -> Array:
         """Hessian of the sum of the losses times a direction, shape (dim,)."""
@@ -255,7 +289,12 @@ class Engine:
             bends, moments = np.zeros((groups, forms, forms)), np.zeros((groups, monomials, monomials))
             some, labels, shares = self._some(block, group, records)
             values, table = self.design.forward(some, coefficients, len(labels)), self.design.table(some, len(labels))
-            bent = np.stack([self._bent(some, len(labels), shares, values, np.repeat(e[:, None], values.shape[1], 1)) for e in np.eye(forms)])
+            bent = np.stack(
+                [
+                    self._bent(some, len(labels), shares, values, np.repeat(e[:, None], values.shape[1], 1))
+                    for e in np.eye(forms)
+                ]
+            )
             counts = np.bincount(group if groups > 1 else np.zeros(len(group), int), minlength=groups).astype(float)
             for which in np.flatnonzero(counts):
                 rows = labels == which if groups > 1 else slice(None)
@@ -275,23 +314,36 @@ class Engine:
         rows = np.sort(np.concatenate([part[::every] for part in parts]))
         return {name: column[rows] for name, column in block.items()}, group[rows], self.shares(group[rows])
 
-    def record_gradients(self, theta: Array) -> Array:
-        """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""
-        coefficients = self.coefficients(theta)
+    def records(self, theta: Array) -> tuple[Array, Array]:
+        """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
+        coefficients, dim = self.coefficients(theta), self.form.map.shape[1]
 
-        def one(number: int, block: Records, group: Indices, shares: list[Share]) -> Array:
-            slopes, rows = self.slopes(coefficients, block, len(group), shares)[1], self.design.table(block, len(group))
-            return np.asarray((slopes.T[:, :, None] * rows[:, None]).reshape(len(rows), -1) @ self.form.map)
+        def one(number: int, block: Records, group: Indices, shares: list[Share]) -> tuple[Array, Array]:
+            values, slopes = self.slopes(coefficients, block, len(group), shares)
+            rows = self.design.table(block, len(group))
+            return values, np.asarray((slopes.T[:, :, None] * rows[:, None]).reshape(len(rows), -1) @ self.form.map)
 
-        return np.concatenate([np.zeros((0, self.form.map.shape[1])), *self.each(one)])
+        values, gradients = zip((np.zeros(0), np.zeros((0, dim))), *self.each(one), strict=True)
+        return np.concatenate(values), np.concatenate(gradients)
+
+    def tables(self, label: Label) -> tuple[Any, Any]:
+        return label.small_tables
 
     def _leaves(
         self, share: Share, forms: Array, block: Records | None, size: int, product: Product = product
     ) -> Array:
         """Leaves of a share's records from all forms of a block; without the block, how they change with the forms."""
         if share.columns:
-            scale, shift = share.columns
-            return forms * scale + shift if block is not None and shift.any() else forms * scale
+            *own, shift = share.columns
+            if share.kind.diagonal is not None:
+                leaves = forms * own[0]
+            else:
+                assert share.kind.spread is not None
+                leaves = share.kind.spread.common @ forms
+                records = np.arange(forms.shape[1])
+                along = sum(weight * forms[place, records] for place, weight in zip(*own, strict=True))
+                leaves += share.kind.spread.direction[:, None] * along
+            return leaves + shift if block is not None and shift.any() else leaves
         assert share.rows is not None
         if forms.shape[1] < size and len(share.kind.labels) == 1:  # all records share them
             return np.asarray(share.kind.labels[0].combine @ forms)
@@ -300,7 +352,7 @@ class Engine:
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             rows = share.rows[start:end]
             if end > start:
-                leaves[:, start:end] = label.combine @ forms[:, rows]
+                leaves[:, start:end] = self.tables(label)[0] @ forms[:, rows]
                 if block is not None and label.shift.any():
                     leaves[:, start:end] += label.shift[:, None]
                 if block is not None and label.moving is not None:
@@ -308,16 +360,23 @@ class Engine:
             start = end
         return leaves
 
-    @staticmethod
-    def _collect(share: Share, part: Array, gradient: Array) -> Array:
+    def _collect(self, share: Share, part: Array, gradient: Array) -> Array:
         """Turn slopes by the leaves into those by the forms."""
         if share.columns:
-            return np.asarray(part * share.columns[0])
+            *own, _ = share.columns
+            if share.kind.diagonal is not None:
+                return np.asarray(part * own[0])
+            assert share.kind.spread is not None
+            gradient, records = share.kind.spread.back @ part, np.arange(part.shape[1])
+            along = np.einsum("e,en->n", share.kind.spread.direction, part)
+            for place, weight in zip(*own, strict=True):
+                gradient[place, records] += weight * along
+            return np.asarray(gradient)
         assert share.rows is not None
         start = 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
             if end > start:
-                gradient[:, share.rows[start:end]] = label.back @ part[:, start:end]
+                gradient[:, share.rows[start:end]] = self.tables(label)[1] @ part[:, start:end]
             start = end
         return gradient
 

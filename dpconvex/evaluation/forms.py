@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -41,6 +42,11 @@ LARGEST_DEGREE = 2
 # Relative size of a combination's error that passes for rounding, of numbers that pass for integers, and of what is left of a row
 # that is a combination of others.
 ROUNDING, INTEGER, SAME = 1e-14, 1e-9, 1e-10
+# Tables of so many numbers are multiplied faster as they are than without their zeros.
+SMALL = 256
+# Least eigenvalue of the inner products of rows, scaled to length 1, at which they serve as a basis: for differences of one class
+# with the others it is one half.  Others are made orthonormal if they have at most so many numbers.
+WELL_CONDITIONED, LARGEST_DENSE = 0.4, 2**24
 # With more forms than this none are shared.
 LARGEST_BASIS = 600
 
@@ -54,8 +60,15 @@ class Label:
     offset: sp.csr_array  # the part of the leaves that does not depend on theta, shape (entries, monomials)
 
     @cached_property
-    def back(self) -> sp.csr_array:
-        return sp.csr_array(self.combine.T)
+    def tables(self) -> tuple[Any, Any]:
+        """Leaves from forms, and slopes by the forms from those by the leaves."""
+        return self.combine, sp.csr_array(self.combine.T)
+
+    @cached_property
+    def small_tables(self) -> tuple[Any, Any]:
+        """The same, dense where that is multiplied faster."""
+        table = self.combine.toarray() if np.prod(self.combine.shape) <= SMALL else None
+        return self.tables if table is None else (table, table.T)
 
     @cached_property
     def outer(self) -> OuterFunction:
@@ -163,8 +176,10 @@ def entries_matrix(polynomial: Polynomial, column: Indices, keep: NDArray[np.boo
 def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] | None:
     """Choose rows that all rows are combinations of, and the combinations; None if there are too many.
 
-    Those of one label are preferred, such as the differences of one class with all others.  Random combinations of the columns
-    keep the rank, with probability one; what they claim is checked.
+    Those of one label are preferred if they are well conditioned, as the differences of one class with all others are; else rows
+    are made orthonormal: what rounding does to sums over records for each form is then not much enlarged by the sums over forms
+    (docs/release.md, section 5).  Random combinations of the columns keep the rank, with probability one; what they claim is
+    checked.
     """
     scale = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     moving = np.flatnonzero(scale > 0)
@@ -182,14 +197,23 @@ def row_basis(rows: sp.csr_array, ends: Indices) -> tuple[sp.csr_array, Array] |
         size = np.abs(np.diag(triangle))
         rank = int((size > SAME * size[0]).sum())
         chosen = own[np.sort(order[:rank])]
-        weights = np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
-        combine = np.zeros((len(scale), rank))
-        combine[moving] = weights * scale[moving, None] / scale[moving[chosen]]
-        nearest = np.round(combine)
-        combine = np.where(np.abs(combine - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest)), nearest, combine)
-        basis = sp.csr_array(rows[moving[chosen]])
-        error = abs(sp.csr_array(combine) @ basis - rows).max(axis=1).toarray().ravel()
-        allowed = np.abs(combine) @ abs(basis).max(axis=1).toarray().ravel() + scale
-        if rank <= LARGEST_BASIS and (error <= ROUNDING * allowed).all():
-            return basis, combine
+        basis, weights = unit[chosen], np.linalg.lstsq(sketch[chosen].T, sketch.T, rcond=None)[0].T
+        bad = np.linalg.eigvalsh((basis @ basis.T).toarray())[0] < WELL_CONDITIONED
+        if rank > LARGEST_BASIS or (bad and end - start < len(scale)):
+            continue
+        if bad and rank * len(used) <= LARGEST_DENSE:
+            directions, _ = scipy.linalg.qr(basis.toarray().T, mode="economic")
+            basis, weights = sp.csr_array(directions.T), unit @ directions
+        else:  # as they are: numbers that are whole stay so
+            weights = weights / scale[moving[chosen]] * scale[moving, None]
+            nearest = np.round(weights)
+            whole = np.abs(weights - nearest) <= INTEGER * np.maximum(1.0, np.abs(nearest))
+            weights = np.where(whole, nearest, weights) / scale[moving, None] * scale[moving[chosen]]
+        error = abs(sp.csr_array(weights) @ basis - unit)
+        largest = error.max(axis=1).toarray().ravel() if error.nnz else np.zeros(len(moving))
+        if (largest <= ROUNDING * (np.abs(weights).sum(axis=1) + 1)).all():
+            combine, length = np.zeros((len(scale), rank)), scale[moving[chosen]] if not bad else np.ones(rank)
+            combine[moving] = weights * scale[moving, None] / length
+            basis = sp.csr_array(sp.diags_array(length) @ basis)
+            return sp.csr_array((basis.data, used[basis.indices], basis.indptr), shape=(rank, rows.shape[1])), combine
     return None

@@ -141,20 +141,23 @@ class Problem:
 
     def _losses(self, theta: Array) -> tuple[float, Array]:
         """Sum of the losses and its gradient."""
-        if self.projector is None:
-            return self.loss.value_and_gradient(theta)
-        value, gradient = self.loss.value_and_gradient(self.projector(theta))
-        return value, self.projector(gradient)
+        value, gradient = self.loss.value_and_gradient(self.seen(theta))
+        return value, self.seen(gradient)
 
-    def hessian(self, theta: Array) -> Array:
-        """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim)."""
-        seen = self.projector or np.asarray
-        matrix = self.loss.hessian(seen(theta))
-        if matrix is None:
-            matrix = np.array([self.loss.hessian_product(seen(theta), e) for e in np.eye(self.space.dim)])
-        if self.projector is not None:
-            matrix = self.projector(self.projector(matrix).T)
-        matrix = matrix + self.public_hessian(theta)
+    def seen(self, theta: Array) -> Array:
+        """Return what the losses see of parameters."""
+        return theta if self.projector is None else self.projector(theta)
+
+    def hessian(self, theta: Array, records: int | None = None) -> Array:
+        """Hessian of F at `theta` (where it exists, and without `split`), symmetrised, shape (dim, dim).
+
+        That of the losses is estimated from about so many records, if that is given and it is small enough.
+        """
+        if self.loss.has_hessian:
+            matrix = self.loss.hessian(self.seen(theta), self.batch.size if records is None else records)
+        else:
+            matrix = np.array([self.loss.hessian_product(self.seen(theta), e) for e in np.eye(self.space.dim)])
+        matrix = self.seen(self.seen(matrix).T) + self.public_hessian(theta)
         return np.asarray(matrix + matrix.T) / 2
 
     def public_hessian(self, theta: Array) -> Array:

@@ -19,14 +19,11 @@ from numpy.typing import NDArray
 
 from dpconvex.solvers.composite import Composite
 from dpconvex.solvers.distance import Iterate, at_point, floor, step
-from dpconvex.solvers.smooth import Memory
+from dpconvex.solvers.smooth import FEWEST, FOR_EACH, Memory
 
 Array = NDArray[np.float64]
 Product = Callable[[Array], Array]
 
-# The Hessian itself is made at every step if that takes so many multiplications at most; a model if it takes as long as so many
-# evaluations at most.
-CHEAP, LONGEST = 2**31, 40.0
 # Pairs that correct a model, and steps after which second moments are weighted anew.
 PAIRS = 40
 RENEWED = (0, 3, 8)
@@ -87,28 +84,21 @@ class Hessian:
 
 
 def modelled(composite: Composite, theta: Array) -> Hessian | None:
-    """Return the Hessian at a point, or a model of it; None if neither is to be had at a price that pays."""
+    """Return the Hessian at a point, or a model of it; None if neither is to be had."""
     problem = composite.problem
-    if problem.batch.size * problem.loss.coefficients**2 <= CHEAP and problem.loss.gram_passes < np.inf:
+    if problem.loss.has_hessian:
         matrix = composite.hessian(theta)
         return Hessian(lambda direction: matrix @ direction, exact=True) if np.isfinite(matrix).all() else None
-    if problem.loss.gram_passes > LONGEST:
-        return None
-    projector = problem.projector or unprojected
-    gram = problem.loss.gram(projector(theta), by_label=True)
-    if gram is None or not (np.isfinite(gram.bend).all() and np.isfinite(gram.moments).all()):
+    gram = problem.loss.gram(problem.seen(theta), max(FEWEST, FOR_EACH * problem.loss.monomials))
+    if gram is None or not np.isfinite(gram.sums()).all():
         return None
 
     def product(direction: Array) -> Array:
-        losses = projector(gram.product(projector(direction)))
+        losses = problem.seen(gram.product(problem.seen(direction)))
         public = problem.loss.regularizer_hessian_product(theta, direction, problem.split[0])
         return np.asarray(losses + problem.size * public + problem.added * direction)
 
     return Hessian(product, exact=False)
-
-
-def unprojected(vector: Array) -> Array:
-    return vector
 
 
 class Model(Composite):
@@ -223,7 +213,7 @@ def quasi_newton(composite: Composite, start: Iterate, tolerance: float, max_ste
         found, observed = search(composite, now, memory, lipschitz, length)
         if found is None:  # the gradient turned faster than L allows
             lipschitz = 1.2 * max(observed, lipschitz) if np.isfinite(observed) else 4.0 * lipschitz
-            memory.clear()
+            memory = Memory(PAIRS)
             now = state(composite, now.theta, now.value, now.gradient, lipschitz)
             continue
         memory.update(found.theta - now.theta, found.residual - residual)

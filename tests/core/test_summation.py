@@ -16,10 +16,12 @@ import scipy.sparse as sp
 import dpconvex as dp
 from dpconvex.calculus.record_sums import longest_product, longest_sum
 from dpconvex.core.contraction import contracted
-from dpconvex.core.summation import LANES, PIECE, ROUNDOFF, Lengths, Pairwise, Tree, each_apart, pairwise
+from dpconvex.core.summation import PIECE, ROUNDOFF, Lengths, Pairwise, Tree, pairwise
 from dpconvex.evaluation.batch_loss import BatchedLoss
+from dpconvex.evaluation.clipping import product_apart
+from dpconvex.evaluation.derivatives import LANES
 from dpconvex.evaluation.design import LinearDesign, product
-from dpconvex.evaluation.shared_forms import leaf_form
+from dpconvex.evaluation.forms import leaf_form
 from dpconvex.release.verify import analyse
 from dpconvex.solvers.composite import Composite
 
@@ -34,30 +36,26 @@ def test_products_are_products_and_nothing_is_a_sum_too() -> None:
     for x in (rows, np.asfortranarray(rows), sp.csr_array(rows)):
         assert design.backward({"x": x}, gradient)[:, :7] == pytest.approx(gradient @ rows)
         for some in (weights, weights[:1]):
-            assert product(x, some) == pytest.approx(some @ rows.T)
-            with each_apart():
-                assert product(x, some) == pytest.approx(some @ rows.T)
+            assert product(some, x) == pytest.approx(some @ rows.T)
+            assert product_apart(some, x) == pytest.approx(some @ rows.T)
     total = Pairwise(np.zeros(7))
     for row in rows:
         total.add(row)
     assert total.value == pytest.approx(rows.sum(axis=0))
     assert pairwise(rows) == pytest.approx(rows.sum(axis=0))
     assert Pairwise(2.5).value == 2.5
-    assert design.backward({"x": sp.csr_array((0, 7))}, np.zeros((5, 0))).shape == (5, 8)
 
 
 def test_apart_no_record_depends_on_others() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(4, 100, 1)), rng.normal(size=(100, 7, 5 * LANES))
-    assert contracted(np, "ij", "jk", "ik", a, b) == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
-    with each_apart():
-        whole = contracted(np, "ij", "jk", "ik", a, b)
-        assert whole == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
-        assert (contracted(np, "ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
-        rows = rng.normal(size=(5 * LANES, 100))
-        for weights in (rng.normal(size=(1, 100)), rng.normal(size=(6, 100))):
-            found = product(rows, weights)
-            assert (product(rows[LANES : 2 * LANES], weights) == found[:, LANES : 2 * LANES]).all()
+    whole = contracted(np, "ij", "jk", "ik", a, b)
+    assert whole == pytest.approx(np.einsum("ij,jkz->ikz", a[..., 0], b))
+    assert (contracted(np, "ij", "jk", "ik", a, b[..., LANES : 2 * LANES]) == whole[..., LANES : 2 * LANES]).all()
+    rows = rng.normal(size=(5 * LANES, 100))
+    for weights in (rng.normal(size=(1, 100)), rng.normal(size=(6, 100))):
+        found = product_apart(weights, rows)
+        assert (product_apart(weights, rows[LANES : 2 * LANES]) == found[:, LANES : 2 * LANES]).all()
 
 
 def test_sums_within_a_record_are_counted() -> None:
@@ -175,7 +173,6 @@ def test_sums_of_forms_are_not_much_larger_than_gradients(name: str, options: di
     """The factor by which errors of the forms' sums can exceed those of the gradients' sums is the one that is counted."""
     analysis = analyse(dp.load(name, **options))
     form = leaf_form(analysis.form.template, analysis.form.space)
-    assert form is not None
     rows = form.map.toarray()
     norms = np.linalg.norm(rows, axis=1)
     scaled = rows[norms > 0] / norms[norms > 0, None]

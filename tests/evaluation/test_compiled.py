@@ -19,8 +19,8 @@ from dpconvex.core.record_domains import Ball, Box, Choice
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.compiled import compiled, lower
-from dpconvex.evaluation.lowered_template import lower_template
+from dpconvex.evaluation.device_engine import compiled
+from dpconvex.evaluation.programs import lower, lower_template
 from dpconvex.language.batch import Batch
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template

@@ -8,13 +8,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from dpconvex.calculus.loss_form import affine_leaves
-from dpconvex.core.evaluate import evaluate
 from dpconvex.core.expression import Expression
 from dpconvex.core.from_cvxpy import Reader
-from dpconvex.evaluation.outer_functions import OuterFunction
+from dpconvex.evaluation.derivatives import OuterFunction, gradient
 from dpconvex.evaluation.programs import slotted
 
 W = cp.Variable(3, name="w")
@@ -68,66 +66,32 @@ def outer_of(loss: Any) -> tuple[OuterFunction, list[Expression], list[str]]:
     return OuterFunction(program, tuple(number.dense for number in numbers)), entries, [field.name for field in fields]
 
 
-def given_leaves(leaves: list[Expression], margins: np.ndarray) -> list[tuple[np.ndarray, float]]:
-    """Leaves of a loss as functions of the margin: their values, and their slopes."""
-    found = []
-    for leaf in leaves:
-        ends = [float(evaluate(leaf, {"x": [1.0, 0.0, 0.0], "w": [end, 0.0, 0.0], "t": 0.0})) for end in (0.0, 1.0)]
-        found.append((ends[0] + (ends[1] - ends[0]) * margins, ends[1] - ends[0]))
-    return found
-
-
-def both(loss: Any, margins: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values and slopes by both ways, shape (2, records)."""
-    outer, leaves, names = outer_of(loss)
-    assert outer.is_scalar
-    fields = [{"t": t}[name] for name in names]
-    given = given_leaves(leaves, margins)
-    ours = np.stack(outer.along_one(given, fields))
-    entries = np.stack([value for value, _ in given])
-    values, slopes = outer.gradient(entries, fields)
-    return ours, np.stack([values, sum(factor * slope for (_, factor), slope in zip(given, slopes, strict=True))])
-
-
 @pytest.mark.parametrize("name", SCALARS)
 def test_values_and_slopes_agree(name: str) -> None:
-    margins = np.concatenate([np.random.default_rng(0).normal(size=40) * 3, [0.0, 1.0, -1.0, 0.3, 0.7, -0.7]])
-    ours, theirs = both(SCALARS[name](MARGIN), margins, np.linspace(0.1, 2.0, len(margins)))
+    """Of numbers that carry derivatives, and of slopes that go back through all atoms."""
+    outer, leaves, names = outer_of(SCALARS[name](MARGIN))
+    rng = np.random.default_rng(0)
+    entries = np.concatenate(
+        [rng.normal(size=(len(leaves), 40)) * 3, rng.choice([0.0, 1.0, -1.0], (len(leaves), 6))], 1
+    )
+    fields = [np.linspace(0.1, 2.0, 46) for _ in names]
+    slots = outer.program.leaves(outer.program.cut(entries), fields, outer.numbers)
+    ours, theirs = outer.gradient(entries, fields, 46), gradient(outer.program, slots, 46)
     # At a kink of `clip` the two take different slopes, which `huber` does not let through.
-    assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-14)
+    for one, other in zip(ours, theirs, strict=True):
+        inside = np.isfinite(other)  # within the function's domain
+        assert one[inside] == pytest.approx(other[inside], rel=1e-12, abs=1e-14)
 
 
 def test_far_out() -> None:
-    margins = np.array([-1e300, -1000.0, 1000.0, 1e300])
-    for name, expected in {
-        "logistic": ([0.0, 0.0, 1000.0, 1e300], [0.0, 0.0, 1.0, 1.0]),
-        "huber hinge": ([0.0, 0.0, 1000.5, 1e300], [0.0, 0.0, 1.0, 1.0]),
-        "quantile": ([0.7e300, 700.0, 300.0, 0.3e300], [-0.7, -0.7, 0.3, 0.3]),
-    }.items():
-        outer, leaves, _ = outer_of(SCALARS[name](MARGIN))
-        assert np.stack(outer.along_one(given_leaves(leaves, margins), [])) == pytest.approx(np.array(expected))
+    margins = np.array([[-1e300, -1000.0, 1000.0, 1e300]])
+    outer = outer_of(cp.logistic(MARGIN))[0]
+    assert outer.is_scalar
+    values, slopes = outer.gradient(margins, [], 4)
+    assert values == pytest.approx([0.0, 0.0, 1000.0, 1e300])
+    assert slopes == pytest.approx(np.array([[0.0, 0.0, 1.0, 1.0]]))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.sampled_from(sorted(SCALARS)), st.floats(0.1, 2.0)), min_size=1, max_size=4),
-    st.integers(0, 2**32 - 1),
-)
-def test_random_sums(terms: list[tuple[str, float]], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    loss = sum(weight * SCALARS[name](MARGIN) for name, weight in terms)
-    ours, theirs = both(loss, rng.normal(size=16) * 4, rng.random(16))
-    assert ours == pytest.approx(theirs, rel=1e-11, abs=1e-11)
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        cp.log_sum_exp(cp.hstack([MARGIN, -MARGIN])),
-        cp.sum(cp.logistic(cp.multiply(X, W))),
-        cp.norm(cp.hstack([MARGIN, 1]), 2),
-        cp.max(cp.hstack([MARGIN, 1])),
-    ],
-)
-def test_other_losses_are_no_functions_of_numbers(loss: Any) -> None:
+@pytest.mark.parametrize("loss", [cp.sum(cp.logistic(cp.multiply(X, W))), cp.norm(cp.hstack([MARGIN, 1]), 2)])
+def test_other_losses_are_no_functions_of_a_number(loss: Any) -> None:
     assert not outer_of(loss)[0].is_scalar

@@ -20,7 +20,7 @@ from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.core.summation import Lengths
 from dpconvex.evaluation.batch_loss import BatchedLoss, batched_loss
-from dpconvex.evaluation.partitions import PartitionEngine, Program
+from dpconvex.evaluation.partitions import PartitionEngine, Program, summed
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.partitions import Partitions
 from dpconvex.language.record import Record
@@ -64,7 +64,6 @@ def test_sums_are_those_of_all_records_up_to_rounding(kind: str) -> None:
     assert many.value(theta) == pytest.approx(one.value(theta), rel=1e-14)
     np.testing.assert_allclose(many.hessian_product(theta, direction), one.hessian_product(theta, direction), 1e-13)
     np.testing.assert_allclose(many.hessian(theta), one.hessian(theta), 1e-13)
-    np.testing.assert_array_equal(many.record_values(theta), one.record_values(theta))
     chosen = np.random.default_rng(0).random(700) < 0.3
     for some in (None, chosen):
         clipped = [loss.clipped_gradient(theta, 0.1, some) for loss in losses]
@@ -86,7 +85,7 @@ def test_a_program_comes_out_of_its_bytes_as_it_was() -> None:
         program = Program(template, space, batched_loss)
         again = pickle.loads(pickle.dumps(program))
         theta = np.random.default_rng(2).normal(size=space.dim)
-        assert (again.sum(batch, "gradient", (theta,)) == program.sum(batch, "gradient", (theta,))).all()
+        assert (summed(batch, again, "gradient", (theta,)) == summed(batch, program, "gradient", (theta,))).all()
         known = pickle.loads(pickle.dumps(batch))
         assert (known.group == batch.group).all()
 
@@ -97,9 +96,9 @@ def test_bits_do_not_depend_on_what_was_computed_before() -> None:
     batch = template.record.sample(5000, np.random.default_rng(1))
     theta = np.random.default_rng(2).normal(size=space.dim)
     program = Program(template, space, batched_loss)
-    first = program.sum(batch, "gradient", (theta,))
+    first = summed(batch, program, "gradient", (theta,))
     for _ in range(60):
-        assert (program.sum(batch, "gradient", (theta,)) == first).all()
+        assert (summed(batch, program, "gradient", (theta,)) == first).all()
 
 
 Q = dp.Privacy(2.0, 1e-6)

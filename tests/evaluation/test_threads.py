@@ -20,8 +20,8 @@ import scipy.sparse as sp
 from dpconvex.core.parameter_space import Space
 from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
-from dpconvex.evaluation.block_engine import FEWEST, BlockEngine
 from dpconvex.evaluation.design import LinearDesign, QuadraticDesign
+from dpconvex.evaluation.engine import FEWEST, Engine
 from dpconvex.evaluation.threads import controller, in_order, one_blas_thread
 from dpconvex.language.columns import Chunks
 from dpconvex.language.record import Record
@@ -205,8 +205,8 @@ def columns(x: np.ndarray, folder: Path) -> dict[str, Any]:
 def test_bits_do_not_depend_on_the_number_of_threads(
     loss: Any, design: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpconvex.evaluation.block_engine.BLOCK_BYTES", 2**16)
-    monkeypatch.setattr("dpconvex.evaluation.block_engine.LARGE", 1)
+    monkeypatch.setattr("dpconvex.evaluation.engine.BLOCK_BYTES", 2**16)
+    monkeypatch.setattr("dpconvex.evaluation.engine.LARGE", 1)
     W = [cp.Variable((7, 7), symmetric=True, name=f"W{k}") for k in range(5)]
     template = Template(Record(x=Ball(6), y=Choice(range(5))), lambda x, y: loss(x, y, W), sum(map(cp.sum_squares, W)))
     space = Space(template.variables)
@@ -223,9 +223,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(
             def threads(number: int = workers) -> Iterator[int]:
                 yield number
 
-            monkeypatch.setattr("dpconvex.evaluation.block_engine.one_blas_thread", threads)
+            monkeypatch.setattr("dpconvex.evaluation.engine.one_blas_thread", threads)
             engine = BatchedLoss(template, space, template.record.validate({"x": x, "y": y}))._engine
-            assert isinstance(engine, BlockEngine)
+            assert isinstance(engine, Engine)
             assert isinstance(engine.design, design)
             assert len(engine.plan) >= 3
             value, gradient = engine.value_and_gradient(theta)
