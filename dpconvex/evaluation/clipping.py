@@ -36,7 +36,7 @@ Chosen = NDArray[np.bool_]
 LEFT = 1e-13
 # More products, or more monomials where M is not diagonal, are left to losses as functions of all parameters.
 MOST_PRODUCTS, MOST_MONOMIALS, MOST_NUMBERS = 16, 1000, 2**26
-# What rounding can take off a squared norm is added to it, so much for each term of its sums, of a bound on their absolute values: a
+# What rounding can take off a squared norm is added to it, so much for each term of its sums, of a bound on their sizes: a
 # norm may be a little too large, never too small.
 SLACK = 2.0**-50
 # So many records are turned at a time where their scalars lie side by side, and fewer forms one by one.

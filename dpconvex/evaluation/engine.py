@@ -346,7 +346,8 @@ class Engine:
             return leaves + shift if block is not None and shift.any() else leaves
         assert share.rows is not None
         if forms.shape[1] < size and len(share.kind.labels) == 1:  # all records share them
-            return np.asarray(share.kind.labels[0].combine @ forms)
+            leaves = share.kind.labels[0].combine @ forms
+            return leaves + share.kind.labels[0].shift[:, None] if block is not None else leaves
         forms = np.broadcast_to(forms, (len(forms), size))
         leaves, start = np.empty((share.kind.labels[0].combine.shape[0], share.ends[-1])), 0
         for label, end in zip(share.kind.labels, share.ends, strict=True):
