@@ -24,6 +24,8 @@ DECREASE, SLOPE = 1e-4, 0.9
 # A model is made of so many records, and of so many for each monomial, at least.  It is made anew where passes do
 # not make the gradient smaller by the last factor, each; of more records where steps end.
 FEWEST, FOR_EACH, FASTER = 4096, 100, 0.2
+# Steps before the first model: where they begin losses may not bend at all.
+FIRST = 3
 # So many numbers are multiplied for a model while one is for a pass over the records.
 PRODUCTS = 10
 # Steps without a smaller gradient after which rounding is to blame.
@@ -69,8 +71,8 @@ def descend(composite: Composite, best: Iterate, tolerance: float, max_steps: in
     end = composite.evaluations + max_steps
     while composite.evaluations < end and best.distance_bound > tolerance and stalled <= PATIENCE:
         norm = float(np.linalg.norm(now.gradient))
-        slow = since >= max(2.0, cost(composite, records)) and norm > before * FASTER**since
-        if modelled and (not records or slow or stalled):
+        slow = records > 0 and since >= max(2.0, cost(composite, records)) and norm > before * FASTER**since
+        if modelled and (slow or stalled or (not records and since == FIRST)):
             records = 4 * records if stalled else max(FEWEST, FOR_EACH * composite.problem.loss.monomials)
             model = inverse(composite, now.theta, records)
             modelled, since, before = model is not None and composite.problem.loss.has_hessian, 0, norm
