@@ -52,7 +52,7 @@ HEAVY = {"jax", "matplotlib", "sklearn", "dp_accounting", "tqdm", "opendp", "das
 
 
 # Modules that are about such an import, and are themselves imported only when they are used.
-ENGINES = {"dpconvex.evaluation.compiled", "dpconvex.plots"}
+ENGINES = {"dpconvex.plots"}
 ENGINES |= {
     f"dpconvex.estimators.{file.stem}" for file in (PACKAGE / "estimators").glob("*.py") if file.stem != "__init__"
 }

@@ -128,7 +128,7 @@ class BatchedLoss:
         return self._blocks.gram(np.asarray(theta, dtype=float), records)
 
     def record_values(self, theta: Array) -> Array:
-        return Engine(self.form, self.batch).records(np.asarray(theta, dtype=float))[0]
+        return self._blocks.record_values(np.asarray(theta, dtype=float))
 
     def record_gradients(self, theta: Array) -> Array:
         """Gradient of each record's loss, shape (n, dim).  Needs memory for all of them: for small batches."""

@@ -314,6 +314,9 @@ class Engine:
         rows = np.sort(np.concatenate([part[::every] for part in parts]))
         return {name: column[rows] for name, column in block.items()}, group[rows], self.shares(group[rows])
 
+    def record_values(self, theta: Array) -> Array:
+        return self.records(theta)[0]
+
     def records(self, theta: Array) -> tuple[Array, Array]:
         """Loss of each record, and its gradient, shape (n, dim).  Needs memory for all of them: for small batches."""
         coefficients, dim = self.coefficients(theta), self.form.map.shape[1]

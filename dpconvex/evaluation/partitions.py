@@ -92,6 +92,13 @@ class PartitionEngine:
         found = self._total("gram", theta, self._share(records))
         return Gram.of(found, groups_of(self.form), self.form.forms, self.form.map)
 
+    def record_values(self, theta: Array) -> Array:
+        """Loss of each record, shape (n,)."""
+        values, places = np.empty(self.batch.size), self.batch.split(np.arange(self.batch.size))
+        for number, found in self.batch.each(summed, self._program, "record_values", (theta,)):
+            values[places[number]] = found
+        return values
+
     def clipped_gradient(self, theta: Array, clip: float, chosen: NDArray[np.bool_] | None) -> Array:
         """Sum of the records' gradients, each with a norm of at most `clip`, shape (dim,); of the chosen records only."""
         own = None if chosen is None else [(part,) for part in self.batch.split(chosen)]

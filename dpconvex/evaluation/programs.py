@@ -137,9 +137,11 @@ def records_last(values: Any) -> Any:
     return values if values.ndim < 2 else values.transpose((*range(1, values.ndim), 0))
 
 
-def computed_by(xp: Any, program: Program, leaves: Mapping[Expression, Any]) -> Any:
-    """Evaluate a program on arrays of a module with records last."""
-    found = dict(leaves)
+def table(program: Program, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """Evaluate a program by JAX on a table of entries with records last, and fields with records first."""
+    import jax.numpy as xp
+
+    found = program.leaves(program.cut(entries), [records_last(f) for f in fields], [xp.asarray(n) for n in numbers])
     for node in program.order:
         if node not in found:
             assert node.atom is not None
@@ -147,36 +149,19 @@ def computed_by(xp: Any, program: Program, leaves: Mapping[Expression, Any]) -> 
     return found[program.root]
 
 
-def table(program: Program, entries: Any, fields: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """Evaluate a program by JAX on a table of entries with records last, and fields with records first."""
-    import jax.numpy as xp
-
-    leaves = program.leaves(program.cut(entries), [records_last(f) for f in fields], [xp.asarray(n) for n in numbers])
-    return computed_by(xp, program, leaves)
-
-
-def single(program: Program) -> Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any]:
-    """Return a JAX function ``f(entries, fields, constants)`` for one record, with entries in order of the slots."""
-
-    def evaluate(entries: Any, fields: tuple[Any, ...], constants: tuple[Any, ...]) -> Any:
-        found = table(program, entries[:, None], tuple(field[None] for field in fields), constants)
-        return found.reshape(program.root.shape)
-
-    return evaluate
-
-
 def lower(expression: Expression, space: Space) -> Callable[[Any, Mapping[str, Any]], Any]:
     """Turn an expression for one record into a JAX function of coordinates and fields; call it within `double_precision`."""
     lowered = Lowered.build(expression, space)
-    lift = entries_matrix(space)
+    lift = entries_matrix(space).tocoo()
 
     def evaluate(theta: Any, values: Mapping[str, Any]) -> Any:
         import jax.numpy as xp
 
-        rows, columns = lift.tocoo().coords
-        entries = xp.zeros(lift.shape[0]).at[rows].add(lift.tocoo().data * xp.asarray(theta)[columns])
-        fields = tuple(xp.asarray(values[name]) for name in lowered.fields)
-        return single(lowered.program)(entries[lowered.place], fields, lowered.constants)
+        rows, columns = lift.coords
+        entries = xp.zeros(lift.shape[0]).at[rows].add(lift.data * xp.asarray(theta)[columns])
+        fields = [xp.asarray(values[name])[None] for name in lowered.fields]
+        found = table(lowered.program, entries[lowered.place][:, None], fields, lowered.constants)
+        return found.reshape(lowered.program.root.shape)
 
     return evaluate
 
