@@ -39,8 +39,12 @@ def slope_of(expression: Expression, form: LossForm, ball: float = math.inf) -> 
     total = 0.0
     for factor, term in terms_of(expression):
         closed = quadratic(as_squares(term), form.space)
-        slope = walked(term, form, ball) if closed is None else quadratic_slope(closed, form, ball)
-        total += abs(factor) * slope
+        if closed is None:
+            total += abs(factor) * walked(term, form, ball)
+            continue
+        total += abs(factor) * float(np.linalg.norm(closed.slope))
+        if stiffness := stiffness_of(closed):  # what the Hessian can add over K
+            total += abs(factor) * stiffness * min(form.feasible.norm_on(np.unique(closed.hessian.indices)), ball)
     return total
 
 
@@ -72,14 +76,6 @@ def terms_of(expression: Expression, factor: float = 1.0) -> Iterator[tuple[floa
 def stiffness_of(closed: Quadratic) -> float:
     """Bound the largest eigenvalue of a quadratic by the sums of its rows."""
     return float(abs(closed.hessian).sum(axis=1).max()) if closed.hessian.nnz else 0.0
-
-
-def quadratic_slope(closed: Quadratic, form: LossForm, ball: float) -> float:
-    """Add to the gradient at 0 what the Hessian can add over K."""
-    at_zero = float(np.linalg.norm(closed.slope))
-    stiffness = stiffness_of(closed)
-    touched = np.unique(closed.hessian.indices)
-    return at_zero + stiffness * min(form.feasible.norm_on(touched), ball) if stiffness else at_zero
 
 
 def walked(expression: Expression, form: LossForm, ball: float = math.inf) -> float:

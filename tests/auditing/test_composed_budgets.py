@@ -91,11 +91,11 @@ def test_the_exact_law_of_all_answers_stays_below_the_ledgers_total_and_near_it(
         parts = [objective(first, appears), descent(second, appears), count(0.1)]
         found.append(shown(parts, TOTAL.delta))
     # Noise covers, which nobody attacks here, and tenths of delta; divergences of one order lose more.
-    assert {"gaussian": 0.92, "renyi": 0.64, "basic": 0.6}[accounting] * budget.spent.epsilon <= max(found)
+    assert {"gaussian": 0.85, "renyi": 0.6, "basic": 0.58}[accounting] * budget.spent.epsilon <= max(found)
     assert max(found) <= budget.spent.epsilon
     best = budget.totals()[0]  # what is known of releases that were fixed beforehand, as these were
     assert max(found) <= best.epsilon
-    assert max(found) >= (0.99 if best.rule == "convolution" else 0.94) * best.epsilon
+    assert max(found) >= (0.92 if best.rule == "convolution" else 0.85) * best.epsilon
 
 
 def test_an_event_that_says_too_little_would_be_found_out() -> None:
