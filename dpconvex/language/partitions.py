@@ -90,23 +90,19 @@ class Partitions:
     def _source(self, number: int, entry: Any) -> Any:
         if is_lazy(entry):
             return Lazy(entry)
-        if isinstance(entry, Lazy) or callable(entry):
-            return entry
-        return here(number, self._here, entry)
+        return entry if isinstance(entry, Lazy) or callable(entry) else here(number, self._here, entry)
 
     def _here(self, entry: Any) -> Any:
-        """Return a partition that is in memory or in files; names of columns in memory are checked."""
+        """Return a partition that is in memory or in files; names of columns of tables are checked."""
         if self.schema is not None:
             self.schema.check_names(entry)
             return abspath(entry) if isinstance(entry, str | PathLike) else entry
-        if isinstance(entry, Mapping):
-            if any(map(is_lazy, entry.values())):
-                raise DomainError("a column is of Dask; wrap the partition as a whole: dask.delayed({...}).")
-            return {name: kept_in_file(column) for name, column in entry.items()}
-        raise DomainError(
-            "a partition must map fields to columns, or be a table with a schema, a function, or of Dask, not a "
-            f"{type(entry).__name__}."
-        )
+        if not isinstance(entry, Mapping) or any(map(is_lazy, entry.values())):
+            raise DomainError(
+                "a partition must map fields to columns that are not of Dask, or be a table with a schema, a function, or of "
+                f"Dask as a whole, such as dask.delayed({{...}}), not a {type(entry).__name__}."
+            )
+        return {name: kept_in_file(column) for name, column in entry.items()}
 
     def forms(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield numbers and columns of partitions, or columns like theirs without records, that can be looked at unread."""
@@ -115,11 +111,6 @@ class Partitions:
                 form = source.form if isinstance(source, Lazy) else source
                 if isinstance(form, Mapping):
                     yield number, form
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether partitions can be read elsewhere: nothing of them is in this process's memory."""
-        return not any(map(in_memory, self.sources))
 
     def turned(self, function: Callable[[Any], Any], fields: Sequence[str] | None = None) -> Partitions:
         """Return the same partitions, of which a function makes columns, of these names, whenever they are read.
@@ -151,9 +142,6 @@ class Partitions:
         """Return the number of features in a field; of partitions that have to be read for that, the first is."""
         if self.schema is not None:
             return len(self.schema.feature_names)
-        first = self.sources[0]
-        if isinstance(first, Mapping):
-            return int(here(0, partial(width, field), first))
         return place_of(self).asked(partial(width, field), self.sources[:1])[0]
 
     def batch(self, record: Any, clip: bool) -> PartitionedBatch:
@@ -208,4 +196,4 @@ def known_size(source: Any) -> int | None:
 
 
 def place_of(partitions: Partitions) -> Here | Workers:
-    return (workers() if partitions.is_remote else None) or Here()
+    return (None if any(map(in_memory, partitions.sources)) else workers()) or Here()

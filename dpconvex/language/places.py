@@ -112,11 +112,14 @@ def read(source: Any, check: Check, number: int, seen: Seen | None = None) -> Ba
 
 
 def within(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition; an error in its records says which it is."""
+    """Call a function with a partition; an error in its records says which it is, and any other remembers."""
     try:
         return function(*arguments)
     except DomainError as error:
         raise DomainError(f"partition {number}: {error}") from error.__cause__
+    except Exception as error:
+        error.partition = number  # type: ignore[attr-defined]
+        raise
 
 
 def here(number: int, function: Callable[..., Any], *arguments: Any) -> Any:

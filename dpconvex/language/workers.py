@@ -96,18 +96,9 @@ class Bundle:
 Asked = list[tuple[int, Seen, tuple[Any, ...] | None]]
 
 
-def numbered(number: int, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function with a partition; any error of it remembers which it is."""
-    try:
-        return within(number, function, *arguments)
-    except Exception as error:
-        error.partition = number  # type: ignore[attr-defined]
-        raise
-
-
 def called(sources: Sequence[Any], function: Shared, first: int) -> list[Any]:
     """Call a function with what each partition is before it was read."""
-    return [numbered(number, function.value, source) for number, source in enumerate(sources, first)]
+    return [within(number, function.value, source) for number, source in enumerate(sources, first)]
 
 
 def seen_of(parts: Outcome) -> tuple[Seen, ...]:
@@ -121,7 +112,7 @@ def applied(
     total = Tree.of(pairs)
     for (number, seen, own), part in zip(asked, parts.value, strict=True):
         if own is not None:
-            found = numbered(number, function, unchanged(part, number, seen), shared.value, *own)
+            found = within(number, function, unchanged(part, number, seen), shared.value, *own)
             if found is None and pairs:
                 return {number: None}
             total.add(number, found)
@@ -223,7 +214,7 @@ class Workers:
                 except DPConvexError:
                     raise
                 except Exception as error:
-                    error.add_note(f"in partition {at_fault(error, number)}, on its worker")
+                    error.add_note(f"in partition {getattr(error, 'partition', number)}, on its worker")
                     raise
                 yield number, value
 
@@ -240,14 +231,9 @@ class Workers:
                 continue
             for number, task in zip(numbers, tasks, strict=True):
                 if task.status == "error" and not of_cluster(error := task.exception(timeout=PATIENCE)):
-                    raise unreadable(at_fault(error, number), error) from error
+                    raise unreadable(getattr(error, "partition", number), error) from error
             return list(self.client.gather(tasks))
         raise RuntimeError("there are no workers left")
-
-
-def at_fault(error: BaseException, number: int) -> int:
-    """Return the number of the partition that an error is about: one of several that its task went through, or the only one."""
-    return int(getattr(error, "partition", number))
 
 
 def of_cluster(error: BaseException) -> bool:
