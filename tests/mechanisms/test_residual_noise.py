@@ -244,19 +244,6 @@ def test_mechanism_and_cover_together_keep_the_promise_against_any_residual() ->
     assert 0.8 * epsilon < worst <= epsilon * (1 + 1e-9)
 
 
-def test_without_a_cover_a_residual_gives_the_data_away() -> None:
-    template = dp.load("logistic_regression", features=1, regularization=0.01)
-    certificate = dp.verify(template, dp.Privacy(1.0), 6, GAMMA, cover=Cover(tolerance=0.3))
-    line = Line(certificate, 0.01)
-    data = np.ones(6)
-    one, other = (line.exact_law(data, 0.0).copy() for _ in range(2))
-    one[line.cells % 2 == 0] = 0.0  # a solver that rounds to odd numbers on one data set and to even ones on the other
-    other[line.cells % 2 == 1] = 0.0
-    assert not (one * other).any()
-    ratio = np.log(line.covered(one) / line.covered(other))
-    assert np.abs(ratio[np.abs(line.cells * line.noise.step) < 30.0]).max() <= line.noise.epsilon
-
-
 # The share.
 
 
@@ -431,18 +418,6 @@ def test_fits_on_many_more_records_than_the_nominal_number(mechanism: Any, delta
                 assert release.certificate is not None
                 assert release.certificate.cover is not None
                 assert release.certificate.cover.records >= len(x)
-
-
-def test_descent_on_many_more_records() -> None:
-    mechanism, promise = dp.NoisyGradientDescent(steps=3), dp.Privacy(90.0, 1e-6, "add-remove")
-    few, many = (
-        dp.solve(bounded(), {"x": np.full((n, 3), 0.5)}, promise, mechanism, size=30, seed=0).certificate
-        for n in (30, 60_000)
-    )
-    assert few is not None
-    assert many is not None
-    assert few.sensitivity < many.sensitivity < few.sensitivity * (1 + 1e-6)
-    assert many.noise_scale / few.noise_scale == pytest.approx(many.sensitivity / few.sensitivity, rel=1e-9)
 
 
 def test_the_bound_is_one_but_for_two_to_the_minus_hundred() -> None:
