@@ -185,8 +185,10 @@ def trusted(column: Any, size: tuple[int, ...]) -> Any:
         matrix = COMPRESSED[column.format]((entries[: starts[-1]], index[: starts[-1]], starts), shape=size)
         matrix.check_format(full_check=True)
         return matrix
-    if column.format == "lil" and list(map(len, column.rows)) != list(map(len, column.data)):
-        raise ValueError("it has other numbers of indices than of entries")
+    if column.format == "lil":
+        lengths = list(map(len, column.rows))
+        if len(lengths) != size[0] or lengths != list(map(len, column.data)):
+            raise ValueError("it has other numbers of indices than of rows or of entries")
     if column.format == "dia" and len(whole_numbers(column.offsets)) != len(column.data):
         raise ValueError("it has other numbers of offsets than of diagonals")
     found = column.tocoo()  # in NumPy, or by the lengths of lists: no index is used

@@ -69,6 +69,7 @@ SPOILT = {
     "dia, too few offsets": ("dia", put("offsets", [0])),
     "lil, an index too large": ("lil", lambda m: m.rows[0].__setitem__(0, 7)),
     "lil, too many indices": ("lil", lambda m: m.rows[0].append(2)),
+    "lil, too few rows": ("lil", lambda m: vars(m).update(rows=m.rows[:2], data=m.data[:2])),
     "lil, text": ("lil", lambda m: m.data[0].__setitem__(0, "1")),
     "dok, an index too large": ("dok", lambda m: m._dict.__setitem__((0, 9), 1.0)),
 }
