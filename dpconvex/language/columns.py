@@ -62,16 +62,17 @@ class Chunks:
         yield from pieces
 
     @cached_property
-    def _seen(self) -> tuple[list[tuple[tuple[int, ...] | None, Any]], int]:
-        found, length = dict[Any, None](), 0
-        for piece in self:
-            found[form_of(piece)] = None
+    def _seen(self) -> tuple[list[tuple[int, tuple[int, ...] | None, Any]], int]:
+        found, length = dict[Any, Any](), 0
+        for number, piece in enumerate(self):
+            shape, kind = form_of(piece)
+            found.setdefault((shape and shape[1:], kind), (number, shape, kind))
             length += records_of(piece)
-        return list(found), length
+        return list(found.values()), length
 
     @property
-    def forms(self) -> list[tuple[tuple[int, ...] | None, Any]]:
-        """Shape and type of each piece that is an array; they are read once for this, as they are to be counted."""
+    def forms(self) -> list[tuple[int, tuple[int, ...] | None, Any]]:
+        """Number, shape and type of the first piece of each kind; they are read once for this, as they are to be counted."""
         return self._seen[0]
 
     def __len__(self) -> int:
@@ -197,12 +198,12 @@ def multipliers() -> NDArray[np.uint64]:
 
 
 def form_of(piece: Any) -> tuple[tuple[int, ...] | None, Any]:
-    """Return the shape of a piece's records and its type; none of what cannot be made an array."""
+    """Return the shape of a piece and its type; none of what cannot be made an array."""
     try:
         array = np.zeros(()) if sp.issparse(piece) else np.asarray(piece)
     except Exception:  # what it is, is said when it is read
         return None, None
-    return array.shape and (0, *array.shape[1:]), array.dtype
+    return array.shape, array.dtype
 
 
 def is_series(pieces: Any) -> bool:

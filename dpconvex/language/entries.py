@@ -33,10 +33,10 @@ COMPRESSED = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 # What needs no values
 
 
-def check_shape(name: str, shape: tuple[int, ...], found: Sequence[int]) -> None:
+def check_shape(name: str, shape: tuple[int, ...], found: Sequence[int], where: str = "") -> None:
     if len(found) != 1 + len(shape) or tuple(found[1:]) != shape:
         expected = f"({', '.join(['n', *map(str, shape)])}{',' if not shape else ''})"
-        raise DomainError(f"field {name!r}: expected shape {expected}, got {tuple(found)}.")
+        raise DomainError(f"field {name!r}: {where}expected shape {expected}, got {tuple(found)}.")
 
 
 def check_type(name: str, kind: np.dtype[Any]) -> None:
@@ -48,9 +48,9 @@ def check_type(name: str, kind: np.dtype[Any]) -> None:
 def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
     """Return the number of records of a continuous column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        for found, kind in column.forms:
+        for number, found, kind in column.forms:
             if found is not None:
-                check_shape(name, shape, found)
+                check_shape(name, shape, found, f"chunk {number}: ")
                 check_type(name, kind)
         return len(column)
     if not hasattr(column, "shape") or not isinstance(getattr(column, "dtype", None), np.dtype):
@@ -71,9 +71,9 @@ def length_of_numbers(name: str, shape: tuple[int, ...], column: Any) -> int:
 def length_of_labels(name: str, declared: Sequence[Hashable], column: Any) -> int:
     """Return the number of records of a discrete column, or refuse what can be none."""
     if isinstance(column, Chunks):
-        for found, _ in column.forms:
+        for number, found, _ in column.forms:
             if found is not None:
-                check_shape(name, (), found)
+                check_shape(name, (), found, f"chunk {number}: ")
         return len(column)
     kind = getattr(column, "dtype", None)
     shape = tuple(getattr(column, "shape", ())) if kind is not None else None

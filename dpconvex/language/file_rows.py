@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from mmap import ALLOCATIONGRANULARITY
 from os import PathLike, fspath, fstat
-from os.path import abspath
+from os.path import abspath, exists, isfile
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -45,7 +45,7 @@ class FileRows:
             offset = stream.tell()
             stream.seek(0)
             seen, size = stream.read(offset), fstat(stream.fileno()).st_size
-        if dtype.hasobject or (fortran and len(shape) > 1) or not shape:
+        if dtype.hasobject or (fortran and len(shape) > 1) or min(shape, default=-1) < 0:
             raise DomainError(f"{name}: expected an array of numbers, records first, in the order of C.")
         if size < offset + prod(shape) * dtype.itemsize:
             raise DomainError(f"{name}: the file is shorter than its header says.")
@@ -118,6 +118,8 @@ class FileRows:
 @contextmanager
 def looked_at(name: str) -> Iterator[BinaryIO]:
     try:
+        if exists(name) and not isfile(name):  # a pipe may never begin
+            raise OSError("it is a folder, a device or a pipe")
         with open(name, "rb") as stream:
             yield stream
     except (OSError, ValueError) as error:

@@ -51,6 +51,8 @@ def count(source: Any) -> int:
     if isinstance(found, str | PathLike):
         table = table_of(found)
         return len(table.column(table.names[0]))
+    if not hasattr(found, "__len__"):
+        raise DomainError(f"it must map fields to columns, or be a table with a schema, not a {type(found).__name__}.")
     return records_of(found)
 
 

@@ -160,8 +160,8 @@ def without(values: Values, absent: Collection[str]) -> Values:
 
 
 def parquet_header(path: Path) -> Any:
-    if path.is_dir() or not path.exists():
-        what = "this is a folder, and a Parquet file was expected" if path.is_dir() else "there is no such file"
+    if not path.is_file():  # a pipe may never begin
+        what = "this is no file, and a Parquet file was expected" if path.exists() else "there is no such file"
         raise DomainError(f"{path}: {what}.")
     return of_parquet(path, lambda module: module.read_metadata(path))
 

@@ -152,9 +152,10 @@ def coefficients(statistics: Statistics, template: Template | None = None, confi
     values, vectors = np.linalg.eigh(q)
     edge = noisy.edge(np.arange(len(q)))
     if not values[0] > CLEAR * edge:
+        whitened = "Statistics of whitened records (whitening=True), more" if statistics.whitening is None else "More"
         raise NotConverged(
             f"the least curvature of the noisy squares is {values[0]:.3g}, and noise alone makes about {edge:.3g} of it: no "
-            "standard errors hold. Statistics of whitened records (whitening=True), more records, a larger epsilon or fewer "
+            f"standard errors hold. {whitened} records, a larger epsilon or fewer "
             "features help; `fit` works, with its ridge."
         )
     inverse = (vectors / values) @ vectors.T

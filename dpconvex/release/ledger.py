@@ -56,7 +56,7 @@ def locked(path: Path) -> Iterator[int]:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
-            remedy = "; a new one is made with its total" if isinstance(error, FileNotFoundError) else ""
+            remedy = "; restore it, or state a total to make a new one" if isinstance(error, FileNotFoundError) else ""
             raise DPConvexError(f"{path}: the ledger cannot be opened ({reason(error)}){remedy}.") from error
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -97,10 +97,11 @@ def append(descriptor: int, fields: Mapping[str, Any], path: Path) -> bytes:
 def read(descriptor: int, path: Path) -> bytes:
     """Return the lines of an open ledger, all of which are whole."""
     content = content_of(descriptor)
+    if b"\n" not in content:
+        raise DPConvexError(f"{path}: no line of this ledger is whole; restore it from a copy.")
     if not content.endswith(b"\n"):
-        state = "the last line is torn" if content else "the file is empty"
         raise DPConvexError(
-            f"{path}: {state}, so lines may be missing. If a crash in the middle of a write is all that happened, "
+            f"{path}: the last line is torn, so lines may be missing. If a crash in the middle of a write is all that happened, "
             "nothing was released on the torn line, and Budget.repair(path) mends it. Otherwise restore a copy."
         )
     return content

@@ -33,7 +33,7 @@ FORMS: dict[str, tuple[Callable[[], Any], str]] = {
     "a wide sparse matrix": (lambda: {"x": sp.csr_array(np.c_[X, X]), "y": Y}, "expected shape"),
     "sparse and complex": (lambda: {"x": sp.coo_array(X * 1j), "y": Y}, "expected real numbers"),
     "a sparse vector": (lambda: {"x": sp.coo_array(X[:, 0]), "y": Y}, "a row for each record"),
-    "wide chunks": (lambda: {"x": dp.Chunks([X[:6], X[6:, :1]]), "y": Y}, "expected shape"),
+    "wide chunks": (lambda: {"x": dp.Chunks([X[:6], X[6:, :1]]), "y": Y}, r"chunk 1: expected .*, got \(6, 1\)"),
     "short chunks": (lambda: {"x": dp.Chunks(lambda: iter([X[:6]])), "y": Y}, "different numbers of records"),
     "labels in two axes": (lambda: {"x": X, "y": Y[:, None]}, r"one value per record, got an array of shape \(12, 1\)"),
     "labels in lists": (lambda: {"x": X, "y": [[1]] * N}, r"one value per record, but row 0 is \[1\]"),

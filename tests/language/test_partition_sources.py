@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,23 @@ def test_files_that_are_missing_or_written_anew(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(dp.DomainError, match=r"partition 0 cannot be read \(FileNotFoundError"):
         list(batch.each(lambda part, shared: part.fields["x"][:], None))
+
+
+def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path: Path) -> None:
+    path, header = tmp_path / "x.npy", io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (-1,)})
+    path.write_bytes(header.getvalue() + bytes(80))
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: expected an array of numbers"):
+        dp.Partitions([{"x": path, "y": Y}])
+    path.unlink()
+    for name in ("x.npy", "x.parquet"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.npy: .*a device or a pipe"):
+        dp.Partitions([{"x": path, "y": Y}])
+    with pytest.raises(dp.DomainError, match=r"partition 0: .*x\.parquet: this is no file"):
+        dp.Partitions([tmp_path / "x.parquet"], SCHEMA)
+    with pytest.raises(dp.DomainError, match=r"partition 0: it must map fields to columns.* not a NoneType"):
+        dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([lambda: None]), dp.Privacy(1.0))
 
 
 def test_columns_of_tables_are_checked_before_anything_is_paid() -> None:

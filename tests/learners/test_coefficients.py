@@ -63,8 +63,10 @@ def test_what_cannot_be_known_is_refused() -> None:
     learner = dp.load("linear_regression", features=2)
     with pytest.raises(dp.TemplateError, match="residuals=True"):
         dp.coefficients(dp.statistics(learner, data, PROMISE))
-    with pytest.raises(dp.NotConverged, match="noise alone"):
+    with pytest.raises(dp.NotConverged, match=r"noise alone.*whitening=True"):
         dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS))
+    with pytest.raises(dp.NotConverged, match=r"no standard errors hold\. More records"):
+        dp.coefficients(dp.statistics(learner, data, dp.Privacy(0.01, 1e-6), RESIDUALS, whitening=True))
     with pytest.raises(dp.TemplateError, match="confidence"):
         dp.coefficients(dp.statistics(learner, data, PROMISE, RESIDUALS), confidence=95)
     classes = dp.load("least_squares_classifier", features=2)
