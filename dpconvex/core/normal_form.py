@@ -6,7 +6,7 @@ from the inside out, by identities that are exact in real arithmetic:
     c f + d f = (c + d) f,  0 f = 0                      for one and the same f
     c lse(m) + a = c lse(m + a/c)                        for affine m and a, and c > 0, where no other term is curved
     c logistic(m) - c m = c logistic(-m)
-    ||m||^2 = sum(m^2) = sum_squares(m)
+    ||m||^2 = sum(m^2) = sum_squares(m),  |m|^2 = m^2
 
 A loss that none of these changes stays the very object that its user wrote, and so does one that is not convex: it is refused
 later, in the words that it was written in.
@@ -21,7 +21,7 @@ import numpy as np
 from dpconvex.core.atoms.arrangement import BROADCAST, RESHAPE, reshape
 from dpconvex.core.atoms.exponentials import LOG_SUM_EXP, LOGISTIC, logistic
 from dpconvex.core.atoms.norms import NORM, quad_over_lin
-from dpconvex.core.atoms.powers import POWER
+from dpconvex.core.atoms.powers import ABS, POWER, square
 from dpconvex.core.atoms.products import DIVIDE, MULTIPLY
 from dpconvex.core.atoms.sums import ADD, NEGATE, SUMMED, add
 from dpconvex.core.discipline import is_convex
@@ -57,9 +57,12 @@ def normal_form(loss: Expression) -> Expression:
 
 
 def as_squares(node: Expression) -> Expression:
-    """Write the square of a Euclidean norm, and sums of squares, as a sum of squares."""
+    """Write the square of a Euclidean norm, and sums of squares, as a sum of squares, and that of |m| as m's."""
     inner = node.args[0] if node.args else node
-    if node.atom is POWER and node.option("p") == 2 and inner.atom is NORM and inner.option("p") == 2:
+    squared = node.atom is POWER and node.option("p") == 2
+    if squared and (inner.atom is ABS or (inner.atom is NORM and inner.args[0].size == 1)):
+        return square(reshape(inner.args[0], node.shape))
+    if squared and inner.atom is NORM and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, inner.option("axis"), inner.option("keepdims"))
     if node.atom is SUMMED and inner.atom is POWER and inner.option("p") == 2:
         return quad_over_lin(inner.args[0], 1.0, node.option("axis"), node.option("keepdims"))
