@@ -16,48 +16,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dpconvex.errors import NotConverged, TemplateError
 from dpconvex.solvers.composite import Composite
-from dpconvex.solvers.problem import Problem
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
-    """A point after one proximal-gradient step, and what is proved about it.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (dim,)
-        The point; it lies in K but for rounding.
-    distance_bound : float
-        The bound tau on its distance from the minimiser.
-    gradient : ndarray, shape (dim,)
-        Gradient of f at the point.
-    lipschitz : float
-        The L that gave it.
-    """
+    """A point of K (but for rounding), the bound tau on its distance from the minimiser, and f there."""
 
     theta: Array
     distance_bound: float
     value: float
     gradient: Array
-    lipschitz: float
-
-
-def distance_bound(problem: Problem, point: Array, lipschitz: float | None = None) -> tuple[Array, float]:
-    """Take one proximal-gradient step, and bound its distance from the minimiser."""
-    composite = Composite(problem)
-    point = np.asarray(point, dtype=float)
-    value, gradient = composite.smooth(point)
-    if lipschitz is not None and not (np.isfinite(lipschitz) and lipschitz > 0):
-        raise TemplateError(f"distance_bound: lipschitz must be positive and finite, not {lipschitz!r}.")
-    if not np.isfinite(value):
-        raise NotConverged("the objective is not finite at the point to be certified; nothing is released.")
-    start = composite.curvature_ahead(point, gradient) if lipschitz is None else lipschitz
-    iterate = step(composite, point, value, gradient, start, backtrack=lipschitz is None)
-    return iterate.theta, iterate.distance_bound
+    lipschitz: float  # the L of the proximal-gradient step that led there
 
 
 def step(

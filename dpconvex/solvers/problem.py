@@ -41,45 +41,23 @@ Array = NDArray[np.float64]
 class Problem:
     """A perturbed program in sum form.
 
-    Attributes
-    ----------
-    template : Template
-    space : Space
-        Coordinates of the template's variables.
-    feasible : FeasibleSet
-        The set K.
-    batch : Batch
-        The records.
-    size : float
-        The public number of records that scales the regularizer; under add-remove it may differ from ``batch.size``.
-    added : float
-        The modulus of the quadratic that a mechanism adds.
-    linear : ndarray, shape (dim,)
-        The drawn noise b; zeros if nothing is perturbed.
-    strong_convexity : float
-        Modulus of F (sum form), `added` included; positive.
-    gradient_bound : float or None
-        Bound on the gradient norm of one record's loss, if one was proved; it only serves to estimate rounding.
-    hessian_bound : float or None
-        Bound on the largest eigenvalue of the Hessian of one record's loss on K, if one was proved.
-    lengths : Lengths or None
-        How long the sums are that make the gradient; long ones are assumed where it is not given.
-    projector : callable or None
-        Orthogonal projection on the sensitive subspace, acting on the last axis of an array of shape (..., dim).  If
-        given, the losses see the projected parameters; the regularizer, the quadratic and the noise see all of them.
+    With a `projector` on the sensitive subspace, which acts on the last axis of an array of shape (..., dim), the losses see the
+    projected parameters; the regularizer, the quadratic and the noise see all of them.
     """
 
     template: Template
     space: Space
-    feasible: FeasibleSet
+    feasible: FeasibleSet  # the set K
     batch: Batch
-    size: float
-    strong_convexity: float
-    added: float = 0.0
-    linear: Array | None = None
-    gradient_bound: float | None = None
-    hessian_bound: float | None = None
-    lengths: Lengths | None = None
+    size: float  # the public number of records that scales the regularizer; under add-remove it may differ from the batch's
+    strong_convexity: float  # modulus of F (sum form), `added` included; positive
+    added: float = 0.0  # the modulus of the quadratic that a mechanism adds
+    linear: Array | None = None  # the drawn noise b, shape (dim,)
+    gradient_bound: float | None = (
+        None  # on the gradient of one record's loss, if proved; it only serves to estimate rounding
+    )
+    hessian_bound: float | None = None  # on the largest eigenvalue of the Hessian of one record's loss on K, if proved
+    lengths: Lengths | None = None  # how long the sums are that make the gradient; long ones are assumed by default
     projector: Callable[[Array], Array] | None = field(default=None, repr=False)
     bend: Bend | None = None
 
@@ -175,18 +153,8 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """An approximate minimiser with a proved bound.
-
-    Attributes
-    ----------
-    theta : ndarray, shape (dim,)
-        A point of K.
-    distance_bound : float
-        The distance from the exact minimiser is at most this.
-    evaluations : int
-        Passes over the records that it took.  Depends on the data: not for release.
-    """
+    """A point of K with a proved bound on its distance from the exact minimiser."""
 
     theta: Array
     distance_bound: float
-    evaluations: int = 0
+    evaluations: int = 0  # passes over the records that it took: they depend on the data, and are not for release

@@ -111,13 +111,6 @@ def test_matrix_fields() -> None:
     check(Template(record, lambda A, b: cp.sum_squares(A @ W @ np.ones(2) - b) + cp.logistic(cp.trace(A.T @ A @ W))))
 
 
-def test_one_class_only() -> None:
-    w = cp.Variable(2, name="w")
-    template = Template(Record(x=Ball(2), y=Choice([0, 1])), lambda x, y: cp.logistic((1 - 2 * y) * (x @ w)))
-    batch = template.record.validate({"x": [[1.0, 0.0]], "y": [1]})
-    assert BatchedLoss(template, Space(template.variables), batch).value(np.zeros(2)) == pytest.approx(np.log(2))
-
-
 def test_a_loss_of_one_label_may_ignore_the_record() -> None:
     w = cp.Variable(2, name="w")
     template = Template(Record(x=Ball(2), y=Choice([0, 1])), lambda x, y: cp.sum_squares(w - (x if y else 1)))
@@ -288,16 +281,6 @@ def test_values_and_slopes_at_kinks_and_far_out(
     assert kinked(loss, theta) == (pytest.approx(value, rel=1e-15), pytest.approx(slope, rel=1e-15))
 
 
-def test_constants_are_not_traced_into_the_tape() -> None:
-    w = cp.Variable(2, name="w")
-    record = Record(x=Ball(2))
-    first, second = (Template(record, lambda x, c=c: cp.logistic(c * (x @ w))) for c in (1.0, 2.0))
-    space = Space(first.variables)
-    assert lower_template(first, space).losses[0].program == lower_template(second, space).losses[0].program
-    check(first)
-    check(second)
-
-
 def test_missing_rule_names_the_subexpression() -> None:
     W = cp.Variable((2, 2), symmetric=True, name="W")
     with pytest.raises(MissingRule, match=r"lambda_sum_largest(.|\n)*where: lambda_sum_largest\(W"):
@@ -334,17 +317,3 @@ def test_whole_losses(engine: str) -> None:
     template = Template(Record(x=Ball(3), s=Box(0.0, 2.0), y=Choice(range(3))), loss)
     check(template, size=40, engine=engine)
     check(template, size=1, engine=engine)
-
-
-def test_padding_does_not_change_the_sum() -> None:
-    w = cp.Variable(3, name="w")
-    template = Template(Record(x=Ball(3), y=Choice([-1, 1])), lambda x, y: cp.logistic(-y * (x @ w)))
-    rng = np.random.default_rng(0)
-    for size in (1, 7, 8, 9, 65, 131):
-        batch = template.record.sample(size, rng)
-        theta = rng.normal(size=3)
-        margins = np.where(batch.group == 1, 1, -1) * (batch.fields["x"] @ theta)
-        expected = np.logaddexp(0, -margins).sum()
-        assert BatchedLoss(template, Space(template.variables), batch).value(theta) == pytest.approx(
-            expected, rel=1e-13
-        )

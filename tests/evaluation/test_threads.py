@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Barrier, Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any
 
 import cvxpy as cp
@@ -22,7 +22,7 @@ from dpconvex.core.record_domains import Ball, Choice
 from dpconvex.evaluation.batch_loss import BatchedLoss
 from dpconvex.evaluation.design import LinearDesign, QuadraticDesign
 from dpconvex.evaluation.engine import FEWEST, Engine
-from dpconvex.evaluation.threads import controller, in_order, one_blas_thread
+from dpconvex.evaluation.threads import in_order, one_blas_thread
 from dpconvex.language.columns import Chunks
 from dpconvex.language.record import Record
 from dpconvex.language.template import Template
@@ -66,28 +66,6 @@ def test_results_come_in_order_and_few_tasks_wait(workers: int) -> None:
         seen.append(result)
         assert len(drawn) - len(seen) <= workers
     assert seen == list(range(30))
-
-
-def test_tasks_run_at_the_same_time() -> None:
-    meet = Barrier(3, timeout=30)
-    assert sorted(in_order([meet.wait] * 3, 3)) == [0, 1, 2]
-
-
-def test_an_error_stops_what_has_not_begun() -> None:
-    begun, free = [], Event()
-
-    def fail() -> None:
-        raise FloatingPointError("third block")
-
-    def wait(k: int) -> None:
-        begun.append(k)
-        free.wait(30)
-
-    tasks = [fail, lambda: wait(1), lambda: wait(2), lambda: wait(3), lambda: wait(4)]
-    Timer(0.2, free.set).start()
-    with pytest.raises(FloatingPointError, match="third block"):
-        list(in_order(tasks, 2))
-    assert 4 not in begun
 
 
 def test_nothing_runs_on_after_an_error() -> None:
@@ -142,14 +120,6 @@ def test_the_limit_is_taken_back_when_the_last_user_leaves(monkeypatch: pytest.M
     with pytest.raises(ValueError, match="inside"), one_blas_thread():
         raise ValueError("inside")
     assert library.threads == 6
-
-
-def test_the_limit_holds_for_the_loaded_libraries() -> None:
-    before = controller().info()
-    with one_blas_thread() as threads:
-        assert threads == max((found["num_threads"] for found in before), default=1)
-        assert {found["num_threads"] for found in controller().info()} <= {1}
-    assert controller().info() == before
 
 
 FORK = """
