@@ -167,8 +167,8 @@ class NoisyGradientDescent:
                 "NoisyGradientDescent: no bound on the regularizer's gradient over K is known, so there is no step size; give "
                 "one as `step_size`, in sum form."
             )
-        size_of_step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
-        risk = radius**2 / (2 * size_of_step * steps) + size_of_step * largest**2 / 2
+        step = self.step_size if self.step_size is not None else radius / (largest * math.sqrt(steps))
+        risk = radius**2 / (2 * step * steps) + step * largest**2 / 2
         return Certificate(
             privacy=privacy,
             mechanism=self.name,
@@ -181,12 +181,11 @@ class NoisyGradientDescent:
             noise_scale=sigma,
             derivation=derive(analysis, privacy, sensitivity, steps, sigma),
             assumptions=ASSUMPTIONS + declared_constants(analysis),
-            advice=advise(radius, steepest, math.sqrt(p) * sigma, steps, size),
             perturbed="gradients",
             noise="gaussian",
             mean_noise=GAUSSIAN.mean(p, sigma),
             predicted_risk=risk if math.isfinite(risk) else None,
-            settings={"steps": float(steps), "step_size": float(size_of_step), "radius": float(radius)},
+            settings={"steps": float(steps), "step_size": float(step), "radius": float(radius)},
             event=Gaussian(math.sqrt(steps) * sensitivity / sigma * (1 + 1e-12)),
         )
 
@@ -262,21 +261,8 @@ def enough_steps(steepest: float, noise: float) -> int:
 
 def derive(analysis: Analysis, privacy: Privacy, sensitivity: float, steps: int, sigma: float) -> Derivation:
     """Assemble the derivation tree of a certificate."""
-    composed = Derivation(
-        "composition of all steps",
-        "",
-        {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma},
-        "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism",
-    )
+    values = {"steps": float(steps), "G_adj of all": math.sqrt(steps) * sensitivity, "sigma": sigma}
+    how = "adaptive Gaussian releases add up in squares; exact profile of the Gaussian mechanism"
+    composed = Derivation("composition of all steps", "", values, how)
     children = (*record_steps(analysis, privacy), composed, *public_steps(analysis))
     return Derivation("noisy descent", "", privacy.claims, SOURCE, children)
-
-
-def advise(radius: float, steepest: float, noise: float, steps: int, size: int) -> tuple[str, ...]:
-    """Say what the risk is made of."""
-    without, with_noise = radius * steepest / math.sqrt(steps), radius * noise / math.sqrt(steps)
-    return (
-        f"The expected excess risk is at most R B / sqrt(T): {math.hypot(without, with_noise):.4g} on the sum of the losses, "
-        f"{math.hypot(without, with_noise) / size:.4g} on their mean. More steps lower only the share of the gradients "
-        f"themselves ({without:.4g}), not that of the noise ({with_noise:.4g}).",
-    )

@@ -84,12 +84,7 @@ class Cover:
             raise TemplateError(f"Cover: tolerance must be positive and finite, not {tolerance!r}.")
 
     def split(self, privacy: Privacy) -> tuple[Privacy, Privacy]:
-        """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it.
-
-        Returns
-        -------
-        rest, spent : Privacy
-        """
+        """Divide a promise between the mechanism and the residual noise; as real numbers the two do not exceed it."""
         epsilon = min(self.share * privacy.epsilon, LARGEST_EPSILON)
         spent = Privacy(epsilon, self.share * privacy.delta, privacy.adjacency)
         return privacy.minus(spent), spent
