@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,27 +11,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-
-
-def constrained(loss: Callable[[Any], Any], regularizer: Any, constraints: list[Any]) -> dp.Template:
-    return dp.Template(dp.Record(t=dp.Box(0.0, 1.0)), loss, regularizer, constraints)
-
-
-def test_a_cone_of_constant_height_is_a_ball() -> None:
-    w = cp.Variable(2, name="w")
-    cone = constrained(lambda t: t * cp.exp(w[0]), 0.1 * cp.sum_squares(w), [cp.SOC(2 + 0 * w[0], w - 1)])
-    ball = constrained(lambda t: t * cp.exp(w[0]), 0.1 * cp.sum_squares(w), [cp.norm(w - 1) <= 2])
-    found = [dp.verify(template, dp.Privacy(1.0), 10, dp.OutputPerturbation()) for template in (cone, ball)]
-    assert found[0].gradient_bound == pytest.approx(found[1].gradient_bound)
-
-
-def test_an_empty_set_of_matrices_is_refused() -> None:
-    S = cp.Variable((2, 2), PSD=True, name="S")
-    entries = cp.vec(S, order="F")
-    corner = [entries >= np.array([-1, -1.8, -1.8, -2]), cp.sum(entries) <= -6.1, 2 * cp.norm(entries) - 1 <= 0.5]
-    empty = constrained(lambda t: t * cp.square(entries[0] - 1), 0.1 * cp.sum_squares(entries), corner)
-    with pytest.raises(dp.DPConvexError):
-        dp.verify(empty, dp.Privacy(1.0, 0, "add-remove"), 10, dp.OutputPerturbation())
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])

@@ -31,12 +31,6 @@ def test_breast_cancer_is_the_documented_table() -> None:
     assert (X[y == "malignant"].mean(axis=0) > X[y == "benign"].mean(axis=0)).all()
 
 
-@pytest.mark.shared
-def test_breast_cancer_is_the_public_file(shared_data: Callable[[str], Path], root: Path) -> None:
-    shipped = root / "dpconvex" / "data" / "breast_cancer_wisconsin.csv"
-    assert shipped.read_bytes() == shared_data("breast_cancer_wisconsin.csv").read_bytes()
-
-
 @given(batches, st.floats(-1e3, 1e3), st.floats(1e-2, 1e3))
 def test_every_record_lies_in_the_unit_ball(unit: Any, lower: float, width: float) -> None:
     upper = lower + width

@@ -20,9 +20,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 SEVERITIES = ("critical", "high", "medium", "low")
 
 
-def script() -> ModuleType:
-    """Import docs/build_rules.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("build_rules", ROOT / "docs" / "build_rules.py")
+def script(name: str) -> ModuleType:
+    """Import a script of docs/, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -34,22 +34,18 @@ def script() -> ModuleType:
 
 
 def test_the_rules_page_is_what_the_rules_say_today() -> None:
-    module = script()
+    module = script("build_rules")
     assert module.PAGE.read_text(encoding="utf-8") == module.page(), "run: python docs/build_rules.py"
 
 
 def test_every_rule_has_an_example() -> None:
     ruled = [atom for atom in ATOMS.values() if atom.affine == "curved" and atom.rule is not None]
-    assert {atom.name for atom in ruled} == set(script().EXAMPLES)
+    assert {atom.name for atom in ruled} == set(script("build_rules").EXAMPLES)
     assert all(atom.statement and atom.source for atom in ruled)
 
 
 def test_the_reference_lists_the_public_names() -> None:
-    spec = importlib.util.spec_from_file_location("build_api", ROOT / "docs" / "build_api.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("build_api")
     written = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "api").glob("*.md")}
     assert written == module.pages(), "run: python docs/build_api.py"
     assert "further" not in written, "give the new names a page in docs/build_api.py"
@@ -118,6 +114,3 @@ def test_pitfalls_are_rated_and_complete() -> None:
     for part in text.split("\n### ")[1:]:
         for label in ("What goes wrong", "What the toolkit does", "Left to you"):
             assert part.count(f"*{label}.*") == 1, part.splitlines()[0]
-
-
-# The statements of theory.md, in numbers.  Each is a theorem there; a random instance would show a slip of the pen.

@@ -144,19 +144,6 @@ def test_another_way_to_write_a_loss_changes_no_constant(family: str) -> None:
             raise AssertionError(f"{family}, {way}: {error}") from error
 
 
-@given(share=st.floats(0.01, 0.99), index=st.integers(0, len(FAMILIES) - 1))
-@settings(max_examples=10)
-def test_splitting_a_term_changes_no_constant(share: float, index: int) -> None:
-    ways, shape, label = list(FAMILIES.values())[index]
-    w = cp.Variable(shape, name="w")
-
-    def split(x: Any, y: Any) -> Any:
-        return share * ways["atom"](w, x, y) + (1 - share) * ways["atom"](w, x, y)
-
-    whole = learner(lambda x, y: ways["atom"](w, x, y), [w], x=dp.Ball(D), y=label)
-    check(constants(whole), constants(learner(split, [w], x=dp.Ball(D), y=label)))
-
-
 # Names and orders.
 
 POOL: dict[str, Callable[[cp.Variable, Any], Any]] = {
@@ -221,19 +208,6 @@ def test_the_order_of_classes_changes_no_constant(order: tuple[int, ...]) -> Non
         )
 
     check(constants(template((0, 1, 2))), constants(template(order)))
-
-
-@pytest.mark.parametrize("order", [("u", "s", "x"), ("s", "x", "u")])
-def test_the_order_of_fields_and_of_variables_changes_no_constant(order: tuple[str, ...]) -> None:
-    domains = {"x": dp.Ball(D), "u": dp.Box(-1, 2), "s": dp.Box(0, 1.5)}
-
-    def template(order: tuple[str, ...], names: str) -> dp.Template:
-        variables = {name: cp.Variable(D if name == "w" else (), name=name) for name in names}
-        w, b = variables["w"], variables["b"]
-        loss = lambda x, u, s: s * cp.logistic(x @ w + u * b) + 0.2 * cp.huber(u * w[0] - s)  # noqa: E731
-        return learner(loss, [w, b], **{name: domains[name] for name in order})
-
-    check(constants(template(("x", "u", "s"), "wb")), constants(template(order, "bw")))
 
 
 # Geometry.

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 import dpconvex as dp
 from dpconvex.errors import TemplateError
-from dpconvex.plots import audit_curve, error_bands, gaussians, spending
+from dpconvex.plots import error_bands, gaussians, spending
 
 EPSILONS = [0.1, 1.0, 10.0]
 
@@ -32,9 +32,6 @@ def test_without_matplotlib_it_says_what_to_install() -> None:
         "else:\n    raise SystemExit('imported')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).resolve().parent.parent)
-
-
-# One function for each picture, on axes of the caller's
 
 
 def test_bands_hold_the_middle_half_of_the_draws() -> None:
@@ -66,13 +63,3 @@ def test_ellipses_are_where_a_gaussian_has_fallen() -> None:
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
     flat = gaussians([mean], [np.diag([1.0, 0.0, 0.0])])
     assert not flat.lines
-
-
-def test_an_audit_is_drawn_on_axes() -> None:
-    template = dp.load("logistic_regression", features=1)
-    found = dp.audit(
-        template, dp.Privacy(1.0, 1e-3), dp.ObjectivePerturbation("gaussian"), size=100, effort=0.1, seed=0
-    )
-    axes = audit_curve(found)
-    assert "no claim was broken" in axes.get_title()
-    assert axes.get_xlabel() == "epsilon"

@@ -54,11 +54,6 @@ def test_it_is_proved_private(problem: str, adjacency: str) -> None:
     assert certificate.strong_convexity > 0 or problem in STATISTICS
 
 
-@pytest.mark.parametrize("problem", sorted(REFUSED))
-def test_it_is_refused_as_its_description_says(problem: str) -> None:
-    assert not dp.is_private(dp.load(problem, features=3), PROMISE, size=100)
-
-
 @pytest.mark.parametrize("problem", PROVED)
 def test_it_learns_from_records_of_its_own_domain(problem: str) -> None:
     template = dp.load(problem, features=3)
@@ -121,15 +116,3 @@ def test_the_unit_of_the_features_does_not_matter(problem: str) -> None:
 def test_options_that_make_no_sense_are_refused(problem: str, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(dp.TemplateError, match=complaint):
         dp.load(problem, **{"features": 3, **changes})
-
-
-@pytest.mark.parametrize("problem", FIRST)
-@pytest.mark.parametrize("change", [{"regularization": 0.0}, {"regularization": -1.0}])
-def test_without_regularization_there_is_no_proof(problem: str, change: dict[str, float]) -> None:
-    assert not dp.is_private(dp.load(problem, features=3, **change), PROMISE, size=100)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_four_gaussians_need_no_more_noise_than_their_differences_have(classes: int) -> None:
-    certificate = dp.verify(dp.load("large_margin_gaussian", features=2, classes=classes), PROMISE, size=50)
-    assert certificate.noise_dimension == (classes - 1) * 6

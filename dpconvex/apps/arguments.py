@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,92 +39,6 @@ ABOUT_TABLES = ("features", "bounds", "label", "labels", "label_bounds", "ignore
 ABOUT_FITS = ("epsilon", "delta", "adjacency", "size", "share", "backend", "mechanism", "whitening")
 SETTINGS = ("schema", *ABOUT_TABLES, *ABOUT_FITS, "options")
 ON_THE_COMMAND_LINE = tuple(n for n in SETTINGS if n not in ("options", "ignore", "absent", "unit", "constant"))
-
-# For each command: where its function is, what it does, and examples.
-COMMANDS = {
-    "problems": ("showing:list_problems", "list the problems that come with it", ()),
-    "verify": (
-        "showing:verify",
-        "prove that a problem is private, without data",
-        (
-            "verify logistic_regression --set features=9 --size 583 --epsilon 1",
-            "verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6",
-        ),
-    ),
-    "audit": (
-        "showing:audit",
-        "attack what a problem's certificate claims, without data",
-        ("audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png",),
-    ),
-    "budget": (
-        "showing:budget",
-        "show what was spent on people, or check the file that says so",
-        ("budget show budget.jsonl", "budget verify budget.jsonl"),
-    ),
-    "schema": (
-        "showing:schema",
-        "draft a schema from a table that is public, or check one",
-        ("schema draft public_sample.csv --label income --out adult.toml", "schema check adult.toml"),
-    ),
-    "fit": (
-        "fitting:fit",
-        "fit a problem privately to a table and save the release",
-        (
-            "fit large_margin_gaussian patients.csv --config fit.toml --out model.npz",
-            "fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz",
-            "fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\\n"
-            "      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz",
-        ),
-    ),
-    "tune": (
-        "fitting:tune",
-        "fit several settings of a problem to parts of a table, and privately save the best",
-        (
-            "tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\\n"
-            "      --grid regularization=1e-4,1e-3,1e-2 --out model.npz",
-        ),
-    ),
-    "predict": (
-        "applying:predict",
-        "apply a saved release to a table",
-        (
-            "predict model.npz new_patients.csv --out predictions.csv",
-            "predict model.npz new_patients.csv --id patient --probabilities",
-        ),
-    ),
-    "evaluate": (
-        "applying:evaluate",
-        "measure the error of a saved release on a table, privately",
-        ("evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl",),
-    ),
-    "demo": ("demo:run", "error against epsilon on the Breast Cancer data", ()),
-}
-
-
-def parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(
-        prog="dpconvex",
-        description="Convex learners that are proved differentially private, fitted and released.",
-        epilog=ABOUT,
-        formatter_class=raw,
-    )
-    top.add_argument("--version", action="version", version=f"dpconvex {dp.__version__}")
-    if find_spec("shtab") is not None:
-        import shtab
-
-        shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
-    subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, (command, summary, examples) in COMMANDS.items():
-        epilog = "\n  dpconvex ".join(["examples:", *examples]) if examples else None
-        about = summary[0].upper() + summary[1:] + "."
-        sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
-        sub.set_defaults(command=command, name=name)
-        sub.add_argument("--json", action="store_true", help="print JSON for a program to read")
-        if name in ADDED:
-            ADDED[name](sub)
-    return top
 
 
 def add_verify(sub: argparse.ArgumentParser) -> None:
@@ -206,19 +121,6 @@ def add_demo(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--quick", action="store_true", help="three epsilons, 3 draws")
 
 
-ADDED = {
-    "verify": add_verify,
-    "audit": add_audit,
-    "budget": add_budget,
-    "schema": add_schema,
-    "fit": add_fit,
-    "tune": add_tune,
-    "predict": add_predict,
-    "evaluate": add_evaluate,
-    "demo": add_demo,
-}
-
-
 def add_problem(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("problem", help="name of a problem, or the path of a problem file of your own")
     about = "option of the problem; may be repeated"
@@ -273,3 +175,99 @@ def words(text: str) -> list[str]:
     import csv
 
     return [word.strip() for word in next(csv.reader([text], skipinitialspace=True), [])]
+
+
+# For each command: where its function is, what adds its arguments, what it does, and examples.
+Add = Callable[[argparse.ArgumentParser], None]
+COMMANDS: dict[str, tuple[str, Add | None, str, Sequence[str]]] = {
+    "problems": ("showing:list_problems", None, "list the problems that come with it", ()),
+    "verify": (
+        "showing:verify",
+        add_verify,
+        "prove that a problem is private, without data",
+        (
+            "verify logistic_regression --set features=9 --size 583 --epsilon 1",
+            "verify softmax_regression --set features=64 --set classes=10 --size 1000 --epsilon 1 --delta 1e-6",
+        ),
+    ),
+    "audit": (
+        "showing:audit",
+        add_audit,
+        "attack what a problem's certificate claims, without data",
+        ("audit large_margin_gaussian --set features=1 --size 583 --epsilon 1 --picture audit.png",),
+    ),
+    "budget": (
+        "showing:budget",
+        add_budget,
+        "show what was spent on people, or check the file that says so",
+        ("budget show budget.jsonl", "budget verify budget.jsonl"),
+    ),
+    "schema": (
+        "showing:schema",
+        add_schema,
+        "draft a schema from a table that is public, or check one",
+        ("schema draft public_sample.csv --label income --out adult.toml", "schema check adult.toml"),
+    ),
+    "fit": (
+        "fitting:fit",
+        add_fit,
+        "fit a problem privately to a table and save the release",
+        (
+            "fit large_margin_gaussian patients.csv --config fit.toml --out model.npz",
+            "fit logistic_regression adult.csv --schema adult.toml --epsilon 1 --out model.npz",
+            "fit huber_regression rents.csv --features rooms,area --bounds 0,200 --label rent --label-bounds 0,5000 \\\n"
+            "      --epsilon 1 --ledger budget.jsonl --budget 3 --out model.npz",
+        ),
+    ),
+    "tune": (
+        "fitting:tune",
+        add_tune,
+        "fit several settings of a problem to parts of a table, and privately save the best",
+        (
+            "tune logistic_regression adult.csv --schema adult.toml --epsilon 1 \\\n"
+            "      --grid regularization=1e-4,1e-3,1e-2 --out model.npz",
+        ),
+    ),
+    "predict": (
+        "applying:predict",
+        add_predict,
+        "apply a saved release to a table",
+        (
+            "predict model.npz new_patients.csv --out predictions.csv",
+            "predict model.npz new_patients.csv --id patient --probabilities",
+        ),
+    ),
+    "evaluate": (
+        "applying:evaluate",
+        add_evaluate,
+        "measure the error of a saved release on a table, privately",
+        ("evaluate model.npz other_patients.csv --epsilon 0.5 --ledger budget.jsonl",),
+    ),
+    "demo": ("demo:run", add_demo, "error against epsilon on the Breast Cancer data", ()),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="dpconvex",
+        description="Convex learners that are proved differentially private, fitted and released.",
+        epilog=ABOUT,
+        formatter_class=raw,
+    )
+    top.add_argument("--version", action="version", version=f"dpconvex {dp.__version__}")
+    if find_spec("shtab") is not None:
+        import shtab
+
+        shtab.add_argument_to(top, ["--print-completion"], help="print what completes commands in bash, zsh or tcsh")
+    subs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, (command, add, summary, examples) in COMMANDS.items():
+        epilog = "\n  dpconvex ".join(["examples:", *examples]) if examples else None
+        about = summary[0].upper() + summary[1:] + "."
+        sub = subs.add_parser(name, help=summary, description=about, epilog=epilog, formatter_class=raw)
+        sub.set_defaults(command=command, name=name)
+        sub.add_argument("--json", action="store_true", help="print JSON for a program to read")
+        if add is not None:
+            add(sub)
+    return top

@@ -42,18 +42,7 @@ so would looking at test errors."""
 
 @dataclass(frozen=True)
 class Study:
-    """Test errors of repeated fits.
-
-    Attributes
-    ----------
-    epsilons : tuple of float
-    errors : ndarray, shape (len(epsilons), draws)
-        Fraction of wrong predictions on held-out records, private fits.
-    reference : ndarray, shape (draws,)
-        The same without privacy.
-    chance : float
-        Error of always naming the most frequent class, over all records.
-    """
+    """Test errors of repeated fits, shape (epsilons, draws); those without privacy, and of naming the most frequent class."""
 
     epsilons: tuple[float, ...]
     errors: Array

@@ -95,23 +95,21 @@ def declare(problem: str, schema: Schema, options: dict[str, Any]) -> tuple[Temp
     learner = dp.load(problem, **{key: v for key, v in declared.items() if key in options_of(problem)} | options)
     known = learner.record.fields
     needed = set(known) - ({"m"} & set(learner.record.discrete))  # the component m of a mixture is learnt
+    target = known.get("y")
+    values = getattr(target, "values", ())
     if schema.labels is None:
-        target = known.get("y")
-        whole = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
-        if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not whole:
-            other = " It learns classes: declare labels." if getattr(target, "values", ()) else ""
-            raise TemplateError(
-                f"{problem}: to be fitted to a table with a numeric label, a problem needs a record of features x, here a "
-                f"vector of {count}, and a number y between -1 and 1; it has {learner.record!r}.{other}"
-            )
-        return learner, []
-    values = getattr(known.get("y"), "values", ())
-    if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not values:
-        other = " It predicts numbers: declare label_bounds." if isinstance(known.get("y"), Box) else ""
+        right = isinstance(target, Box) and target.shape == () and (target.lower, target.upper) == (-1, 1)
+        wanted, other = "a number y between -1 and 1", " It learns classes: declare labels." if values else ""
+    else:
+        right, wanted = bool(values), "a label y from declared values"
+        other = " It predicts numbers: declare label_bounds." if isinstance(target, Box) else ""
+    if needed != {"x", "y"} or getattr(known["x"], "shape", None) != (count,) or not right:
         raise TemplateError(
-            f"{problem}: to be fitted to a table, a problem needs a record of features x, here a vector of "
-            f"{count}, and a label y from declared values; it has {learner.record!r}.{other}"
+            f"{problem}: to be fitted to this table, a problem needs a record of features x, here a vector of {count}, and "
+            f"{wanted}; it has {learner.record!r}.{other}"
         )
+    if schema.labels is None:
+        return learner, []
     if len(values) != len(schema.labels):
         raise TemplateError(f"{problem} has {len(values)} classes, but {len(schema.labels)} labels are declared.")
     return learner, list(values)

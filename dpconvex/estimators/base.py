@@ -97,6 +97,8 @@ class Private(BaseEstimator):
     options: ClassVar[tuple[str, ...]] = ()
     # The released parameter that is linear in the features; empty if there is none.
     weights: ClassVar[str] = ""
+    # What a learner has of its own in place of an intercept, such as "a threshold"; empty if nothing.
+    own_constant: ClassVar[str] = ""
     # What the docstring of the class itself says, by section.
     own_sections: ClassVar[dict[str, str]] = {}
 
@@ -120,11 +122,16 @@ class Private(BaseEstimator):
         super().__init_subclass__(**options)
         if cls.__doc__ and "__doc__" in vars(cls):
             cls.own_sections = sections(cls.__doc__)
-            cls.__doc__ = described(cls, () if cls.weights else ("coef_", "intercept_"))
+            cls.__doc__ = described(cls)
 
     # Declaration
 
     def template(self, features: int) -> Template:
+        """Return the template that is fitted, for a number of features."""
+        if self.fit_intercept and self.own_constant:
+            raise TemplateError(
+                f"{type(self).__name__} has {self.own_constant} of its own; leave fit_intercept at False."
+            )
         given: dict[str, Any] = {"features": features + bool(self.fit_intercept), "radius": self._radius()}
         given |= self._declared() | {name: getattr(self, name) for name in self.options}
         if self.regularization is not None:
@@ -178,7 +185,7 @@ class Private(BaseEstimator):
         self
         """
         data = self._data(X, y)
-        self._keep(self._fitted(solve, data))
+        self._keep(self._fitted(solve, data, backend=self.backend))
         return self
 
     def _data(self, X: Any, y: Any) -> Any:
@@ -215,14 +222,9 @@ class Private(BaseEstimator):
         return X
 
     def _fitted(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
-        return self._released_by(fit, data, backend=self.backend, **options)
-
-    def _released_by(self, fit: Callable[..., Any], data: Any, **options: Any) -> Any:
         """Call what releases, with the options that every release takes."""
         options |= {"size": self.size, "clip": self.clip, "seed": self.seed, "budget": self.budget}
-        options["label"] = f"fit {type(self).__name__}"
-        if fit is solve:
-            options["whitening"] = self._whitening()
+        options |= {"label": f"fit {type(self).__name__}", "whitening": self._whitening()}
         return fit(self.template(self.n_features_in_), data, self.privacy(), self._mechanism(), **options)
 
     def _keep(self, release: Release) -> None:

@@ -268,6 +268,7 @@ class LargeMarginGaussian(PrivateClassifier):
 
     problem = "large_margin_gaussian"
     options: ClassVar[tuple[str, ...]] = ("competitors",)
+    own_constant = "a constant"
     two_classes = False
 
     competitors: str | None = None
@@ -295,12 +296,6 @@ class LargeMarginGaussian(PrivateClassifier):
             raise AttributeError(
                 f"the Gaussians are those of whitened records, and there are no {name} of original ones."
             )
-
-    def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of features; it has a constant of its own."""
-        if self.fit_intercept:
-            raise TemplateError(f"{type(self).__name__} has a constant of its own; leave fit_intercept at False.")
-        return super().template(features)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

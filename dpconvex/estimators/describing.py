@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection
-from textwrap import indent
 
 SECTION = re.compile(r"^(Parameters|Attributes|Examples)\n-+\n", flags=re.MULTILINE)
 ENTRY = re.compile(r"^(?=\S)", flags=re.MULTILINE)
 
 
-def described(kind: type, hidden: Collection[str]) -> str:
-    """Return the docstring of a class with every parameter and attribute along its line, the nearest description of each.
-
-    Attributes are those that docstrings list, and properties whose names end in an underscore; not the `hidden` ones.
-    """
+def described(kind: type) -> str:
+    """Return the docstring of a class with every parameter and attribute along its line, the nearest description of each."""
     line = [cls for cls in inspect.getmro(kind) if "own_sections" in vars(cls)]
     written = {cls: vars(cls)["own_sections"] for cls in line}
     found: dict[str, list[str]] = {"Parameters": [], "Attributes": []}
     for title, texts in found.items():
-        known = set(hidden)
+        known = set[str]()
         for cls in line:
-            named = entries(written[cls].get(title, "")) | (computed(cls) if title == "Attributes" else {})
+            named = entries(written[cls].get(title, ""))
             texts += [text for names, text in named.items() if not known & {*names.split(", ")}]
             known |= {name for names in named for name in names.split(", ")}
     examples = next((written[cls]["Examples"] for cls in line if "Examples" in written[cls]), "")
@@ -44,18 +39,3 @@ def entries(text: str) -> dict[str, str]:
     {'a, b': 'a, b : float\n    Numbers.', 'c': 'c : int'}
     """
     return {entry.partition(" :")[0]: entry.rstrip() for entry in ENTRY.split(text) if entry.strip()}
-
-
-def computed(kind: type) -> dict[str, str]:
-    """Return an entry for each attribute of a fit that a class computes."""
-    found = {name: value for name, value in vars(kind).items() if isinstance(value, property) and name.endswith("_")}
-    return {
-        name: f"{name} : {kind_of(value)}\n{indent(inspect.getdoc(value) or '', '    ')}"
-        for name, value in found.items()
-    }
-
-
-def kind_of(value: property) -> str:
-    """Return what a property is, as its annotation says it."""
-    said = str(getattr(value.fget, "__annotations__", {}).get("return", "object"))
-    return re.sub(r"NDArray\[\w+\]|Array", "ndarray", said)

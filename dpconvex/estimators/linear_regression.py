@@ -96,20 +96,7 @@ class LinearRegression(PrivateRegressor):
         return float(self.coefficients_.standard_errors[-1]) if self.fit_intercept else 0.0
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit privately.
-
-        Parameters
-        ----------
-        X : array_like, data frame or SciPy sparse matrix, shape (n, features)
-            Every row within the public radius (or ``clip=True``).
-        y : array_like, shape (n,)
-            Targets between the declared bounds.
-
-        Returns
-        -------
-        self
-        """
-        self.statistics_: Statistics = self._released_by(statistics, self._data(X, y), whitening=self._whitening())
+        self.statistics_: Statistics = self._fitted(statistics, self._data(X, y))
         release, learner = self.statistics_.fit(), self.statistics_.template
         assert learner is not None
         try:

@@ -16,7 +16,6 @@ from dpconvex.estimators.base import Private
 from dpconvex.estimators.complaints import plain, warn_of_clones
 from dpconvex.language.record import in_one_place
 from dpconvex.language.schema import Schema
-from dpconvex.language.template import Template
 from dpconvex.release.solve import solve
 
 Array = NDArray[np.float64]
@@ -59,6 +58,7 @@ class MetricLearner(ClassifierMixin, Private):
 
     problem = "metric_learning"
     options: ClassVar[tuple[str, ...]] = ("width",)
+    own_constant = "a threshold"
 
     width: float = 0.5
     classes: Sequence[Any] = (0, 1)
@@ -73,12 +73,6 @@ class MetricLearner(ClassifierMixin, Private):
     def threshold_(self) -> float:
         """Squared distance below which a pair is alike."""
         return float(self._released()["b"])
-
-    def template(self, features: int) -> Template:
-        """Return the template that is fitted, for a number of features."""
-        if self.fit_intercept:
-            raise TemplateError("MetricLearner has a threshold of its own; leave fit_intercept at False.")
-        return super().template(features)
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit privately.
@@ -100,7 +94,7 @@ class MetricLearner(ClassifierMixin, Private):
         plain("fit", "y", y, texts=True)
         self.n_features_in_ = differences.shape[1]
         self.classes_ = self._classes()
-        self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}))
+        self._keep(self._fitted(solve, {"x": differences, "y": self._named(column_or_1d(y))}, backend=self.backend))
         return self
 
     def _check_schema(self, schema: Schema) -> None:

@@ -94,15 +94,15 @@ class LargeMarginGaussianMixture(LargeMarginGaussian):
             raise TemplateError(
                 f"fit: components m are passed for component_labels='given', as fit(X, y, m), and not otherwise; {given}."
             )
-        whitening = self._whitening()
+        self._whitening()  # refuses what cannot be
         data = self._data(X, y)
         if clustering is None:
             in_one_place(
                 "fit(X, y, m)", data, "pass arrays, or solve(model.template(features), partitions of x, y and m)"
             )
-            self._keep(self._fitted(solve, {**data, "m": m}))
+            self._keep(self._fitted(solve, {**data, "m": m}, backend=self.backend))
             return self
-        mixture = self._fitted(solve_mixture, data, clustering=clustering, share=self.share, whitening=whitening)
+        mixture = self._fitted(solve_mixture, data, backend=self.backend, clustering=clustering, share=self.share)
         self._keep(mixture.release)
         self.components_ = mixture.components
         return self

@@ -69,7 +69,7 @@ class Components:
     >>> places.assign([[-0.9], [0.1], [0.7]])
     array([0, 1, 1])
     >>> places
-    Components(1 class, 2 centres each, 1 feature; declared without data)
+    Components(classes 1, centres each 2, features 1; declared without data)
     """
 
     centers: Array
@@ -122,13 +122,8 @@ class Components:
         centers = np.rint((centers - middle) / step) * step + middle
         centers.setflags(write=False)
         middle.setflags(write=False)
-        for name, value in {
-            "centers": centers,
-            "classes": classes,
-            "radius": float(self.radius),
-            "middle": middle,
-            "step": step,
-        }.items():
+        settled = {"centers": centers, "classes": classes, "radius": float(self.radius), "middle": middle, "step": step}
+        for name, value in settled.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -150,8 +145,7 @@ class Components:
 
     def __repr__(self) -> str:
         classes, count, features = self.centers.shape
-        shape = f"{plural(classes, 'class', 'classes')}, {plural(count, 'centre')} each, {plural(features, 'feature')}"
-        return f"Components({shape}; {self.status})"
+        return f"Components(classes {classes}, centres each {count}, features {features}; {self.status})"
 
     def __str__(self) -> str:
         if self.derivation is None:
@@ -213,19 +207,12 @@ class Components:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "centers": self.centers.tolist(),
-            "classes": list(self.classes),
-            "radius": self.radius,
-            "middle": np.asarray(self.middle).tolist(),
-            "step": self.step,
-            "noise": None if self.noise is None else asdict(self.noise),
-            "derivation": None if self.derivation is None else self.derivation.to_dict(),
-            "spent": None if self.spent is None else self.spent.to_dict(),
-            "not_private_because": self.not_private_because,
+        arrays = {"centers": self.centers.tolist(), "classes": list(self.classes), "middle": self.middle.tolist()}
+        proofs = {
+            name: value and value.to_dict() for name, value in (("derivation", self.derivation), ("spent", self.spent))
         }
+        noise = None if self.noise is None else asdict(self.noise)
+        return {"format": FORMAT, "version": VERSION, **vars(self), **arrays, **proofs, "noise": noise}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Components:
@@ -299,12 +286,3 @@ def array(what: str, value: ArrayLike) -> Array:
     if not np.isfinite(found).all():
         raise TemplateError(f"Components: {what} must be finite numbers.")
     return found
-
-
-def plural(number: int, one: str, many: str = "") -> str:
-    """Count something.
-
-    >>> plural(1, "class", "classes"), plural(3, "centre")
-    ('1 class', '3 centres')
-    """
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -144,8 +144,7 @@ def tune(
     check_workers(workers)
     door = Door(privacy, data, *templates, backend=backend, size=size, clip=clip, seed=seed, workers=workers)
     if not split:
-        plan = composed(named, privacy, door.size, mechanism, whitening)
-        return on_all(named, door, plan, selection, (features, label), budget, workers)
+        return on_all(named, door, privacy, mechanism, selection, (features, label), budget, whitening, workers)
     door.check()
     columns: Any = door.data
     if not in_partitions(columns):
@@ -171,102 +170,75 @@ def tune(
 
     releases = list(fitted((partial(fit, k, t) for k, t in enumerate(templates)), workers))
     held_out = record.of_another(batch.chosen(part == len(named)), record, clip)
-    counts = [count_mistakes(release, record, held_out, features, label, privacy.adjacency) for release in releases]
+    counts = [count_mistakes(release, record, held_out, features, label, protected) for release in releases]
     chosen = select(counts, privacy.epsilon, privacy.adjacency, door.source.seeded, selection)
     return Tuning(list(named)[chosen], releases[chosen], privacy if seed is None else None)
-
-
-@dataclass(frozen=True)
-class Composed:
-    """Fits of all candidates and a choice among them, which keep one promise together."""
-
-    privacy: Privacy
-    choice: Privacy
-    shares: Shared
-    fits: tuple[Proved, ...]
-
-    @property
-    def certificates(self) -> tuple[Certificate, ...]:
-        """Of the whole, for each candidate that may be released."""
-        shares = {"epsilon of each fit": self.shares.each.epsilon, "epsilon of the choice": self.choice.epsilon}
-        counted = {"fits": float(len(self.shares.certificates)), "epsilon of all": self.shares.total.epsilon}
-        return tuple(
-            replace(
-                fit,
-                privacy=self.privacy,
-                mechanism=f"the best of {len(self.shares.certificates)} fits by {fit.mechanism}",
-                settings={**fit.settings, RUNS: float(len(self.shares.certificates))},
-                event=self.shares.event,
-                derivation=Derivation(
-                    "a choice among fits on all of the data",
-                    "",
-                    self.privacy.claims,
-                    f"composition by the rule: {self.shares.total.rule}; docs/theory.md, section 20",
-                    (Derivation("shares", "", shares | counted, "fixed before the data are read"), fit.derivation),
-                ),
-                advice=(
-                    *fit.advice,
-                    "These are the constants of one fit; the promise pays for all of them and for the choice.",
-                ),
-            )
-            for fit in self.shares.certificates
-        )
-
-
-def composed(
-    named: Mapping[str, Template],
-    privacy: Privacy,
-    size: int,
-    mechanism: Mechanism | None,
-    whitening: Whitened = None,
-    share: float = CHOICE,
-) -> Composed:
-    """Share a promise between fits on all of the data and a pure choice, without any data."""
-    choice = Privacy(share * privacy.epsilon, 0.0, privacy.adjacency)
-
-    def planned(chosen: Mechanism | None) -> Shared:
-        def certify(each: Privacy) -> list[Certificate]:
-            return [verify(template, each, size, chosen, whitening=whitening) for template in named.values()]
-
-        return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
-
-    shares = plan_of(planned, list(named.values()), privacy, size, len(named), mechanism, whitening)
-    fits = (proved(template, shares.each, size, shares.mechanism, None, whitening) for template in named.values())
-    return Composed(privacy, choice, shares, tuple(fits))
 
 
 def on_all(
     named: Mapping[str, Template],
     door: Door,
-    plan: Composed,
+    privacy: Privacy,
+    mechanism: Mechanism | None,
     selection: str,
     fields: tuple[str, str],
     budget: Budget | None,
-    workers: Any = None,
+    whitening: Whitened,
+    workers: Any,
 ) -> Tuning:
-    """Fit all candidates on all of the data, and choose one by its mistakes on the same."""
-    door.check(*plan.fits)
-    pay(budget, plan.privacy, "tune", plan.shares.event)
-    checked_for, source = reading(named, door.data, door.clip), door.source
+    """Fit all candidates on all of the data, and choose one by its mistakes on the same; fits and choice share the promise."""
+    choice = Privacy(CHOICE * privacy.epsilon, 0.0, privacy.adjacency)
 
-    def fit(template: Template, way: Proved, own: NoiseSource) -> tuple[Release, int]:
-        checked = checked_for(template.record)
-        release = run(way, checked, door.backend, own, door.clip)
-        return release, count_mistakes(release, template.record, checked, *fields, plan.privacy.adjacency)
+    def planned(chosen: Mechanism | None) -> Shared:
+        def certify(each: Privacy) -> list[Certificate]:
+            return [verify(template, each, door.size, chosen, whitening=whitening) for template in named.values()]
 
-    pairs = zip(named.values(), plan.fits, strict=True)
-    tasks = (partial(fit, template, way, source.next()) for template, way in pairs)
-    releases, wrong = zip(*fitted(tasks, workers), strict=True)
-    chosen = select(wrong, plan.choice.epsilon, plan.privacy.adjacency, source.seeded, selection)
-    certificate = plan.certificates[chosen]
-    release = replace(releases[chosen], certificate=certificate, **source.spending(plan.privacy))
+        return replace(shared(certify, privacy, len(named), choice), mechanism=chosen)
+
+    plan = plan_of(planned, list(named.values()), privacy, door.size, len(named), mechanism, whitening)
+    fits = [proved(template, plan.each, door.size, plan.mechanism, None, whitening) for template in named.values()]
+    door.check(*fits)
+    pay(budget, privacy, "tune", plan.event)
+    fit, source = scored(named, door, fields), door.source
+    tasks = (partial(fit, name, way, source.next()) for name, way in zip(named, fits, strict=True))
+    wrong, releases = zip(*fitted(tasks, workers), strict=True)
+    chosen = select(wrong, choice.epsilon, privacy.adjacency, source.seeded, selection)
+    certificate = of_the_best(plan, chosen, privacy, choice)
+    release = replace(releases[chosen], certificate=certificate, **source.spending(privacy))
     return Tuning(list(named)[chosen], release, release.spent)
 
 
-def reading(named: Mapping[str, Template], data: Mapping[str, ArrayLike], clip: bool) -> Callable[[Record], Checked]:
-    record = next(iter(named.values())).record
-    batch = record.validate(data, clip=clip, empty=True)
-    return lambda own: own.of_another(batch, record, clip)
+def of_the_best(plan: Shared, chosen: int, privacy: Privacy, choice: Privacy) -> Certificate:
+    """Return the certificate of the whole: of all fits, and of the choice of one."""
+    fit, count = plan.certificates[chosen], len(plan.certificates)
+    shares = {"epsilon of each fit": plan.each.epsilon, "epsilon of the choice": choice.epsilon, "fits": float(count)}
+    shares["epsilon of all"] = plan.total.epsilon
+    source = f"composition by the rule: {plan.total.rule}; docs/theory.md, section 20"
+    steps = Derivation("shares", "", shares, "fixed before the data are read"), fit.derivation
+    told = "These are the constants of one fit; the promise pays for all of them and for the choice."
+    return replace(
+        fit,
+        privacy=privacy,
+        mechanism=f"the best of {count} fits by {fit.mechanism}",
+        settings={**fit.settings, RUNS: float(count)},
+        event=plan.event,
+        derivation=Derivation("a choice among fits on all of the data", "", privacy.claims, source, steps),
+        advice=(*fit.advice, told),
+    )
+
+
+def scored(
+    named: Mapping[str, Template], door: Door, fields: tuple[str, str]
+) -> Callable[[str, Proved, NoiseSource], tuple[int, Release]]:
+    """Check the data once for all candidates; return what fits one of them, and counts its mistakes on the same records."""
+    batch = door.record.validate(door.data, clip=door.clip, empty=True)
+    checked = {name: item.record.of_another(batch, door.record, door.clip) for name, item in named.items()}
+
+    def fit(name: str, way: Proved, source: NoiseSource) -> tuple[int, Release]:
+        release = run(way, checked[name], door.backend, source, door.clip)
+        return count_mistakes(release, named[name].record, checked[name], *fields, alone=door.protected), release
+
+    return fit
 
 
 def named_templates(
@@ -357,11 +329,9 @@ def whole(name: str, column: Any) -> Any:
     return array
 
 
-def count_mistakes(
-    release: Release, record: Record, checked: Checked, features: str, label: str, adjacency: str
-) -> int:
+def count_mistakes(release: Release, record: Record, checked: Checked, features: str, label: str, alone: bool) -> int:
     """Count the records whose label is not predicted; each by itself if one may be missing."""
-    return Errors("tune", record, release, features, label, alone=adjacency == "add-remove").total(checked.batch)
+    return Errors("tune", record, release, features, label, alone).total(checked.batch)
 
 
 def parts(size: int, count: int, adjacency: str, rng: np.random.Generator) -> NDArray[np.unsignedinteger[Any]]:

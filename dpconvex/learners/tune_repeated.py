@@ -21,7 +21,7 @@ from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar, check_workers, fitted
-from dpconvex.learners.tune import Tuning, check, count_mistakes, named_templates, reading
+from dpconvex.learners.tune import Tuning, check, named_templates, scored
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
@@ -31,7 +31,7 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.gaussian_profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay
-from dpconvex.release.fit import Door, run
+from dpconvex.release.fit import Door
 from dpconvex.release.release import Release
 from dpconvex.release.verify import Proved, meant, proved
 
@@ -144,14 +144,11 @@ def tune_repeated(
     source, rng = door.source, door.source.rng
     count = chosen.draw(source.seeded)
     pay(budget, privacy, "tune_repeated", costliest(plans.values()))
-    checked_for = reading(named, door.data, clip)
-    checked = {name: checked_for(template.record) for name, template in named.items()}
-    names = list(named)
+    fit, names = scored(named, door, (features, label)), list(named)
     best: tuple[int, str, Release] | None = None
 
     def repetition(name: str, own: NoiseSource) -> tuple[int, str, Release]:
-        release = run(plans[name].fit, checked[name], door.backend, own, clip)
-        wrong = count_mistakes(release, named[name].record, checked[name], features, label, privacy.adjacency)
+        wrong, release = fit(name, plans[name].fit, own)
         return int(perturb(np.array([wrong], dtype=float), plans[name].score, own.seeded)[0]), name, release
 
     tasks = (partial(repetition, names[int(rng.integers(len(names)))], source.next()) for _ in range(count))

@@ -54,9 +54,3 @@ def test_private_classification_is_worth_something() -> None:
     assert found.errors[1].mean() <= 0.05
     assert found.reference.mean() <= 0.04
     assert found.chance == pytest.approx(239 / 683)
-
-
-@pytest.mark.parametrize("arguments", [["--draws", "0"], ["--draws", "-1"]])
-def test_mistakes_are_explained(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", *arguments, "--out", str(tmp_path / "p.png")]) == 2
-    assert "must be positive" in capsys.readouterr().err

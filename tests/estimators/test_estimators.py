@@ -11,13 +11,6 @@ from sklearn.base import clone
 
 import dpconvex as dp
 
-estimators = dp
-
-BINARY = [
-    *("LogisticRegression", "HuberSVC", "KernelSVC", "SoftmaxRegression"),
-    *("LargeMarginGaussian", "LargeMarginGaussianMixture"),
-]
-
 
 def separable(size: int = 1500) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
@@ -26,25 +19,13 @@ def separable(size: int = 1500) -> tuple[np.ndarray, np.ndarray]:
     return x, np.where(x[:, 0] + 0.3 * x[:, 1] > 0, "yes", "no")
 
 
-@pytest.mark.parametrize("name", BINARY)
-def test_fit_predict_clone(name: str) -> None:
-    x, y = separable()
-    estimator = getattr(estimators, name)(epsilon=5.0, classes=("no", "yes"), regularization=1e-3, seed=1)
-    again = clone(estimator)
-    assert again.get_params() == estimator.get_params()
-    assert again.fit(x, y).score(x, y) > 0.85
-    assert list(again.classes_) == ["no", "yes"]
-    assert again.certificate(features=2, size=len(y)).epsilon == 5.0
-    assert not again.release_.private
-
-
 def test_component_labels_are_learnt_declared_or_given() -> None:
     x, y = separable(600)
     centers = [[[-0.5, 0.5], [-0.5, -0.5]], [[0.5, 0.5], [0.5, -0.5]]]
     fixed: dict[str, Any] = {"epsilon": 20.0, "classes": ("no", "yes"), "regularization": 1e-3, "seed": 1}
-    learnt = estimators.LargeMarginGaussianMixture(**fixed, share=0.3, rounds=4)
-    nearest = estimators.LargeMarginGaussianMixture(**fixed, component_labels="nearest", centers=centers)
-    given = estimators.LargeMarginGaussianMixture(**fixed, component_labels="given")
+    learnt = dp.LargeMarginGaussianMixture(**fixed, share=0.3, rounds=4)
+    nearest = dp.LargeMarginGaussianMixture(**fixed, component_labels="nearest", centers=centers)
+    given = dp.LargeMarginGaussianMixture(**fixed, component_labels="given")
     for estimator, extra in ((learnt, ()), (nearest, ()), (given, (x[:, 1] > 0,))):
         again = clone(estimator)
         assert again.fit(x, y, *extra).score(x, y) > 0.9
@@ -55,21 +36,6 @@ def test_component_labels_are_learnt_declared_or_given() -> None:
     assert given.certificate(2, 600) == nearest.certificate(2, 600)
     assert given.certificate(2, 600).clustering is None
     np.testing.assert_array_equal(nearest.fit(x, y).components_.assign(x, y), x[:, 1] <= 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"classes": ("no", "maybe")}, dp.DomainError),
-        ({"epsilon": -1.0}, dp.TemplateError),
-        ({"radius": 0.1}, dp.DomainError),
-        ({"adjacency": "add-remove"}, dp.NotPrivate),
-    ],
-)
-def test_bad_options_are_refused(change: dict[str, Any], error: type[Exception]) -> None:
-    x, y = separable(50)
-    with pytest.raises(error):
-        estimators.LogisticRegression(**{"classes": ("no", "yes"), **change}).fit(x, y)
 
 
 WHITENED = {"epsilon": 8.0, "delta": 1e-5, "regularization": 0.0, "fit_intercept": True}

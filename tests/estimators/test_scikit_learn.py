@@ -13,7 +13,7 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import SkipTestWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -106,7 +106,6 @@ def test_every_estimator_is_checked_and_described() -> None:
         named = {option for names in entries(listed["Parameters"]) for option in names.split(", ")}
         assert named == set(kind._get_param_names()), name
         assert "release_" in entries(listed["Attributes"])
-        assert ("coef_" in entries(listed["Attributes"])) == (bool(kind.weights) or issubclass(kind, RegressorMixin))
         assert f"dp.{name}(" in listed["Examples"] or name == "HuberSVC"
 
 
@@ -136,6 +135,7 @@ ESTIMATORS: dict[str, Any] = {
 def test_a_fitted_estimator_survives_pickling(name: str, tmp_path: Path) -> None:
     x, y = records()
     fitted = clone(ESTIMATORS[name]).fit(x, y)
+    assert fitted.score(x, y) > (0.85 if hasattr(fitted, "classes_") else -1)
     for again in (pickle.loads(pickle.dumps(fitted)), joblib.load(joblib.dump(fitted, tmp_path / "model")[0])):
         np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
         assert again.release_.status == fitted.release_.status

@@ -69,28 +69,3 @@ def test_a_record_is_rounded_by_itself(form: Any) -> None:
         )
     np.testing.assert_array_equal(rows[0][:-1], rows[1][:-1])
     assert np.linalg.norm(rows[1][-1]) * 2.0**-52 == pytest.approx(2.0)
-
-
-def test_statistics_are_exact_sums() -> None:
-    x, y, _ = blobs(500)
-    step = 2.0**-16
-    records = Records(Grouping(RECORD, "x", "y"), RECORD.validate({"x": x, "y": y}), step)
-    centers = np.rint(np.random.default_rng(0).normal(size=(3, 2, 3)) / step)
-    sums, counts = records.statistics(centers)
-    steps = np.array([[int(abs(v) / step) * (1 if v > 0 else -1) for v in row] for row in x.tolist()], dtype=object)
-    for code, label in enumerate(("a", "b", "none")):
-        rows = steps[y == label]
-        which = [
-            min(
-                range(2),
-                key=lambda k, row=row: sum((v - int(c)) ** 2 for v, c in zip(row, centers[code, k], strict=True)),
-            )
-            for row in rows
-        ]
-        for k in range(2):
-            mine = [row for row, j in zip(rows, which, strict=True) if j == k]
-            assert counts[code, k] == len(mine)
-            assert [int(v) for v in sums[code, k]] == [sum(row[j] for row in mine) for j in range(3)]
-
-
-# What is paid, and when

@@ -45,7 +45,7 @@ def test_declared_centres_cost_nothing_and_learnt_ones_say_what() -> None:
     private = learnt()
     assert not private.declared
     assert private.spent == PROMISE
-    assert "2 classes, 2 centres each, 2 features; spent: epsilon = 2" in repr(private)
+    assert "classes 2, centres each 2, features 2; spent: epsilon = 2" in repr(private)
     assert "composition of all rounds" in str(private)
     assert "rounded draw is taken to have the law" in str(private)
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.core.derivation import Derivation
 from dpconvex.learners.clustering import Grouping, Records
 
 PROMISE = dp.Privacy(2.0, 1e-6)
@@ -34,13 +33,6 @@ DATA = {"x": X, "y": Y}
 SMALL = {"x": X[:300], "y": Y[:300]}
 
 
-def steps(root: Derivation) -> list[str]:
-    return [root.rule, *(rule for child in root.children for rule in steps(child))]
-
-
-# What they are for
-
-
 def test_two_components_learnt_privately_beat_one() -> None:
     x, y = moons(4000, np.random.default_rng(1))
     errors = {}
@@ -53,9 +45,6 @@ def test_two_components_learnt_privately_beat_one() -> None:
         assert (certificate.clustering is not None) == (components == 2)
     assert min(errors[1]) > 0.1
     assert max(errors[2]) < 0.09
-
-
-# One promise
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -103,9 +92,6 @@ def test_every_constant_of_the_whole_survives_an_attack() -> None:
     assert findings["epsilon"].certified < 0.8 * certificate.epsilon
 
 
-# Labels that cost nothing
-
-
 # What the proof of composition uses: given the centres, a record's component is its own affair.
 
 
@@ -123,9 +109,6 @@ def test_given_the_centres_a_neighbour_has_one_other_label() -> None:
         without = Records(Grouping(record, "x", "y"), record.validate(fewer), places.step).assigned(places)
         np.testing.assert_array_equal(without, np.delete(before, row))
     np.testing.assert_array_equal(before, places.assign(**SMALL))
-
-
-# Templates of a user's own
 
 
 @pytest.mark.parametrize(

@@ -42,21 +42,12 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-# Shipped problems
-
-
-# The user's own files
-
-
 def test_a_bare_name_never_means_a_file_of_the_working_directory(
     write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write().parent)
     with pytest.raises(TemplateError, match=r"no problem 'mine'.*give its path, ending in \.py"):
         dp.load("mine")
-
-
-# Mistakes
 
 
 def test_an_unknown_option_lists_the_options_with_defaults(write: Callable[..., Path]) -> None:

@@ -87,18 +87,6 @@ def data(size: int = 2000) -> dict[str, np.ndarray]:
     return {"x": x, "y": np.where(x[:, 0] > 0, 1, -1)}
 
 
-def test_the_whole_costs_one_promise() -> None:
-    from dpconvex.release.budget import Budget
-
-    ledger = Budget(dp.Privacy(epsilon=1.0))
-    candidates = [dp.load("huber_svm", features=3, regularization=r) for r in (0.01, 0.1)]
-    outcome = tune(candidates, data(300), dp.Privacy(epsilon=1.0), budget=ledger)
-    assert outcome.spent == dp.Privacy(epsilon=1.0)
-    assert float(ledger.remaining.epsilon) == 0.0
-    with pytest.raises(dp.BudgetExceeded):
-        tune(candidates, data(300), dp.Privacy(epsilon=0.1), budget=ledger)
-
-
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
 def test_every_record_is_in_one_fit_or_in_the_choice(adjacency: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why the whole costs what one part costs: nobody's record is used twice, and every part keeps the whole promise."""

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import dpconvex as dp
-from dpconvex.learners import tune_repeated as repeated
-from dpconvex.learners.evaluate import Errors
+from dpconvex.learners import tune as tuning
 from dpconvex.learners.tune_repeated import planned, tune_repeated
 from dpconvex.mechanisms.grid import gaussian_count, laplace_count
 from dpconvex.noise.gaussian_profiles import concentrated_delta
@@ -86,7 +85,7 @@ def test_scores_are_as_private_as_they_should_be() -> None:
 def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = dp.Budget(dp.Privacy(1.0))
     monkeypatch.setattr(dp.Repetitions, "draw", lambda self, rng: 3)
-    real, calls = repeated.run, []
+    real, calls = tuning.run, []
 
     def stopped(*arguments: Any, **options: Any) -> dp.Release:
         calls.append(1)
@@ -94,7 +93,7 @@ def test_an_interrupt_releases_nothing_and_is_paid_for(monkeypatch: pytest.Monke
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(repeated, "run", stopped)
+    monkeypatch.setattr(tuning, "run", stopped)
     w = cp.Variable(3, name="w")
     loss = lambda x, y: cp.logistic(-y * (x @ w))  # noqa: E731
     like = grid(0.1)["0.1"]
@@ -121,18 +120,6 @@ def test_the_cost_is_recorded_before_the_data_are_read() -> None:
     with pytest.raises(dp.TemplateError, match="seed"):
         tune_repeated(grid(0.1), data(50), dp.Privacy(1.0), budget=fresh, seed=-1)
     assert float(fresh.remaining.epsilon) == 1.0
-
-
-def test_each_record_counts_once_whatever_a_prediction_looks_like() -> None:
-    record = dp.Record(x=dp.Ball(1), y=dp.Choice(["a", "b"]))
-    batch = record.validate({"x": np.zeros((3, 1)), "y": ["a", "b", "a"]})
-
-    def mistakes(answer: list[Any]) -> int:
-        release = dp.Release({"w": [0.0]}, not_private_because="a test", predictor=lambda p, x: np.array(answer))
-        return Errors("tune", record, release, "x", "y", alone=False).total(batch)
-
-    assert mistakes(["a", "a", "b"]) == 2
-    assert mistakes([["a"]] * 3) == 3
 
 
 def test_the_number_of_runs_is_fixed_before_the_data_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

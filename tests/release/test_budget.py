@@ -20,17 +20,6 @@ from dpconvex.language.privacy import Privacy
 from dpconvex.release import ledger
 from dpconvex.release.budget import Amount, Budget, Entry
 
-# One promise.
-
-
-promises = st.builds(
-    Privacy,
-    st.floats(0, exclude_min=True, allow_infinity=False),
-    st.floats(0, 1, exclude_max=True),
-    st.sampled_from(["replace-one", "add-remove"]),
-)
-
-
 # A ledger in memory.
 
 
@@ -54,13 +43,6 @@ def test_a_spend_that_does_not_fit_is_not_recorded() -> None:
     assert budget.remaining == Amount(0.5, 9e-7)
     budget.spend(Privacy(0.5, 9e-7), "third")
     assert budget.remaining == Amount(0.0, 0.0)
-
-
-def test_adjacencies_do_not_mix() -> None:
-    budget = Budget(Privacy(1))
-    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
-        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
-    assert budget.entries == ()
 
 
 amounts = st.floats(1e-12, 10.0)
@@ -314,9 +296,6 @@ def test_a_file_that_is_replaced_under_the_lock_is_an_error(path: Path, monkeypa
     assert [entry.label for entry in Budget.open(path).entries] == ["anew"]
 
 
-# What is no ledger.
-
-
 def in_a_fork(action: Callable[[], object]) -> str:
     """Do something in a fork of this process, and return what error it ended with, if any."""
     reading, writing = os.pipe()
@@ -411,3 +390,10 @@ def test_drafts_of_processes_that_died_are_cleared_away_and_no_others(path: Path
     os.link(path, dead)
     assert Budget(Privacy(1), path).spent == Amount(1.0, 0.0)
     assert not dead.exists()
+
+
+def test_adjacencies_do_not_mix() -> None:
+    budget = Budget(Privacy(1))
+    with pytest.raises(TemplateError, match=r"add-remove.*replace-one"):
+        budget.spend(Privacy(0.1, adjacency="add-remove"), "a")
+    assert budget.entries == ()
