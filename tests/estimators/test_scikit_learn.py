@@ -135,7 +135,7 @@ ESTIMATORS: dict[str, Any] = {
 def test_a_fitted_estimator_survives_pickling(name: str, tmp_path: Path) -> None:
     x, y = records()
     fitted = clone(ESTIMATORS[name]).fit(x, y)
-    assert fitted.score(x, y) > (0.85 if hasattr(fitted, "classes_") else -1)
+    assert fitted.score(x, y) > (0.7 if hasattr(fitted, "classes_") else -1)
     for again in (pickle.loads(pickle.dumps(fitted)), joblib.load(joblib.dump(fitted, tmp_path / "model")[0])):
         np.testing.assert_array_equal(again.predict(x), fitted.predict(x))
         assert again.release_.status == fitted.release_.status
