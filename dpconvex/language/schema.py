@@ -210,7 +210,7 @@ class Schema:
         return self._extended(self._scaled(X)), target
 
     def check_names(self, data: Any) -> None:
-        """Refuse a table that `encode` would refuse for the names of its columns; no entry is looked at.
+        """Refuse a table that `encode` would refuse for the names or types of its columns; no entry is looked at.
 
         Parameters
         ----------
@@ -220,9 +220,12 @@ class Schema:
         Raises
         ------
         DomainError
-            If a column is missing, is there twice, or is not known.
+            If a column is missing, is there twice, is not known, or is declared as a number and of another type.
         """
-        table_of(data, header=True).check_names(*self._names(True))
+        table = table_of(data, header=True)
+        table.check_names(*self._names(True))
+        numbers = [name for name, column in self.features.items() if isinstance(column, Numeric)]
+        table.check_numbers(numbers if self.label_bounds is None else [*numbers, self.label])
 
     def _names(self, labelled: bool) -> tuple[list[str], set[str] | None]:
         """Return the names of the columns that are read, and of those that may be there, if others may not."""

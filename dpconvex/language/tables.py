@@ -10,7 +10,7 @@ import datetime
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Table:
     names: list[Any]
     column: Callable[[str], Values]
     lines: list[int] | None = None
+    types: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, name: str) -> Callable[[int], str]:
         """Return the function that says where an entry of a column stands."""
@@ -70,6 +71,16 @@ class Table:
                 f"{self.title}: the column {unknown[0]!r} is not declared; declare it, or list it under ignore."
             )
 
+    def check_numbers(self, names: Sequence[str]) -> None:
+        """Refuse columns whose type says that they hold no numbers."""
+        for name in names:
+            kind = self.types.get(name)
+            if kind is not None and (kind.is_temporal() or kind.is_nested() or kind == nw.Boolean):
+                raise DomainError(
+                    f"{self.title}: the column {name!r} is declared as a number, and its entries are of type {kind}; declare "
+                    "it as what it is, or write numbers."
+                )
+
     def columns(self, names: Sequence[str], absent: Collection[str] = ()) -> dict[str, Values]:
         """Return named columns of one length; entries that are one of the texts `absent` become missing ones."""
         found = {name: without(self.column(name), absent) for name in names}
@@ -91,7 +102,8 @@ def table_of(data: Any, header: bool = False) -> Table:
     if path.suffix.lower() not in PARQUET:
         return csv_table(path, header)
     if header:
-        return Table(str(path), parquet_header(path).schema.to_arrow_schema().names, lambda name: np.zeros(0))
+        found = parquet_header(path)
+        return frame_table(of_parquet(path, lambda module: found.schema.to_arrow_schema().empty_table()), str(path))
     return frame_table(of_parquet(path, lambda module: validated(module.read_table(path))), str(path))
 
 
@@ -113,7 +125,9 @@ def frame_table(data: Any, title: str) -> Table:
             "expected a data frame, a mapping of columns, or the path of a CSV or Parquet file, with names for its "
             f"columns, not a {type(data).__name__}."
         ) from error
-    return Table(title, list(frame.columns), lambda name: series(title, name, frame.get_column(name)))
+    return Table(
+        title, list(frame.columns), lambda name: series(title, name, frame.get_column(name)), types=frame.schema
+    )
 
 
 def series(title: str, name: str, column: nw.Series[Any]) -> Values:

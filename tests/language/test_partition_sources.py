@@ -144,7 +144,7 @@ def test_what_is_no_file_of_numbers_is_refused_at_once(tmp_path: Path) -> None:
         dp.solve(dp.load("logistic_regression", features=2), dp.Partitions([lambda: None]), dp.Privacy(1.0))
 
 
-def test_columns_of_tables_are_checked_before_anything_is_paid() -> None:
+def test_columns_of_tables_are_checked_before_anything_is_paid(tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     twice = pd.DataFrame([[0.5, 0.5, "a"]], columns=["age", "age", "y"])
     with pytest.raises(dp.DomainError, match="partition 1: the table: 2 columns are called 'age'"):
@@ -153,6 +153,15 @@ def test_columns_of_tables_are_checked_before_anything_is_paid() -> None:
         SCHEMA.encode(twice)
     with pytest.raises(dp.DomainError, match="partition 0: the table: there is no column 'y'"):
         dp.Partitions([{"age": [0.5]}], SCHEMA)
+    for column in (pd.to_datetime(["2020-01-01"] * 2), [[0.5], [1.0]], [True, False]):
+        file = parquet(tmp_path / "a.parquet", {"age": column, "y": ["a", "b"]})
+        with pytest.raises(
+            dp.DomainError, match=r"partition 0: .*a\.parquet: the column 'age' is declared as a number"
+        ):
+            dp.Partitions(tmp_path, SCHEMA)
+    target = dp.Schema({"y": dp.Categorical(["a", "b"])}, label="age", label_bounds=(0, 1))
+    with pytest.raises(dp.DomainError, match="'age' is declared as a number, and its entries are of type Boolean"):
+        target.check_names(file)
     with pytest.raises(dp.TemplateError, match=r"schema must be a dpconvex\.Schema"):
         dp.Partitions([TABLE], {"age": (0, 1)})  # type: ignore[arg-type]
 
