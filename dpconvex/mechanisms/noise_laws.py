@@ -161,7 +161,7 @@ class GaussianLaw(OnSubspace):
         if sigma is None:
             raise too_curved(analysis, privacy.epsilon, analysis.log_det(moduli)[0])
         _, jacobian, how = objective_delta(analysis, privacy.adjacency, moduli, privacy.epsilon, sigma)
-        event = objective_event(analysis, privacy.adjacency, moduli, sigma)
+        event = Perturbation(sigma, hulls_of(analysis, privacy.adjacency, moduli, sigma))
         p, sensitivity = analysis.form.noise_dimension, sensitivity_of(analysis, privacy)
         return Calibration(
             sigma, sensitivity, jacobian, how, self.norm.square(p, sigma), self.norm.mean(p, sigma), event
@@ -234,11 +234,6 @@ def objective_delta(
         if found[0] >= worst:
             (worst, how), paid = found, hull.curvature
     return worst, paid, how
-
-
-def objective_event(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> Perturbation:
-    """Return what objective perturbation with Gaussian noise is for accounting: all differences, in units of sigma."""
-    return Perturbation(sigma, hulls_of(analysis, adjacency, moduli, sigma))
 
 
 def hulls_of(analysis: Analysis, adjacency: str, moduli: Moduli, sigma: float) -> tuple[Hull, ...]:
