@@ -539,7 +539,7 @@ MALFORMED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "constraints that contradict each other": (
         verified(logistic, FEATURES, constraints=lambda w: [w >= 1, w <= 0]),
         "1 <= w and w <= 0",
-        "contradict each other",
+        "no point satisfies all constraints",
     ),
     "an atom of numbers": (
         declared(lambda m: math.exp(m), (0.0, 1.0), 0.25),

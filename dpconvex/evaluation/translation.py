@@ -99,7 +99,7 @@ def check_constraint(form: LossForm, constraint: Constraint, rng: np.random.Gene
             continue
         room = MARGIN * max(found[argument][1] for argument in constraint.args)
         missed = float(alone.excess(theta).max(initial=-np.inf))
-        off = alone.off_hull(theta)
+        off = alone.off_hull(theta) + float(np.linalg.norm((theta - alone.lower)[alone.fixed]))
         inside, outside = missed < 0 and off <= ROUNDING * np.linalg.norm(theta), max(missed, off) > room
         if (inside and excess > room) or (outside and excess < -room):
             raise TemplateError(

@@ -77,16 +77,19 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
     best, waiting, near, last = Certified(x, np.inf), 0, region.on_hull(x), 0.0
     unit = min(max(step, 1e-6 * size), 1e-2 * size)
     known: list[Array] = []
+    kept: list[Block] = []
     _, gradient = function.value_and_gradient(x)
     for number in range(LAST_STEPS):
         cuts = region.cuts(near)
-        blocks = [*region.blocks, *cuts]
-        known = known if len(known) == len(blocks) else []
-        parts = [nearby(block, near, REACH * unit, known[k] if known else None) for k, block in enumerate(blocks)]
+        blocks = [*region.blocks, *cuts, *kept]
+        parts = [
+            nearby(block, near, REACH * unit, known[k] if known and k < count else None)
+            for k, block in enumerate(blocks)
+        ]
         if number < 3 or number % 4 == 0:
             hessian = function.hessian(near.astype(float))
         bent = hessian + sum(curvature for _, _, curvature in parts)
-        if known and len(cuts) == len(region.curved):
+        if len(cuts) == len(region.curved) == len(known) - count:
             bent = bent + region.curvature(near, known[count:])
         found = model(region, [part for part, _, _ in parts], near, bent, gradient, unit)
         length = np.inf if found is None else float(np.linalg.norm(found[0].astype(float)))
@@ -99,7 +102,10 @@ def last_steps(function: Smooth, region: Region, x: Array, step: float, toleranc
         if known:  # before, the curvature of conditions was not known
             near = region.on_hull(near + found[0])
             unit = min(max(length, 1e-13 * size), 4 * unit)
-        known = multipliers
+        cutting = list(zip(blocks[count:], multipliers[count:], strict=True))  # of kinks, one cut says too little
+        largest = max((float(z.max(initial=0.0)) for _, z in cutting), default=0.0)
+        kept = [block for block, z in cutting if known and (z > 1e-9 * largest).any()][: 6 * len(region.curved)]
+        known = multipliers[: count + len(cuts)]
         point = region.bring_in(near)
         x = point.astype(float)
         _, gradient = function.value_and_gradient(x)
