@@ -37,7 +37,7 @@ SMALLEST = 1e-100
 CANCELLED = 1e-9
 # Steps of the logarithm of mu that are tried before the best of them is refined.
 STEPS = np.concatenate([[0.0], np.geomspace(1e-2, 30.0, 15)])
-ACCURACY = 1e-3
+ACCURACY = 1e-5
 # Above the logarithms of all numbers, and a number itself, so that a search can step on it.
 HOPELESS = 1e3
 
