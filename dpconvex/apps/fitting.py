@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import dpconvex as dp
@@ -46,24 +47,24 @@ def settings_of(chosen: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def read(chosen: argparse.Namespace, schema: Schema, codes: list[Any], promise: dp.Privacy) -> Any:
-    """Read the table before anything is paid.
+def opened(
+    chosen: argparse.Namespace, settings: dict[str, Any], schema: Schema, codes: list[Any]
+) -> tuple[dp.Privacy, Path, Any]:
+    """Return the promise, the file to write, and the table, which is read before anything is paid.
 
     So a typing error in it costs nothing: what is printed then is for the owner of the data and not part of any release.
     """
-    say(chosen, f"reading {chosen.data}")
-    return table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
-
-
-def places(chosen: argparse.Namespace) -> dict[str, str | None]:
-    """Return the files that a result must not be written over."""
-    return {
+    promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
+    inputs = {
         "the table": chosen.data,
         "the ledger": chosen.ledger,
         "the file of settings": chosen.config,
         "the schema": chosen.schema,
         "the problem": str(locate(chosen.problem)),
     }
+    out = writable(chosen.out, inputs)
+    say(chosen, f"reading {chosen.data}")
+    return promise, out, table(chosen.data, schema, codes, empty=promise.adjacency == "add-remove")
 
 
 def fit(chosen: argparse.Namespace) -> None:
@@ -71,10 +72,8 @@ def fit(chosen: argparse.Namespace) -> None:
     settings = settings_of(chosen)
     schema = schema_of(settings)
     learner, codes = declare(chosen.problem, schema, settings["options"] | assignments(chosen.set))
-    promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
     share = labelling(learner, settings.get("share"))
-    out = writable(chosen.out, places(chosen))
-    data = read(chosen, schema, codes, promise)
+    promise, out, data = opened(chosen, settings, schema, codes)
     share |= whitening_of(settings.get("whitening"), share)
     say(chosen, "proving, and fitting")
     found = (dp.solve_mixture if "share" in share else dp.solve)(
@@ -106,9 +105,7 @@ def tune(chosen: argparse.Namespace) -> None:
         candidates[name], codes = declare(chosen.problem, schema, fixed | varied)
     if "m" in next(iter(candidates.values())).record.discrete:
         raise TemplateError("tune takes no mixtures: their components are learnt for each fit.")
-    promise = privacy(settings["epsilon"], settings.get("delta"), settings.get("adjacency"))
-    out = writable(chosen.out, places(chosen))
-    data = read(chosen, schema, codes, promise)
+    promise, out, data = opened(chosen, settings, schema, codes)
     say(chosen, f"fitting {len(candidates)} candidates")
     found = dp.tune(
         candidates,

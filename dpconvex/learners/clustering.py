@@ -62,14 +62,8 @@ def cluster(
         A field with a bounded domain.
     group : str or None
         The field whose values are the classes; None for one clustering of all records.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    budget : Budget, optional
-        A ledger that the cost is recorded in before the data are read.
-    label : str
-        Name of the spend in the ledger.
-    seed : int, optional
-        For tests; the centres are then not private, and say so.
+    clip, budget, label, seed
+        As for `solve`.
 
     Returns
     -------

@@ -48,7 +48,7 @@ class Evaluation:
     records : int
         Their number; a noisy one where it is protected.
     spent : Privacy or None
-        The promise that was kept; None if a seed was given.
+        None if a seed was given.
     """
 
     error: float
@@ -106,14 +106,10 @@ def evaluate(
     features, label : str
         The fields that predictions are made from and compared with.  A label that is a `Choice` is counted as right or wrong; for
         a number in a `Box`, squared errors are averaged.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    budget : Budget, optional
-        Charged before the data are read.
+    clip, budget, seed
+        As for `solve`.
     name : str
         Name of the spend in the ledger.
-    seed : int, optional
-        For tests.  The evaluation then says that it is not private.
 
     Returns
     -------
@@ -129,11 +125,10 @@ def evaluate(
         If the ledger has not enough left.
     """
     check_privacy("evaluate", privacy)
-    largest = error_bound(template, features, label)
+    largest, top = error_bound(template, features, label)
     if not isinstance(release, Release):
         raise TemplateError(f"evaluate: expected a Release, not {type(release).__name__}.")
     check_predictions("evaluate", template.record, release, features)
-    top = largest_error(template.record.fields[label])
     protected = privacy.adjacency == "add-remove"
     door = Door(privacy, data, template, size=1 if protected else None, clip=clip, seed=seed)
     door.check()
@@ -165,8 +160,8 @@ def evaluate(
     )
 
 
-def error_bound(template: Template, features: str, label: str) -> int:
-    """Return how much one record can add to the sum of errors, in whole steps."""
+def error_bound(template: Template, features: str, label: str) -> tuple[int, float]:
+    """Return how much one record can add to the sum of errors: in whole steps, and as a mistake or the square of the range."""
     if not isinstance(template, Template):
         raise TemplateError(f"evaluate: expected a Template, not {type(template).__name__}.")
     fields = template.record.fields
@@ -175,16 +170,11 @@ def error_bound(template: Template, features: str, label: str) -> int:
             raise TemplateError(f"evaluate: the record has no field {name!r}; its fields are {', '.join(fields)}.")
     domain = fields[label]
     if isinstance(domain, Choice):
-        return 1
+        return 1, 1.0
     lower, upper = (np.asarray(getattr(domain, side, np.inf)) for side in ("lower", "upper"))
     if lower.shape != () or not 1e-150 < upper - lower < 1e150:  # its square, too, is a number
         raise TemplateError(f"evaluate: the field {label!r} must be a Choice, or one bounded number, not {domain!r}.")
-    return STEPS
-
-
-def largest_error(domain: Any) -> float:
-    """Return the largest error of a record: one mistake, or the square of the whole range."""
-    return 1.0 if isinstance(domain, Choice) else float(domain.upper - domain.lower) ** 2
+    return STEPS, float(upper - lower) ** 2
 
 
 def quantile(scale: float, probability: float) -> float:

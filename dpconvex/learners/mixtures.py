@@ -127,7 +127,7 @@ def solve_mixture(
         One entry for each of the other fields.
     privacy : Privacy
         The promise of the whole.
-    mechanism, backend, size, clip, budget, label, cover
+    mechanism, backend, size, clip, budget, label, seed, cover
         As for `solve`.
     clustering : NoisyKMeans or Components, optional
         How to cluster, or centres that were declared without data; these cost nothing, and the fit gets all of the promise.
@@ -136,8 +136,6 @@ def solve_mixture(
         learn, and nothing is paid.
     features, group, component : str
         The fields that are clustered, that hold the class (None for none) and that get the component.
-    seed : int, optional
-        For tests; the outcome is then not private.
     whitening : PrivateWhitening, bool or "auto", optional
         Of the fit, as for `solve`; components are learnt from original records.
 

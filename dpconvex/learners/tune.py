@@ -97,7 +97,6 @@ def tune(
         The promise of the whole.
     mechanism : Mechanism, optional
         By default as for `solve`; with ``split=False`` as for `calibrate`.
-    backend : str or object, optional
     selection : {"permute-and-flip", "exponential"}
     split : bool
         Whether every candidate is fitted on a part of the data of its own.  Otherwise all are fitted on all of the data, and
@@ -105,18 +104,10 @@ def tune(
         their number where it is Gaussian.  That is better for a few candidates, and needs a delta to pay.
     features, label : str
         The fields that predictions are made from and compared with.
-    size : int, optional
-        Under add-remove, a public nominal number of records.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    budget : Budget, optional
-        A ledger that the cost is recorded in before the data are read.
-    seed : int, optional
-        For tests; the outcome is then not private.
+    backend, size, clip, budget, seed, workers
+        As for `sweep`.
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by a noisy second moment of its own, of its part of the data.
-    workers : int, optional
-        As for `sweep`: so many candidates are fitted at a time.
 
     Returns
     -------

@@ -87,21 +87,13 @@ def tune_repeated(
         average, with the logarithmic law.  A mean of one or two times the number of candidates is sensible.
     features, label : str
         The fields that predictions are made from and compared with.
-    size : int, optional
-        Under add-remove, a public nominal number of records.
-    clip : bool
-        Project records onto their declared domain instead of raising.
-    budget : Budget, optional
-        A ledger that the cost is recorded in before the data are read.
-    seed : int, optional
-        For tests; the outcome is then not private.
+    size, clip, budget, seed, workers
+        As for `sweep`.
     progress : bool, optional
         Whether to show a progress bar; by default, on a terminal.  Whoever sees it learns the number of repetitions, which the
         proof takes to be secret (docs/pitfalls.md).
     whitening : PrivateWhitening, bool or "auto", optional
         As for `solve`: each fit whitens by a noisy second moment of its own.
-    workers : int, optional
-        As for `sweep`: so many repetitions are done at a time.
 
     Returns
     -------

@@ -79,12 +79,8 @@ def solve_bounded(
         With a delta.  Sensitivities are of neighbours in the sense of its adjacency.
     solver : str, optional
         As for ``problem.solve``.
-    budget : Budget, optional
-        A ledger that the cost is recorded in before the values are read.
-    label : str
-        Name of the spend in the ledger.
-    seed : int, optional
-        For tests.  The release then says that it is not private.
+    budget, label, seed
+        As for `solve`.
 
     Returns
     -------

@@ -83,14 +83,9 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, Array]
             expected = [member(k) for k in range(len(names) + (header.whitening is not None))]
             if set(members) != set(expected):
                 raise ValueError("names and arrays do not match")
-            fields = {
-                "certificate": header.certificate,
-                "spent": header.spent,
-                "not_private_because": header.not_private_because,
-                "source": header.source,
-                "schema": header.table,
-                "whitening": header.whitening and Whitening(*header.whitening, members[expected[-1]]),
-            }
+            kept = ("certificate", "spent", "not_private_because", "source")
+            fields = {name: getattr(header, name) for name in kept} | {"schema": header.table}
+            fields["whitening"] = header.whitening and Whitening(*header.whitening, members[expected[-1]])
             check_certificate(header.certificate, header.spent)
             return fields, {name: members[member(k)] for k, name in enumerate(names)}
     except Exception as error:
