@@ -33,9 +33,14 @@ from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.release.budget import Budget
 from dpconvex.release.release import Release
 from dpconvex.release.solve import solve
+from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import verify
 
 Array = NDArray[np.float64]
+
+
+# What a fit releases, and an estimator is pickled with.
+SAVED: dict[str, Any] = {"release_": Release, "statistics_": Statistics}
 
 
 def probabilistic(estimator: Private) -> bool:
@@ -322,20 +327,19 @@ class Private(BaseEstimator):
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the estimator as data: a release as the bytes of its file."""
+        """Return the estimator as data: what was released as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
-        if "release_" in state:
-            state["release_"] = state["release_"].to_bytes()
-        return state
+        return state | {name: state[name].to_bytes() for name in SAVED if name in state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild a fitted estimator, with the functions of its problem."""
-        released = state.pop("release_", None)
+        saved = {name: state.pop(name) for name in SAVED if name in state}
         super().__setstate__(state)
-        if released is not None:
+        if saved:
             # Parameters that were set after the fit say nothing about what was fitted.
             template = type(self)(**self._fitted_with).template(self.n_features_in_)
-            self.release_ = Release.from_bytes(released, template=template)
+            for name, content in saved.items():
+                setattr(self, name, SAVED[name].from_bytes(content, template))
 
     # Display
 

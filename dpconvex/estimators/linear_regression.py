@@ -124,17 +124,3 @@ class LinearRegression(PrivateRegressor):
     def _weights(self) -> tuple[Array, Array]:
         released = self._released()
         return released["w"], released["b"] if self.fit_intercept else np.zeros(())
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the estimator as data, the sums as the bytes of their file."""
-        state = super().__getstate__()
-        if "statistics_" in state:
-            state["statistics_"] = state["statistics_"].to_bytes()
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild a fitted estimator, with the functions of its problem."""
-        saved = state.pop("statistics_", None)
-        super().__setstate__(state)
-        if saved is not None:
-            self.statistics_ = Statistics.from_bytes(saved, self.template(self.n_features_in_))

@@ -107,7 +107,8 @@ def minimize(
         raise TemplateError(f"expected a Template, not {type(template).__name__}.")
     chosen, analysis = resolved(backend), analysed(template)
     batch = template.record.validate(data, clip=clip)
-    if analysis is not None and reaches_tolerance(analysis):
+    # First-order methods can prove a distance where the program can be run, without kinks, and has one minimiser.
+    if analysis is not None and analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0:
         if start is not None and backend in (None, "first-order"):
             chosen = Warm()
             chosen.last = started(analysis.form.space, start)
@@ -129,11 +130,6 @@ def analysed(template: Template) -> Analysis | None:
         if not (all(map(is_convex, (*template.losses, template.regularizer))) and template.losses[0].variables):
             raise
         return None
-
-
-def reaches_tolerance(analysis: Analysis) -> bool:
-    """Whether first-order methods can prove a distance: the program can be run, without kinks, and has one minimiser."""
-    return analysis.obstacle is None and analysis.kink is None and analysis.modulus > 0
 
 
 def started(space: Space, start: Mapping[str, ArrayLike]) -> Array:

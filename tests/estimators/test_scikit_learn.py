@@ -159,15 +159,6 @@ def test_coefficients_are_those_of_the_scores() -> None:
     assert not hasattr(clone(ESTIMATORS["kernel"]).fit(x, y), "coef_")
 
 
-def test_a_budget_is_shared_by_copies_and_stops_them() -> None:
-    x, y = records()
-    budget = dp.Budget(dp.Privacy(2.0))
-    with pytest.raises(dp.BudgetExceeded):
-        cross_val_score(dp.LogisticRegression(epsilon=0.7, budget=budget), x, y, error_score="raise")
-    assert budget.spent.epsilon == pytest.approx(1.4)
-    assert [entry.label for entry in budget.entries] == ["fit LogisticRegression"] * 2
-
-
 def test_repeated_fits_are_warned_of() -> None:
     x, y = records()
     with pytest.warns(dp.PrivacyWarning, match=r"each fit spends epsilon = 3 .* budget"):
