@@ -153,7 +153,9 @@ class LinearDesign:
         result = np.ones((size, self.count))
         for name, (place, column, _) in self.places.items():
             rows = flattened(block[name])
-            result[:, place] = (rows.toarray() if sp.issparse(rows) else rows)[:, column]
+            rows = rows.toarray() if sp.issparse(rows) else rows
+            whole = len(column) == rows.shape[1] == place[-1] + 1 - place[0]  # and need not be gathered
+            result[:, slice(place[0], place[-1] + 1) if whole else place] = rows if whole else rows[:, column]
         return result
 
 

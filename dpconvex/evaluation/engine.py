@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.summation import BLOCK, PIECE, Pairwise
 from dpconvex.evaluation.derivatives import LANES
-from dpconvex.evaluation.design import TABLE, LinearDesign, Product, design_of, product
+from dpconvex.evaluation.design import AT_ONCE, TABLE, LinearDesign, Product, design_of, product
 from dpconvex.evaluation.forms import Label, LeafForm
 from dpconvex.evaluation.gram import Gram
 from dpconvex.evaluation.threads import in_order, keep_memory, one_blas_thread
@@ -273,7 +273,8 @@ class Engine:
                 bent = self._bent(some, len(labels), shares, values, moves)
                 for other in range(number, forms):
                     if bent[other].any():
-                        total[other, :, number] = rows.T @ (bent[other][:, None] * rows)
+                        for few in (slice(k, k + AT_ONCE) for k in range(0, len(rows), AT_ONCE)):  # in a cache
+                            total[other, :, number] += rows[few].T @ (bent[other][few, None] * rows[few])
                         total[number, :, other] = total[other, :, number].T
             return total * (len(group) / len(labels))
 

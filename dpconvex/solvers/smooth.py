@@ -23,7 +23,7 @@ Inverse = Callable[[Array], Array]
 DECREASE, SLOPE = 1e-4, 0.9
 # A model is made of so many records, and of so many for each monomial, at least.  It is made anew where passes do
 # not make the gradient smaller by the last factor, each; of more records where steps end.
-FEWEST, FOR_EACH, FASTER = 4096, 100, 0.2
+FEWEST, FOR_EACH, FASTER = 4096, 100, 0.3
 # Steps before the first model: where they begin losses may not bend at all.
 FIRST = 3
 # So many numbers are multiplied for a model while one is for a pass over the records.
