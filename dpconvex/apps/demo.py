@@ -59,12 +59,8 @@ class Study:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
-        return {
-            "epsilons": list(self.epsilons),
-            "errors": self.errors.tolist(),
-            "reference": self.reference.tolist(),
-            "chance": self.chance,
-        }
+        arrays = {"errors": self.errors.tolist(), "reference": self.reference.tolist()}
+        return {"epsilons": list(self.epsilons), **arrays, "chance": self.chance}
 
 
 # Without privacy no mechanism adds a quadratic, and the learner needs one of its own; fixed without the data.

@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 
 # Where the smallest eigenvalue of the noisy Q is not so many times as large as that of noise, the expansion does not hold.
 CLEAR = 2.0
+HEAD = ("coefficient", "estimate", "std. error", "of noise", "lower", "upper")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,18 +79,18 @@ class Coefficients:
     def __repr__(self) -> str:
         return f"Coefficients({len(self.names)}, confidence {self.confidence:g})"
 
+    @property
+    def _foot(self) -> str:
+        return f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
+
     def __str__(self) -> str:
-        wide = max(len(name) for name in (*self.names, "coefficient"))
-        head = f"{'coefficient':<{wide}}{'estimate':>12}{'std. error':>12}{'of noise':>12}{'lower':>12}{'upper':>12}"
+        wide = max(len(name) for name in (*self.names, HEAD[0]))
         lines = [f"{name:<{wide}}" + "".join(f"{v:>12.4g}" for v in values) for name, *values in self.rows()]
-        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
-        return "\n".join([head, *lines, foot])
+        return "\n".join([f"{HEAD[0]:<{wide}}" + "".join(f"{word:>12}" for word in HEAD[1:]), *lines, self._foot])
 
     def _repr_html_(self) -> str:
-        head = ["coefficient", "estimate", "standard error", "of which noise", "lower", "upper"]
         rows = [(name, *(f"{value:.4g}" for value in values)) for name, *values in self.rows()]
-        foot = f"{100 * self.confidence:g} % intervals; residual deviation {self.residual_deviation:.4g}"
-        return aligned(head, rows, numbers=range(1, 6)) + paragraph("", foot)
+        return aligned(list(HEAD), rows, numbers=range(1, 6)) + paragraph("", self._foot)
 
 
 def coefficients(statistics: Statistics, template: Template | None = None, confidence: float = 0.95) -> Coefficients:

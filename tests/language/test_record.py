@@ -43,9 +43,6 @@ def data(**changed: Any) -> dict[str, Any]:
     return {"x": [[0.0, 0.6, 0.8], [0.0, 0.0, 0.0]], "y": ["yes", "no"], **changed}
 
 
-# Declarations
-
-
 # Symbols and combinations
 
 

@@ -214,9 +214,6 @@ def test_only_noisy_numbers_are_used_after_the_noise(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(run(5.0, 2.0), run(-7.0, 30.0))
 
 
-# Assignments and starting points
-
-
 # Refusals
 
 
