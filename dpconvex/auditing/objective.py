@@ -55,21 +55,13 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Restricted:
-    """A candidate in coordinates t of the directions in which the two objectives differ.
-
-    Attributes
-    ----------
-    lift : ndarray, shape (dim, r)
-        Orthonormal.
-    curvature : ndarray, shape (r, r)
-        Of everything but the two records.
-    point, noise, shift : ndarray, shape (r,)
-        The answer, the noise that leads there from the first data set, and the gradient of the rest of the data at 0.
-    """
+    """A candidate in coordinates t of the directions in which the two objectives differ."""
 
     one: Candidates
-    lift: Array
-    curvature: Array
+    lift: Array  # shape (dim, r): orthonormal
+    curvature: Array  # shape (r, r): of everything but the two records
+    # shape (r,): the answer, the noise that leads there from the first data set, and the gradient of the rest of the
+    # data at 0
     point: Array
     noise: Array
     shift: Array

@@ -45,16 +45,10 @@ FLAT, PAIRED = ("gradient", "difference", "distance"), ("difference", "distance"
 
 @dataclass(frozen=True)
 class Goal:
-    """What is maximised: a weighted sum of what `Search.measure` returns, or what Gaussian noise leaks.
-
-    Attributes
-    ----------
-    weights : mapping of str to float
-    gaussian : tuple of float, or None
-        Its standard deviation and epsilon: then the logarithm of the density of noise whose loss exceeds epsilon counts.
-    """
+    """What is maximised: a weighted sum of what `Search.measure` returns, or what Gaussian noise leaks."""
 
     weights: Mapping[str, float] = field(default_factory=dict)
+    # Its standard deviation and epsilon: then the logarithm of the density of noise whose loss exceeds epsilon counts
     gaussian: tuple[float, float] | None = None
 
     @property
@@ -90,24 +84,13 @@ def leak(length: Array, jump: Array, epsilon: float) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """A batch of neighbours and parameters.
+    """A batch of neighbours and parameters."""
 
-    Attributes
-    ----------
-    first, second : Records
-        What the one data set has and the other has instead.
-    theta : ndarray, shape (B, dim)
-    values : ndarray, shape (B, k)
-        Of the affine leaves of both records there.
-    curvature : ndarray, shape (B,)
-        Of all other records.
-    """
-
-    first: Records
+    first: Records  # What the one data set has and the other has instead
     second: Records
-    theta: Array
-    values: Array
-    curvature: Array
+    theta: Array  # shape (B, dim)
+    values: Array  # shape (B, k): of the affine leaves of both records there
+    curvature: Array  # shape (B,): of all other records
 
     def __len__(self) -> int:
         return len(self.theta)

@@ -34,22 +34,12 @@ class Broken(Exception):
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseQuadratic:
-    """The convex function with given slopes at given nodes, linear between them.
+    """The convex function with given slopes at given nodes, linear between them."""
 
-    Attributes
-    ----------
-    nodes : ndarray, shape (k,)
-        Increasing.
-    values, slopes : ndarray, shape (k,)
-        At the nodes.
-    bends : ndarray, shape (k - 1,)
-        Curvature between neighbouring nodes.
-    """
-
-    nodes: Array
-    values: Array
+    nodes: Array  # shape (k,): increasing
+    values: Array  # shape (k,): at the nodes
     slopes: Array
-    bends: Array
+    bends: Array  # shape (k - 1,): curvature between neighbouring nodes
 
     @cached_property
     def _pieces(self) -> tuple[Array, Array, Array, Array]:

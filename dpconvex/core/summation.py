@@ -147,28 +147,15 @@ def public_norms(data: float, noise: float, quadratic: float, whole: float, regu
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the sums are that make a gradient, of public numbers alone.
+    """How long the sums are that make a gradient, of public numbers alone."""
 
-    Attributes
-    ----------
-    scalars : int
-        Terms of the longest inner product: scalars of one record, or monomials of these.
-    entries : int
-        Entries of the leaves of one record's loss.
-    row : int
-        Terms in the inner products of the regularizer's gradient.
-    projected : float
-        Where parameters and gradients are projected on a subspace: the largest product, over the rows of the projection, of the
-        number of their entries and the sum of their absolute values.
-    terms : int
-        Terms that one record's loss adds up in one place, at most, besides inner products.
-    """
-
-    scalars: int
-    entries: int
-    row: int
+    scalars: int  # Terms of the longest inner product: scalars of one record, or monomials of these
+    entries: int  # Entries of the leaves of one record's loss
+    row: int  # Terms in the inner products of the regularizer's gradient
+    # Where parameters and gradients are projected on a subspace: the largest product, over the rows of the
+    # projection, of the number of their entries and the sum of their absolute values
     projected: float = 0.0
-    terms: int = 0
+    terms: int = 0  # Terms that one record's loss adds up in one place, at most, besides inner products
 
     def gradient_error(
         self, records: float, gradient_bound: float, hessian_bound: float, radius: float, public: float

@@ -38,28 +38,16 @@ class HalfSpace:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A condition.
+    """A condition."""
 
-    Attributes
-    ----------
-    kind : str
-        The cone: numbers that are not negative; ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``; semidefinite matrices.
-    matrix : csr_array, shape (m, dim)
-    offset : ndarray, shape (m,)
-    point : ndarray, shape (dim,), or None
-        What x is measured from; 0 if None.
-    errors : ndarray, shape (m,), or None
-        Bounds on what rounding did to the offset.
-    slope_error : float
-        How far a row may be from the one that is meant, relative to its norm.
-    """
-
+    # The cone: numbers that are not negative; ``(t, e)`` with ``||e|| <= t`` or with ``||e||_1 <= t``; semidefinite
+    # matrices
     kind: str
-    matrix: sp.csr_array
-    offset: Array
-    point: Array | None = None
-    errors: Array | None = None
-    slope_error: float = 0.0
+    matrix: sp.csr_array  # shape (m, dim)
+    offset: Array  # shape (m,)
+    point: Array | None = None  # shape (dim,): what x is measured from; 0 if None
+    errors: Array | None = None  # shape (m,): bounds on what rounding did to the offset
+    slope_error: float = 0.0  # How far a row may be from the one that is meant, relative to its norm
 
     def at(self, x: Array) -> Array:
         away = x if self.point is None else x - self.point

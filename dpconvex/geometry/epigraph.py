@@ -39,21 +39,11 @@ STEEP = (LOG, REL_ENTR)
 
 @dataclass(frozen=True, eq=False)
 class Epigraph:
-    """Heights above the entries of some terms.
+    """Heights above the entries of some terms."""
 
-    Attributes
-    ----------
-    entries : tuple of Expression
-        The terms, all of whose entries are convex.
-    weights : ndarray, shape (J,)
-        What each height costs.
-    region : Region
-        K with the terms below the heights, which are its last J coordinates.
-    """
-
-    entries: tuple[Expression, ...]
-    weights: Array
-    region: Region
+    entries: tuple[Expression, ...]  # The terms, all of whose entries are convex
+    weights: Array  # shape (J,): what each height costs
+    region: Region  # K with the terms below the heights, which are its last J coordinates
 
     @property
     def dim(self) -> int:

@@ -56,20 +56,11 @@ class Absolute:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The function ``sum_k weights_k ||theta[k-th group]||``, of groups that have nothing in common.
+    """The function ``sum_k weights_k ||theta[k-th group]||``, of groups that have nothing in common."""
 
-    Attributes
-    ----------
-    support : ndarray of int, shape (m,)
-        Coordinates in a group.
-    labels : ndarray of int, shape (m,)
-        Which group each is in.
-    weights : ndarray, shape (k,)
-    """
-
-    support: Indices
-    labels: Indices
-    weights: Array
+    support: Indices  # shape (m,): coordinates in a group
+    labels: Indices  # shape (m,): which group each is in
+    weights: Array  # shape (k,)
 
     def _lengths(self, theta: Array) -> Array:
         return np.sqrt(np.bincount(self.labels, theta[self.support] ** 2, minlength=len(self.weights)))

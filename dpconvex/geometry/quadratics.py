@@ -36,24 +36,12 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Bend:
-    """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number.
+    """Bounds on the second derivatives of a regularizer's smooth part, as declared: per record, not times their number."""
 
-    Attributes
-    ----------
-    quadratic : float
-        Of its squares: the largest sum of the absolute values of a row of their Hessian.
-    rest : float
-        Of what is left, in the operator norm; infinite if there is no bound.
-    radius : float
-        They hold at points of K of at most this norm.
-    reason : str
-        Why there is no bound.
-    """
-
-    quadratic: float
-    rest: float
-    radius: float
-    reason: str = ""
+    quadratic: float  # Of its squares: the largest sum of the absolute values of a row of their Hessian
+    rest: float  # Of what is left, in the operator norm; infinite if there is no bound
+    radius: float  # They hold at points of K of at most this norm
+    reason: str = ""  # Why there is no bound
 
 
 def quadratic(expression: Expression, space: Space) -> Quadratic | None:

@@ -21,19 +21,12 @@ from dpconvex.language.columns import bits_of, chosen
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Records that passed the check: fields and the group (combination of discrete values) of each.
+    """Records that passed the check: fields and the group (combination of discrete values) of each."""
 
-    Attributes
-    ----------
-    fields : dict
-        Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column of
-        `dpconvex.language.columns` that turns what it is asked for into float64.
-    group : ndarray of int, shape (n,)
-        Index into ``Record.combinations``.
-    """
-
+    # Continuous field name to column of shape (n, *shape): a float64 array, a `scipy.sparse.csr_array`, or a column
+    # of `dpconvex.language.columns` that turns what it is asked for into float64
     fields: dict[str, Any]
-    group: NDArray[np.int64]
+    group: NDArray[np.int64]  # shape (n,): index into ``Record.combinations``
 
     def __repr__(self) -> str:
         return f"<a batch of {self.size} records>"

@@ -30,24 +30,12 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose columns are not read yet.
+    """A table whose columns are not read yet."""
 
-    Attributes
-    ----------
-    title : str
-        For messages.
-    names : list of str
-        Of its columns.
-    column : callable
-        Returns the entries of a column: numbers, or objects with None for missing ones.
-    lines : list of int or None
-        The line of each record in a file.
-    """
-
-    title: str
-    names: list[Any]
-    column: Callable[[str], Values]
-    lines: list[int] | None = None
+    title: str  # For messages
+    names: list[Any]  # Of its columns
+    column: Callable[[str], Values]  # Returns the entries of a column: numbers, or objects with None for missing ones
+    lines: list[int] | None = None  # The line of each record in a file
     types: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, name: str) -> Callable[[int], str]:

@@ -45,24 +45,14 @@ CHOICE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The outcome of a private choice.
+    """The outcome of a private choice."""
 
-    Attributes
-    ----------
-    choice : str
-        Name of the chosen candidate.
-    release : Release
-        The chosen candidate's fit.
-    spent : Privacy or None
-        What the whole cost: the fits, the choice and the release together.  None if a seed was given.
-    mistakes : int or None
-        From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be because the
-        lowest was chosen.  It is part of what was paid for.  None from `tune`.
-    """
-
-    choice: str
-    release: Release
+    choice: str  # Name of the chosen candidate
+    release: Release  # The chosen candidate's fit
+    # What the whole cost: the fits, the choice and the release together.  None if a seed was given.
     spent: Privacy | None
+    # From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be
+    # because the lowest was chosen.  It is part of what was paid for.  None from `tune`.
     mistakes: int | None = None
 
 

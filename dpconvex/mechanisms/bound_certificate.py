@@ -129,23 +129,12 @@ def down(value: Fraction) -> float:
 
 @dataclass(frozen=True)
 class BoundCertificate:
-    """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones.
+    """A proof that noisy bounds, and whatever is computed from them, are private, and never exceed the true ones."""
 
-    Attributes
-    ----------
-    privacy : Privacy
-        The promise.
-    noises : dict of str to TruncatedLaplace
-        For each bound, the noise and its share of the promise.
-    allowed : float
-        By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at their
-        minimum, else what the solver leaves there.
-    derivation : Derivation
-    assumptions : tuple of str
-    """
-
-    privacy: Privacy
-    noises: dict[str, TruncatedLaplace]
+    privacy: Privacy  # The promise
+    noises: dict[str, TruncatedLaplace]  # For each bound, the noise and its share of the promise
+    # By how much the answer may exceed a noisy bound, as evaluated: 0 where some point keeps all bounds strictly at
+    # their minimum, else what the solver leaves there
     allowed: float
     derivation: Derivation = field(repr=False)
     assumptions: tuple[str, ...] = ASSUMED

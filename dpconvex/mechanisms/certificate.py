@@ -329,12 +329,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The constants of two certificates, and their ratios.
-
-    Attributes
-    ----------
-    first, second : Certificate
-    """
+    """The constants of two certificates, and their ratios."""
 
     first: Certificate
     second: Certificate

@@ -29,22 +29,12 @@ RIDGE = 0.7
 
 @dataclass(frozen=True, eq=False)
 class NoisyQuadratic:
-    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss.
-
-    Attributes
-    ----------
-    loss : QuadraticLoss
-    moments : Moments
-    values : ndarray, shape (moments + 1,)
-        Their noisy sums, and the number of records.
-    deviation : float
-        Of the noise on each sum.
-    """
+    """The function ``theta' Q theta / 2 - <q, theta> + c`` that noisy moments make of a quadratic loss."""
 
     loss: QuadraticLoss
     moments: Moments
-    values: Array
-    deviation: float
+    values: Array  # shape (moments + 1,): their noisy sums, and the number of records
+    deviation: float  # Of the noise on each sum
 
     @cached_property
     def coefficients(self) -> Array:
