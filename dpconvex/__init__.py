@@ -4,8 +4,6 @@ The public names are listed in ``__init__.pyi``.  Each is imported from its modu
 ``import dpconvex`` is quick and brings in no engine or plotting library that a program does not use.
 """
 
-from __future__ import annotations
-
 import re
 from difflib import get_close_matches
 from importlib.util import find_spec

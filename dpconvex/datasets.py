@@ -4,8 +4,6 @@ Scaling by the largest value in a column, or by its mean and deviation, is compu
 to be paid for.  `unit_ball` uses only bounds that are known without looking.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from importlib.resources import files

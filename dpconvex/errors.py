@@ -4,8 +4,6 @@ Every error of the toolkit derives from `DPConvexError`.  The ones that a verifi
 and the remedy apart, so that a program can read them as well as a person.
 """
 
-from __future__ import annotations
-
 import html
 import re
 

@@ -1,7 +1,5 @@
 """What every test shares: the Hypothesis profile, and where optional data are looked for."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

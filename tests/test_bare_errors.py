@@ -1,7 +1,5 @@
 """What is refused, is refused with words: no exception of a library's own leaves `verify`."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from typing import Any

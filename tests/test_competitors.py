@@ -1,7 +1,5 @@
 """Competing classes, summed or soft: what one record can do does not grow with the number of classes if they are soft."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The data sets for demonstrations, and scaling by public bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The pages under docs/ keep their word: generated ones are up to date, links lead somewhere, formulas hold in numbers."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """Where the number of records is protected, none of them is a number like others: a fit on them is released."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors: one family, catchable in the ways that callers expect, with readable messages."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import pytest
 from hypothesis import given, strategies as st

@@ -1,7 +1,5 @@
 """Extreme and malformed arguments of everything public: refused in words, with what to do, and never with a bare Python error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

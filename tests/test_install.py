@@ -1,7 +1,5 @@
 """Packaging: what a wheel and an editable install give to a program that runs outside the checkout."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

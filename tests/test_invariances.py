@@ -1,7 +1,5 @@
 """Another way to write a learner, other names for its parts and other coordinates change no constant of its certificate."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

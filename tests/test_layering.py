@@ -1,7 +1,5 @@
 """Imports run one way through the package, and what is heavy is imported only when it is used."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

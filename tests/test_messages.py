@@ -1,7 +1,5 @@
 """What newcomers do wrong, and that the message says what to do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, and are committed as they ran."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures show the numbers that they were given, under honest labels."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

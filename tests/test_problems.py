@@ -1,7 +1,5 @@
 """The shipped learners: each declares itself alike, is proved or refused as its description says, and learns."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

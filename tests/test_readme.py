@@ -1,7 +1,5 @@
 """The README keeps its word: its example runs as printed, and its table of problems is complete."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

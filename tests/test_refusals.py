@@ -1,7 +1,5 @@
 """What the checker must refuse: each defect with its own reason, the subexpression at fault, and what to do about it."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

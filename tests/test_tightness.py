@@ -1,7 +1,5 @@
 """How tight the certificates of the shipped problems are: every constant is attacked, and nearly reached."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each is verified, fitted privately, and compared with a reference that a conic solver finds to about twelve digits.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The event of Gaussian objective perturbation: what its noise hides of each kind of neighbours, and their curvature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 

@@ -5,8 +5,6 @@ Let ``H(a) = sup_S P(S) - a Q(S)`` for two neighbours, in either order.  H is co
 symmetry, and what is above the lowest convex curve may be cut off (docs/theory.md, section 20).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ add up to a limit that was fixed with it (docs/theory.md, section 20):
 - *renyi*: Rényi divergences of one order add up, and so does the delta that is lost beside them.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

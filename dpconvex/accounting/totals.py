@@ -4,8 +4,6 @@ All totals are for events that were *fixed beforehand*: which releases there are
 though their inputs may.  Rules for ledgers, where it may, are in `accounting.rules`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Commands that use a saved model: predict, which costs nothing, and measure its error privately, which is paid for."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

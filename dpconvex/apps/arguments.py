@@ -1,7 +1,5 @@
 """The arguments of all commands.  Nothing heavy is imported here: help and versions are told at once."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec

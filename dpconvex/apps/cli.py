@@ -4,8 +4,6 @@ Exit status: 0 if all went well, 1 if there is no proof, no budget or no certifi
 if it was interrupted.  Whatever goes wrong, nothing is written.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Run ``dpconvex demo``.  The counterpart of figure 2 of Pathak and Raj, "Large Ma
 Mixture Models with Differential Privacy", IEEE TDSC 9(4), 2012.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

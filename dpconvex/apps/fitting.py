@@ -1,7 +1,5 @@
 """Commands that pay and save a model: fit a problem to a table, and choose among several privately."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

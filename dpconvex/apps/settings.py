@@ -1,7 +1,5 @@
 """What the command line's words and settings stand for: columns, options, learners, promises and budgets."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tomllib

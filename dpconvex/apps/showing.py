@@ -1,7 +1,5 @@
 """Commands that fit nothing: list problems, prove one private, attack the proof, show budgets and schemas."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attacks on choices and counts, whose laws can be enumerated: selection, the best of several runs, and clustering."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations, product
 

@@ -5,8 +5,6 @@ differentiation of one record's loss, and a search over the record, its neighbou
 never exceed what is certified; how near it comes says how tight the certificate is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

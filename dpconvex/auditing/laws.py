@@ -4,8 +4,6 @@ On the line, with noise b, the answer is at most t if and only if ``-b <= F'(t)`
 interval of the noise: no density is needed, kinks and the ends of K are covered, and any cells give a lower bound on delta.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attacks on noise that does not depend on the answer: on the output, on gradients, as drawn, and on the grid of the cover."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

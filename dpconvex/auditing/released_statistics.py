@@ -1,7 +1,5 @@
 """Attacks on released statistics: the neighbours whose statistics are farthest apart."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

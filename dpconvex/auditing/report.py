@@ -1,7 +1,5 @@
 """What an audit found: claimed against found for every part of a promise, with the worst neighbours, printed and drawn."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Half of the answers choose an event, the other half count it, with Clopper and P
 or fiducial limits", Biometrika 26, 1934).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

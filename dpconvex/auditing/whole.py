@@ -1,7 +1,5 @@
 """The audit of a whole promise: every part of it is attacked by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

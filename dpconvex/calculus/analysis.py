@@ -4,8 +4,6 @@ The constants hold for one record of the declared domain: gradient bounds, pairw
 curvature of the regularizer.  Mechanisms turn them into noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

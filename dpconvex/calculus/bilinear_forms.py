@@ -4,8 +4,6 @@ Gradients of a loss are combinations of rows of `A_z`, so every inner product of
 bounded over the record's domain, for one record (z = z') and for two records that are chosen independently.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TypeAlias
 

@@ -4,8 +4,6 @@ A Hessian is a sum of pieces (see `core.abstract_values`).  In the Loewner order
 `A_z`, so it is bounded where that matrix is largest, and there it is an ordinary finite-dimensional matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ a generator is H in one column: C generators for a matrix with one column for ea
 C(C-1)/2 differences of columns.  No constant changes: the inner product of two rows is ``<a, a'> H(z)'H(z')`` either way.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -5,8 +5,6 @@ two parts apart is always valid.  Where the loss has a known shape the sum is bo
 (docs/theory.md, section 6).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

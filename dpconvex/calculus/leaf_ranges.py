@@ -5,8 +5,6 @@ the record alone and the second is bounded by how far K reaches from c, as a bal
 all of them are intersected: with c a centre of K, to move K and the loss together moves no range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

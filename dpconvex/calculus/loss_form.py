@@ -5,8 +5,6 @@ That is: affine leaves `A_z theta + c_z`, an outer function for each label, a pu
 What cannot be split this way, or depends on data where it must not, is refused here, with the place and a remedy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable
 from functools import cached_property

@@ -4,8 +4,6 @@ Proofs square lengths, and multiply them with squared bounds of records: beyond 
 direction vanishes, or overflow, so that a comparison is made with what is no number.  Nobody measures in such units.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

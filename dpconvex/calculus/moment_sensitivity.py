@@ -17,8 +17,6 @@ K(z, z) + K(z', z') - 2 K(z, z') is a polynomial in few numbers for each field (
 The largest value is enclosed by halving boxes; whenever that ends, the enclosure is a bound.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

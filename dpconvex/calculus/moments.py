@@ -6,8 +6,6 @@ the records are not the entries but the distinct *moments*: a monomial of the re
 combinations.  Every entry is a linear function of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ noise, but for given records it lies in a fixed polytope and in a fixed subspace
 lengths of the vertices, and the span of the rows of the two records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 

@@ -10,8 +10,6 @@ of the record or numbers, the gradient is ``a (x) v (x) v``, of rank one as a ma
 the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How many terms one record's loss adds up in one place, in any order: a function of public shapes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@ Terms that are affine or quadratic have gradients in closed form; all others go 
 know K.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The rows of `A_z`, over all records, lie in the span of their coefficient vector
 span is found coordinate block by coordinate block: two coordinates belong together if a coefficient vector touches both.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

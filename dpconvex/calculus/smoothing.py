@@ -6,8 +6,6 @@ most a small multiple of the width (Nesterov 2005, "Smooth minimization of non-s
 "Smoothing and first order methods").  What replaces an atom is said by the atom (its slot `smooth`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from dpconvex.core.atoms.extremes import is_hinge

@@ -4,8 +4,6 @@ A regularizer is affine terms plus weighted entries of curved atoms.  Each atom 
 `strong`); what says nothing contributes nothing.  The modulus is the smallest eigenvalue of the sum over the whole space.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray

@@ -5,8 +5,6 @@ all other numbers times u: a moment that is linear in the features x takes one m
 linear map of the features is one of the parameters (docs/theory.md, section 18).
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

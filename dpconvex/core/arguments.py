@@ -1,7 +1,5 @@
 """What kind of number an argument is; a truth value is none."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Halving of an interval."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 

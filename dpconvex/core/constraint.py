@@ -1,7 +1,5 @@
 """Constraints of the core language: a kind, its arguments, and for cones their options."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

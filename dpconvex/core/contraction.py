@@ -1,7 +1,5 @@
 """Products of arrays that are summed over a common axis, in pieces; they have the records last, of length 1 where shared."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpconvex.core.summation import TERMS, Pairwise

@@ -1,7 +1,5 @@
 """Disciplined convexity of core expressions: signs and curvatures by the composition rule, from what each atom says of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

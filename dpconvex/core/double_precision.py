@@ -1,7 +1,5 @@
 """The context in which all that JAX computes is computed: IEEE's double precision, whatever its user chose for the process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Atoms on dual arrays, and second derivatives of expressions by them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of core expressions at given values of their leaves, and expressions with other leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ What each atom does to polynomials and to ranges is said by the atom (its slots 
 that are not polynomials become bases of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -6,8 +6,6 @@ their own; quadratic forms become sums of squares.  What CVXPY decides by an abs
 whether a number is real) is decided here instead.  What cannot be read exactly is refused, by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

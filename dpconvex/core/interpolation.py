@@ -5,8 +5,6 @@ everything is in the table: between neighbouring nodes its slope is linear, so i
 difference divided by their distance.  Beyond the table it is affine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """HTML for notebooks: tables whose numbers are for people, in the reader's own colours, light or dark."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Sequence

@@ -12,8 +12,6 @@ A loss that none of these changes stays the very object that its user wrote, and
 later, in the words that it was written in.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

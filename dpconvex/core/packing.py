@@ -1,7 +1,5 @@
 """Expressions, and what is made of them, as bytes for another process of the same fit: never for a file."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Hashable

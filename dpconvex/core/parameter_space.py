@@ -5,8 +5,6 @@ off-diagonal entries times the square root of two), so D x D symmetric means D(D
 certificate speaks of is the Euclidean norm of this vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

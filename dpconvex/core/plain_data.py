@@ -1,7 +1,5 @@
 """Objects from plain data, as JSON has them: the type hints of a dataclass say what its fields may be; nothing else passes."""
 
-from __future__ import annotations
-
 import math
 import types
 from collections.abc import Callable, Mapping

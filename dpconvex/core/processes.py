@@ -4,8 +4,6 @@ A fork copies whatever is in memory: budgets, generators of noise, sweeps half w
 it was made, and refuses to go on anywhere else.
 """
 
-from __future__ import annotations
-
 import os
 
 _forks = 0

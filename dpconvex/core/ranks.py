@@ -4,8 +4,6 @@ A rank that is too large only adds noise; one that is too small drops a directio
 are brought to one size first, and only what is smaller than rounding is dropped.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

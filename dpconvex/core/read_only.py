@@ -1,7 +1,5 @@
 """Arrays that nobody can write to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

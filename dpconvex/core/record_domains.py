@@ -1,7 +1,5 @@
 """The public domains of a record's fields: norm balls, boxes and finite choices."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

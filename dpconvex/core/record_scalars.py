@@ -4,8 +4,6 @@ Each continuous field is a *base*: consecutive scalars with coordinatewise bound
 the record that is not a polynomial (a norm, an exponential) becomes a base of its own, with bounds found by interval rules.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

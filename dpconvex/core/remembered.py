@@ -1,7 +1,5 @@
 """Answers that are computed once for an object, and forgotten with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar

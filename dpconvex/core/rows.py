@@ -5,8 +5,6 @@ multiplies by what is the same for all records; then its part is the same atom w
 records end it: an objective is a sum of such totals, and of terms without data.  All else mixes records, and is refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

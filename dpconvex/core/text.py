@@ -4,8 +4,6 @@ Repetition is not written (as in NumPy, it is understood), numbers have six digi
 large arrays of numbers are called by their shape.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpconvex.core.evaluate import postorder

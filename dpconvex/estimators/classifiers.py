@@ -1,7 +1,5 @@
 """Classifiers: each names its problem file and what of it can be set."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """What scikit-learn's users are told: what is wrong with a table, and where usual idioms leak."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Docstrings of estimators: each class describes what it adds, and is shown with all that it inherits."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

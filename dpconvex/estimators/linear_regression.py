@@ -1,7 +1,5 @@
 """Linear regression from released sums: coefficients with standard errors that count the noise."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A metric that is learnt from labelled pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

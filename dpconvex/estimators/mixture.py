@@ -1,7 +1,5 @@
 """Several Gaussians per class, with components that are learnt privately, declared or given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables in partitions for estimators: what is public about them is looked up here, and records stay where they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Regressors: targets lie between declared bounds, and predictions come back in their units."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The losses of a whole batch, summed: values, gradients and Hessians as functions of the coordinates."""
 
-from __future__ import annotations
-
 from copy import copy
 from functools import cached_property
 from typing import Any

@@ -3,8 +3,6 @@
 Arrays have the records as their last axis, of length 1 where all share a value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -3,8 +3,6 @@
 Forms and gradients have the records as their *last* axis.  Monomials of degree one are the data themselves, dense or sparse.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 

@@ -5,8 +5,6 @@ fits share them.  Blocks stay on their device as far as its limit allows; the ot
 before them are computed.  Where a block lies changes no bits: sums of blocks are added in pairs, in their order.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """On which devices compiled functions sum over records, and how much of the data may lie there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

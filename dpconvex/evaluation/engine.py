@@ -4,8 +4,6 @@ A block is multiplied with the coefficients of the forms, the outer function of 
 these are multiplied with the block again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass

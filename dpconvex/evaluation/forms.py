@@ -10,8 +10,6 @@ two matrix products, whatever the labels.  Where leaves are no polynomials of lo
 the only monomial is 1, and the outer function reads the record.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise

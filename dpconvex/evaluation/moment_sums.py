@@ -1,7 +1,5 @@
 """Sums of the moments of records, block by block: two tables of monomials and one matrix product for each kind."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -5,8 +5,6 @@ numbers of records in the partitions decide, whoever is done first, and what is 
 was computed before: the bits are the same for any number of workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

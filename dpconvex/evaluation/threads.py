@@ -4,8 +4,6 @@ The library's own threads gain little on blocks that fit into a cache, and while
 from everything else.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -4,8 +4,6 @@ Affine subexpressions are expanded into polynomials, and constraints are read as
 every template before anything is proved about it; a difference is an error.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

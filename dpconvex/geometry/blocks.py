@@ -4,8 +4,6 @@ For z in the dual cone, ``<z, matrix @ (x - point) + offset> >= 0`` for every x 
 found z.  Everything that is proved about K (docs/theory.md, section 13) is made of these.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -8,8 +8,6 @@ Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x>
 (docs/theory.md, section 13).  Nothing that a solver says is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

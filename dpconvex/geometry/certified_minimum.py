@@ -4,8 +4,6 @@ Newton's method: quadratic models over K, by an interior-point method.  The last
 which gives the solver all digits of a step and not only those of the point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Each entry of such a term gets a height above it, ``term(theta) <= height``, and
 and logarithms join the inequalities of K, in a space with one more coordinate for each, and multipliers certify the answer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -4,8 +4,6 @@ Conditions on disjoint coordinates are projected on one by one where each has a 
 K is a `Region`, whose points and certificates are found by an interior-point method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 

@@ -4,8 +4,6 @@ CVXPY keeps such domains implicitly: ``power(w, 3)`` is convex because w is not 
 So each domain must contain K, or it becomes a part of K.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ within bounds, norms of groups of free coordinates and nuclear norms of free mat
 becomes a part of K, below heights (`epigraph`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary

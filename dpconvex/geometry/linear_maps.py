@@ -1,7 +1,5 @@
 """What is linear in an expression: as matrices in the coordinates of the parameters, or between the entries of arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

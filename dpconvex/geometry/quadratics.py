@@ -1,7 +1,5 @@
 """Quadratic regularizers in closed form, so that nothing need be compiled for them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ A distance is certified up to the root of how exactly conditions hold with equal
 precision here, where NumPy has any (80 bits on most machines).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

@@ -1,7 +1,5 @@
 """A CVXPY problem with private bounds: the proof that tightening them is safe, and its solution at given values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

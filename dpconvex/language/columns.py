@@ -5,8 +5,6 @@ inside its domain.  What is small is copied once, into memory that nobody can wr
 nothing here ever holds more than a block: that is copied and checked whenever it is read, because its owner may change it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial

@@ -1,7 +1,5 @@
 """Partitions that Dask computes: collections, delayed objects and futures.  None of it is imported where nobody uses it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any

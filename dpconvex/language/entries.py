@@ -5,8 +5,6 @@ from copies of what it holds, checked in full: SciPy does not look whether an in
 entries up in their own type, in which small integers wrap around, and its flags say what their owner set.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Hashable, Mapping, Sequence, Sized
 from numbers import Number, Real

@@ -4,8 +4,6 @@ An atom here is an ordinary CVXPY expression, so that CVXPY proves it convex, so
 constants reads it like any other.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

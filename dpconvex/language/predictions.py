@@ -1,7 +1,5 @@
 """Labels and probabilities from scores, for templates that declare a decision function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A private right-hand side of a constraint: what is public about it, and the parameter that stands for it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

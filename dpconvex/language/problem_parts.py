@@ -1,7 +1,5 @@
 """Reads a CVXPY problem that is written over all records as the parts of a template: record, loss of one record, public rest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

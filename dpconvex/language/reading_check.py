@@ -1,7 +1,5 @@
 """Compares what was read of a template with what its user wrote, in values at public points, by CVXPY's own arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any

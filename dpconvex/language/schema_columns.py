@@ -5,8 +5,6 @@ Numbers, grades and dates become one feature between -1/2 and 1/2; a category be
 is 1.  A missing value is an error, or a public value, or has a feature of its own.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A first draft of a schema, from data that are public: what it says is read off them."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from pathlib import Path

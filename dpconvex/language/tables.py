@@ -3,8 +3,6 @@
 What an entry means is not decided here; a schema does that.
 """
 
-from __future__ import annotations
-
 import csv
 import datetime
 import math

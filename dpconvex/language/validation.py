@@ -4,8 +4,6 @@ What comes back is inside the domain and stays there: an array that nobody can w
 checks and projects every block as it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 

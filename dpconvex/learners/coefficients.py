@@ -9,8 +9,6 @@ where V is known: the law of the noise is public.  The mean of the second order,
 off, and so is what noise takes off the sum of squared residuals (docs/theory.md, section 18).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ A record is a mistake or it is none, so a count of mistakes moves by at most one
 (docs/release.md, section 3).  Squared errors are cut at their largest value and added up on a fixed grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ frequencies again from the seed, in any version.  Where it does fit, kernel="gau
 to it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -4,8 +4,6 @@ The clustering gets a declared share of the promise.  Given its centres, the com
 so the fit sees neighbours that differ in one record, and the two add up (docs/theory.md, section 16).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

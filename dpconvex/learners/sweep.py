@@ -1,7 +1,5 @@
 """Many private fits of the same data: every promise, every draw, every variant of a learner."""
 
-from __future__ import annotations
-
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

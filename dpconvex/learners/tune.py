@@ -4,8 +4,6 @@ Every record takes part in one fit or in the choice, never in two, so the whole 
 Monteleoni & Sarwate 2011, algorithm 4).  Or all are trained on all of the data, and the promise is shared by accounting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

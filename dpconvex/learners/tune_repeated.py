@@ -4,8 +4,6 @@ Unlike `tune`, which splits the data among the candidates, every fit sees every 
 depends on the law of the number of fits, and hardly on its mean (docs/theory.md, section 8).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

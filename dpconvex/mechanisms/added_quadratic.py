@@ -8,8 +8,6 @@ Neither depends on the units of the loss, of the features or of the target; the 
 (docs/choosing.md), and prove nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

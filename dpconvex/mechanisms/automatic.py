@@ -6,8 +6,6 @@ noise on gradients R B/sqrt(T) (docs/theory.md).  These bounds are not equally l
 really did on synthetic data (`certificate_text.PLACES`).  None of this is a promise; the certificate says what was compared.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """What every mechanism can do: prove itself private on an analysed template, or say why not."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 import numpy as np

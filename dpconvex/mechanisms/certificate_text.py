@@ -1,7 +1,5 @@
 """What mechanisms add noise to, and how certificates put constants and derivations into words."""
 
-from __future__ import annotations
-
 import html
 from dataclasses import dataclass
 

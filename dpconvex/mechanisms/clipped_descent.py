@@ -11,8 +11,6 @@ What is minimised no longer has a name: clipped gradients of several leaves are 
 about accuracy, and step sizes follow a rule of thumb from public numbers.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -9,8 +9,6 @@ With R at least the distance from theta_0 to the minimiser, ``B^2 >= E ||grad F 
 expected excess risk of the average is at most ``R B / sqrt(T)`` (docs/theory.md).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Integer noise on a grid: what it costs, and how it is drawn."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Of each law: the smallest proved noise (`calibrate`), a prediction of the mean s
 coordinates of the whole space, and a bound on its norm that fails with at most a given probability.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

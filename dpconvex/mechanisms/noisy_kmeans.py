@@ -10,8 +10,6 @@ Records are rounded towards zero to a public grid first.  So sums are exact inte
 rounded sum of the two: no digit of a record can show through.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ predictor to Redberg, Koskela & Wang 2023 ("Improving the privacy and practicali
 private linear learners"); docs/theory.md, section 7, says what is proved beyond them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

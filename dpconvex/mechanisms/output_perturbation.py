@@ -11,8 +11,6 @@ gradients are convex combinations of the kinked loss's, so it is as sensitive.  
 S, and no assumption.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import partial

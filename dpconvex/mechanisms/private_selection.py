@@ -5,8 +5,6 @@ Exponential mechanism (McSherry & Talwar 2007; Chaudhuri, Monteleoni & Sarwate 2
 is accepted, with a probability of exactly ``exp(-rate * excess mistakes)``: with replacement, and without.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

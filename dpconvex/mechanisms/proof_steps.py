@@ -1,7 +1,5 @@
 """The steps of a proof that every mechanism shares: what one record can do, and what is public."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dpconvex.calculus.analysis import Analysis

@@ -14,8 +14,6 @@ best run is private with
 If every part of the base mechanism is Gaussian, its Rényi divergences are known, and theorem 2 bounds those of the best run.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Decimal, localcontext

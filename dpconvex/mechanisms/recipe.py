@@ -6,8 +6,6 @@ mechanism for the promise, n records and p free parameters, exact minimisers are
 300, and next to clipped steps on records as they are, above about 10.  A quadratic loss is best released as its statistics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -11,8 +11,6 @@ them is released first, to the program alone; with a margin that its noise excee
 and tau follows from that (docs/release.md, section 4).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

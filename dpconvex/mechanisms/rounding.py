@@ -6,8 +6,6 @@ refusal of a fit would say something about the data.  Everything here follows fr
 part of the objective and a bound on the noise.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

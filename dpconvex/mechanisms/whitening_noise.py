@@ -1,7 +1,5 @@
 """The noise of a private whitening, as certificates show and save it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ A mechanism whose privacy loss is at most L(t) for a random t is (epsilon, delta
 - *moving slopes*, when one record's gradient moves along one line, and curvature is the rate at which it does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache

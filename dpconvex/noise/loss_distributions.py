@@ -10,8 +10,6 @@ In a Poisson sample each record takes part in each step or not, by a draw of its
 added or taken away.  A shuffled batch is not such a sample, and has no proof here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

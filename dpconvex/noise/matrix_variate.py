@@ -16,8 +16,6 @@ nu - r + 1 degrees of freedom.  How long M can be, and how much rounding can cha
 it may be released, so both are bounded here.  Proofs are in docs/theory.md and docs/release.md.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

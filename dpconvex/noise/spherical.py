@@ -4,8 +4,6 @@ Of each law: the scale that makes a sum private whose neighbours are so far apar
 adaptive releases together (`composed`), mean, mean square and quantile of the norm of b, and a draw.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fit without privacy, for comparison: whatever CVXPY can solve, with a statement of how accurate it is."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Data enter here once, after the budget is paid, and leave as noisy bounds.  What is computed from these costs nothing more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much noise each of several releases needs, for all of them together to keep one promise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

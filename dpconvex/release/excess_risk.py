@@ -7,8 +7,6 @@ residual noise.  Proofs
 are in docs/theory.md, section 14; what the papers claim instead is in `benchmarks.published.risk_bounds`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

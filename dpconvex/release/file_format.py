@@ -1,7 +1,5 @@
 """The file of a saved release: an uncompressed NPZ archive of one array per parameter and a JSON header, read without pickle."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What every private fit does: settle at the door what the data are, and, once that is paid, run what was proved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Every line is written under an exclusive lock and forced to the disk before `app
 the middle of a write leaves a torn last line, which `read` refuses and `mend` repairs.  `Budget` keeps its spends here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

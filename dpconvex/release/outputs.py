@@ -1,7 +1,5 @@
 """Where a command may write: found out before anything is paid, and never over what it reads."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

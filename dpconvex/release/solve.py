@@ -1,7 +1,5 @@
 """The private fit, and the private release of sums: data enter after the certificate is fixed and paid for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Products are of integers below 2^53, exact in any order, so that what becomes of a record depends on that record alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

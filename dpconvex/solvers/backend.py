@@ -5,8 +5,6 @@ far, and refuses to hand it on otherwise.  No backend's own word counts.  A back
 gives back nothing but a point, which is certified against the original: whatever it does to its copy changes no proof.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import numpy as np

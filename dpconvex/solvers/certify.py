@@ -1,7 +1,5 @@
 """Answers that are certified to lie within a tolerance of the minimiser."""
 
-from __future__ import annotations
-
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import numpy as np

@@ -4,8 +4,6 @@ F = f + h:   f  the losses, the noise, the quadratic, and the smooth part of the
 h  the indicator of K and the kinks of the regularizer that have a proximal map together with it.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

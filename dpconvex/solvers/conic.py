@@ -4,8 +4,6 @@ It is for small batches.  What the solver says about its answer is not believed:
 `exactness`, or refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -9,8 +9,6 @@ and because F is mu-strongly convex, ``||x - minimiser|| <= ||r|| / mu``: whatev
 rounding does to the gradients and to the projection is added.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -5,8 +5,6 @@ Neither a projection nor smoothness nor strong convexity is needed.  With x and 
 is what the dual misses; x* is taken to be no larger than twice x, which is the only thing here that is not proved.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

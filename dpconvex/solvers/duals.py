@@ -4,8 +4,6 @@ The perturbed objective is minimised over the inequalities of K, and the distanc
 bounded by multipliers of these (`geometry.certified_minimum`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

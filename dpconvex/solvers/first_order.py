@@ -1,7 +1,5 @@
 """The built-in solver: compiled gradients, projections, and a certificate at every promising step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 All of this is post-processing of statistics that were released: nothing here reads data, and no accuracy need be certified.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -8,8 +8,6 @@ by PANOC (L. Stella, A. Themelis, P. Sopasakis, P. Patrinos, CDC 2017, algorithm
 residual of a proximal-gradient step, damped towards that step until the forward-backward envelope decreases.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass

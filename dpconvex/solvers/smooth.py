@@ -4,8 +4,6 @@ The model is the Hessian of some of the records or, in many dimensions, one of t
 steps slow down it is made anew, of more records.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 

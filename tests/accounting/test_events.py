@@ -1,7 +1,5 @@
 """What events can cost is never less than what exact densities show, alone and composed; and what is written is read again."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Ledgers that add up events: they hold more than sums of promises do, never too much, and are what they were when read again."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

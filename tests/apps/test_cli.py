@@ -1,7 +1,5 @@
 """The command line, as its users meet it: what it prints, what it writes, and the exit status."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line on tables of every kind of column: schemas, regressions, choices, evaluations and ledgers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demonstration runs, keeps its accuracy, and says what it did."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

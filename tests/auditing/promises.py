@@ -1,7 +1,5 @@
 """Random learners on the line and in the plane, and their exact privacy: losses are written out here a second time, in NumPy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Choices whose laws are enumerated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

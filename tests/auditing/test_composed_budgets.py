@@ -1,7 +1,5 @@
 """Several releases of one budget against one adversary: the exact law of all answers together, next to the ledger's total."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

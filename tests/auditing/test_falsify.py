@@ -1,7 +1,5 @@
 """The falsifier finds worst cases, breaks wrong constants, and leaves right ones standing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

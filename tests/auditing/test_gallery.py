@@ -1,7 +1,5 @@
 """Learners of the gallery in their smallest sizes: the exact law of the answer keeps the promise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The exact laws of an answer: against closed forms, against each other, and their total mass."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

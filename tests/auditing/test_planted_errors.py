@@ -1,7 +1,5 @@
 """Errors that break a promise by a tenth, one for each mechanism and law: the audit finds each, and nothing before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Whole promises of random learners: the exact delta, or the largest privacy loss, never exceeds what is certified."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Audits of released statistics: tight where the proof is, and alarmed where noise is too small."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The audit as a user calls it: tight where the proof is tight, printed, drawn, and on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

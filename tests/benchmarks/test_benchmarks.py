@@ -1,7 +1,5 @@
 """The benchmarks' table: what it shows with and without an accelerator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

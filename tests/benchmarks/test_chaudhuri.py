@@ -1,7 +1,5 @@
 """The calibrations of Chaudhuri, Monteleoni and Sarwate: to the letter, and never private."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The comparison of learners of many classes: what it feeds them, and that one fit of each kind goes as it should."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

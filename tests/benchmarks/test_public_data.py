@@ -1,7 +1,5 @@
 """Loaders of public data sets: declared columns, known counts, and clear errors."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 from collections.abc import Callable

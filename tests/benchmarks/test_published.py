@@ -1,7 +1,5 @@
 """The published mechanism is what the papers print, and is refused for each of its defects by itself."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The experiments on excess risk: small runs of both commands, and what their tables must say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dpconvex as dp

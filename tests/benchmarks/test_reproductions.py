@@ -1,7 +1,5 @@
 """Reproductions of published tables: the mix of labels, clear refusals without data, and an entry of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

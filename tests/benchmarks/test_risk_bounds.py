@@ -1,7 +1,5 @@
 """The papers' formulas, against numbers worked out by hand, and against the noise that they speak of."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark of fits on workers: what it writes, and that both ways release the same."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

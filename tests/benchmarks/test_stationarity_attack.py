@@ -1,7 +1,5 @@
 """The attack tells neighbours apart where noise misses a direction, and is held to epsilon where it covers them all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

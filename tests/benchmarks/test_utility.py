@@ -1,7 +1,5 @@
 """The duel's parts: data in the unit ball, competitors that keep to their budget, and one round of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

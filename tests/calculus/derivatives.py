@@ -5,8 +5,6 @@ each atom's own first and second derivatives, written here once more and indepen
 derivatives are those of one side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A template is grown from a source of choices, so that Hypothesis can shrink it a
 several fields and variables; convex atoms are stacked on them to a depth of four, with non-negative weights that may be fields.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

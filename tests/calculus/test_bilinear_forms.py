@@ -1,7 +1,5 @@
 """Ranges of bilinear forms in one record or two: they contain what is sampled, and know what is never negative."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Bounds on Hessians that are sums of pieces: against every mixture of vertices at many records."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

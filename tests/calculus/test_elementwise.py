@@ -1,7 +1,5 @@
 """Rules for atoms of one variable, each alone: never below what is observed, and rarely far above."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Norms of sums of gradient sets: exact where all vertices are tried, and never below that where they are not."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

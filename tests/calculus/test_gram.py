@@ -1,7 +1,5 @@
 """Inner products of rows of A_z over the record's domain: bounds that hold, whatever the scale of the fields."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

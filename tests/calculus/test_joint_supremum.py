@@ -1,7 +1,5 @@
 """Gradient and curvature bounded together: against a fine grid of slopes or weights, and free where theory says so."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Ranges of leaves: nothing in K and in the record's domain leaves them, wherever K lies, and they are tight about its centre."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Splitting a template: its leaves, and what is refused because it is not public, not convex or not there."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Numbers whose squares vanish or overflow are refused, wherever they come from: bounds would be wrong, and quietly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

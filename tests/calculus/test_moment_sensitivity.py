@@ -1,7 +1,5 @@
 """Sensitivity of moments: closed forms where there are some, and brute force over records everywhere."""
 
-from __future__ import annotations
-
 import math
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Quadratic losses as linear functions of moments: exact for any way of writing them, and refused by name if they are none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

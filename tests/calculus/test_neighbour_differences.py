@@ -1,7 +1,5 @@
 """Differences of gradients between neighbours: vertices, lengths and dimensions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

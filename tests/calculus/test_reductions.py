@@ -1,7 +1,5 @@
 """Rules for atoms that combine entries, each alone: never below what is observed, and rarely far above."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

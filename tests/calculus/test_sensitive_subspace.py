@@ -1,7 +1,5 @@
 """The sensitive subspace: orthonormal, large enough for every record, and no larger where the answer is known."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Rounded kinks: convex, close, as steep as the kinked loss, and smooth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -5,8 +5,6 @@ Hessian.  Beyond the constants, the sets that they come from are tested in rando
 set, and every Hessian below its pieces, at the very record that it belongs to.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Strong convexity of regularizers: exact for quadratics, a valid lower bound on bounded sets, nothing for affine and norms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

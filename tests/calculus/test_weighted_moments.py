@@ -1,7 +1,5 @@
 """Moments of weighted records: how long they are, how far apart, and what they add up to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Arguments and options for every registered atom: a new atom is tried by being registered."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Iterator

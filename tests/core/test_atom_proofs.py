@@ -1,7 +1,5 @@
 """One test over all atoms, continued: ranges, gradients, curvature and smooth stand-ins against samples."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

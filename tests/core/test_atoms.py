@@ -1,7 +1,5 @@
 """One test over all atoms: what each says of itself, against CVXPY, differences and samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from atom_cases import CASES, Case

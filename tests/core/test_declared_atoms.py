@@ -1,7 +1,5 @@
 """A user's own atom: what runs has the declared constants by construction, and claims that are visibly false are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

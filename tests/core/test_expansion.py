@@ -1,7 +1,5 @@
 """Affine expressions as polynomials, against CVXPY's own value of the same expression at random records and parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

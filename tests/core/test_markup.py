@@ -1,7 +1,5 @@
 """What notebooks show: every element closed, everything escaped, numbers for people, and no colours of our own for text."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from typing import Any

@@ -1,7 +1,5 @@
 """Normal forms are the same functions, and what is in normal form stays the object that it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

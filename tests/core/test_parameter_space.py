@@ -1,7 +1,5 @@
 """Coordinates of the parameters: a linear isometry, there and back, for plain and symmetric variables."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Arithmetic of arrays that are affine in theta and polynomial in a record, against NumPy on random values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """What a user writes is read once: exact atoms, real constants, shapes of one size, and nothing that changes afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

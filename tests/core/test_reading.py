@@ -1,7 +1,5 @@
 """What is read is what was written: values of core expressions against CVXPY's, both ways."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Interval rules for functions of the record: bounds that hold, and are sharp where a function is monotone."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Bounds of record-only polynomials: never below what sampled records reach, and exact where they should be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st

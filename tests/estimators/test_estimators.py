@@ -1,7 +1,5 @@
 """The scikit-learn wrappers: they clone, fit, predict and verify, and learn nothing that was not declared."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

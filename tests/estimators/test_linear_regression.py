@@ -1,7 +1,5 @@
 """Linear regression: estimates with errors in the units of the target, whose intervals hold, and honest about too much noise."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

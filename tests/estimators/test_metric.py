@@ -1,7 +1,5 @@
 """A metric learnt from pairs: what it says of pairs and of objects agrees, and it learns nothing undeclared."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Estimators take partitions: what they release is what they release of the same table in memory, up to rounding."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

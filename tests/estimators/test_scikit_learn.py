@@ -1,7 +1,5 @@
 """scikit-learn's own checks, and what its users rely on: names, sparse tables, pickles, pipelines, searches, budgets."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from functools import cache

@@ -1,7 +1,5 @@
 """Clipped sums: norms from the core's forms against gradients that are written down, and what one record moves them by."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Lowered losses against CVXPY's own values, record by record, and their derivatives against differences."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

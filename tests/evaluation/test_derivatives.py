@@ -1,7 +1,5 @@
 """Slopes and Hessians of every atom against differences of its values, and against JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compiled engine on several devices, which JAX makes of one processor in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

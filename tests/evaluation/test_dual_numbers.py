@@ -1,7 +1,5 @@
 """Losses of one number for each record: values and slopes together, against values and then slopes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of JAX that its user chose for a process, or in its environment, against sums that have to be in double precision."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

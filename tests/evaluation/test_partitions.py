@@ -1,7 +1,5 @@
 """Sums over records in partitions: those of all records at once, up to rounding, for every mechanism; and what is refused."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref

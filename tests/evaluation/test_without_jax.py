@@ -1,7 +1,5 @@
 """The main paths in a process that cannot import JAX."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

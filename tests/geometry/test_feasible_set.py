@@ -1,7 +1,5 @@
 """The feasible set: what is recognised, points of it and their certificates against a solver, bounds, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cvxpy as cp

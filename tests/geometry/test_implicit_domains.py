@@ -1,7 +1,5 @@
 """Where a regularizer is defined: K lies inside, or becomes smaller, or the regularizer is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Proximal maps of regularizers: against CVXPY, by optimality, together with K, and with an honest bound on their rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns that are not plain arrays: the same checks, the same answers, no copies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

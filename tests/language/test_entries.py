@@ -1,7 +1,5 @@
 """Entries of columns: nothing is guessed from text, dates or masks, and no index of a sparse matrix is believed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """What is no table, no file and no declaration is refused with words: no exception of a library's own comes out."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Data in partitions: arrays in files, what a partition can be, and what is said of one that is none."""
 
-from __future__ import annotations
-
 import io
 import os
 from itertools import pairwise

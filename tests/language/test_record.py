@@ -1,7 +1,5 @@
 """Record domains: what is accepted, what is refused and how, projection, and samples for tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

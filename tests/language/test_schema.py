@@ -1,7 +1,5 @@
 """Tables are read through a public declaration, and every entry that does not fit it is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import json

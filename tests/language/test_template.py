@@ -1,7 +1,5 @@
 """Declaring a learner: what is accepted and refused, problems over all records that become one, and the program given back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

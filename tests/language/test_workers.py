@@ -1,7 +1,5 @@
 """Partitions on the workers of a Dask cluster: equal bits, errors, lost workers, and what is logged."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

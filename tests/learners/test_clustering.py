@@ -1,7 +1,5 @@
 """Private clusterings of data: what is read, what is paid, what is refused; and records stand by themselves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

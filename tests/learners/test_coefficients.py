@@ -1,7 +1,5 @@
 """Coefficients from noisy statistics: intervals hold as often as they say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

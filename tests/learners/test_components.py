@@ -1,7 +1,5 @@
 """Centres of components: exact assignment, declared or released, saved without anything that was not accounted for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The error of a released model, counted privately: right, calibrated, paid for, and refused where it cannot be counted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

@@ -1,7 +1,5 @@
 """Random Fourier features: exact norms, kernels approximated, nothing taken from the data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

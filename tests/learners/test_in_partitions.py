@@ -1,7 +1,5 @@
 """What combines releases takes partitions: the same bits as in memory where sums are whole numbers, else up to rounding."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mixtures with private component labels: one promise for both stages, and labels that are worth their share."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

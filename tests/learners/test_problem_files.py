@@ -1,7 +1,5 @@
 """Problem files: shipped ones are found by name, the user's own by path, and mistakes are explained."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Many fits: complete releases, each with its own noise, paid one by one."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from typing import Any

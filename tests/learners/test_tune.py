@@ -1,7 +1,5 @@
 """Private choice: exact frequencies, and a promise that covers the whole."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tuning on all of the data by a random number of runs: what each run may cost, what is released, and what is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp

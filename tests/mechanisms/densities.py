@@ -4,8 +4,6 @@ Without constraints the noise that leads to the release theta is b(theta) = -F'(
 nu(b(theta)) det F''(theta).  Losses are written out here and share no code with the toolkit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The added quadratic: it follows the units of what was declared, and leaves curvature its share of epsilon."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

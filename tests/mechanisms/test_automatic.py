@@ -1,7 +1,5 @@
 """The automatic choice: the certified mechanism with the smallest predicted risk, and what it compared."""
 
-from __future__ import annotations
-
 import cvxpy as cp
 import numpy as np
 import pytest

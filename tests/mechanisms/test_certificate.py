@@ -1,7 +1,5 @@
 """A certificate prints what was proved, survives a round trip, and hides nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

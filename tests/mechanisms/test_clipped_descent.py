@@ -1,7 +1,5 @@
 """Descent on clipped gradients: exact privacy of its transcript, any loss, any K, and what it refuses."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Noisy gradient descent: exact privacy of its transcript, the risk that the theory promises, and what it needs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrix-shaped noise: its law, its Lipschitz property, the shape of gradients that it needs, and exact privacy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Noisy k-means: its sensitivity is attacked, its noise has the declared law, and whole runs have the promised profile."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

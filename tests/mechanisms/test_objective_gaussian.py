@@ -1,7 +1,5 @@
 """Objective perturbation with Gaussian noise: exact deltas in one and two dimensions against what is claimed."""
 
-from __future__ import annotations
-
 import math
 
 import cvxpy as cp

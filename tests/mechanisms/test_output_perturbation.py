@@ -1,7 +1,5 @@
 """Output perturbation: how far two answers are apart, exact privacy on the line, and losses with kinks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

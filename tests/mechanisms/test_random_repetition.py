@@ -1,7 +1,5 @@
 """The law of the number of runs, and exact privacy of the best run on mechanisms small enough to enumerate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Curvature of regularizers: bounded where it is claimed to be, and refused before anything is paid where nothing bounds it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

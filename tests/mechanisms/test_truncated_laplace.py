@@ -1,7 +1,5 @@
 """Truncated discrete Laplace noise: its exact profile, its draws, and that no value ever rises."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from decimal import Decimal, localcontext

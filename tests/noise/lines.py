@@ -4,8 +4,6 @@ The rest of the objective is ``mu t^2/2 + pull t``, the pull standing for what t
 answer has a density inside K, and masses at its ends.  Losses are written out here and share no code with the toolkit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Coins of probability exp(-x) in whole numbers, by enumeration, and the private choice that rests on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

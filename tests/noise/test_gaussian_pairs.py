@@ -3,8 +3,6 @@
 What is claimed is compared with exact deltas and log ratios on the line, for the worst rest of the data.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Privacy profiles of Gaussian noise: upper bounds, close to what quadrature gives, and right in known cases."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Replacements: what is proved where slopes move, against explicit adversaries, and against other angles of the two records."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Poisson samples: the claimed delta against the exact one, from above and from below, and against sampling in one step."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ The statistical tests are seeded, and compare a p-value with 1e-7: with another 
 a false alarm once in ten million runs.  Each comes with a wrong law that it must tell from the right one.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -3,8 +3,6 @@
 Options are written out where they matter, so that a changed default moves only what it should.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

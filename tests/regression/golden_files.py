@@ -11,8 +11,6 @@ A tolerance says how well a number is determined on any machine, not how well it
 - A count of mistakes may move by one, and by one more for each 10,000 records: some lie next to the boundary.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

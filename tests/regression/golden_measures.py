@@ -1,7 +1,5 @@
 """Measures a case: numbers that another machine must find too."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -7,8 +7,6 @@ Run it when a test in this folder fails.  Each number that moved is a question: 
 are looked for in the folder named by DPCONVEX_DATA; what is not measured stays as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Every constant of every certificate of the gallery is where it was."""
 
-from __future__ import annotations
-
 import pytest
 from golden_cases import GALLERY
 from golden_files import CERTIFICATES, compare, load

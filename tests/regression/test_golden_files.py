@@ -1,7 +1,5 @@
 """Golden files are complete, and comparing with them finds what should be found and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

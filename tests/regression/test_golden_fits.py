@@ -1,7 +1,5 @@
 """Fits on canonical data sets, private and not: objectives, certificates and errors are where they were."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

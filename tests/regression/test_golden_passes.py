@@ -1,7 +1,5 @@
 """How many passes over the records fits take.  A change may lower these numbers, and raises one only with a reason."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

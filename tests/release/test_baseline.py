@@ -1,7 +1,5 @@
 """Fits without privacy: of anything that CVXPY solves, and they say how accurate they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Private bounds: wrong signs refused, answers that keep the true bounds, and a cost that is paid before values are read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

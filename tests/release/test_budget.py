@@ -1,7 +1,5 @@
 """A promise is well formed, and a ledger of promises neither overspends nor forgets."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

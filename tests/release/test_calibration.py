@@ -1,7 +1,5 @@
 """Several releases share one promise: with the noise that accounting allows, on the certificates, and in the ledger."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every edit of one field of a saved file is refused with words, or loads, prints and predicts."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

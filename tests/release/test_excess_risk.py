@@ -1,7 +1,5 @@
 """Bounds on the excess risk: that they hold, that they are attained where the theory says so, and what they are made of."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

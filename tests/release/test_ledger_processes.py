@@ -1,7 +1,5 @@
 """A ledger with many processes, sudden deaths, cross-validation and workers: small here, in full with ``-m slow``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

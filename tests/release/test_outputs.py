@@ -1,7 +1,5 @@
 """Files appear whole, where a path leads, with the permissions that they had, and nothing is left beside them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

@@ -1,7 +1,5 @@
 """A release holds what was accounted for and nothing else, on paper, in memory and in a file."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What is paid for ends in a release, whatever the data are: a small run of `benchmarks.soak`."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.soak import attempt, case, soak

@@ -1,7 +1,5 @@
 """The private fit: what it returns, what it refuses, and in which order it pays, reads and computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Released statistics: what is fitted from them, what they cost, and that nothing else leaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

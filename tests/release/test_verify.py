@@ -1,7 +1,5 @@
 """The checker says yes with the right constants, and no with the reason, the place and a remedy."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

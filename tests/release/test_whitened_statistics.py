@@ -1,7 +1,5 @@
 """Statistics of whitened records: what is fitted from them, what they promise, and where they are the default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

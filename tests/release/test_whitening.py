@@ -1,7 +1,5 @@
 """Whitened releases: exact sums, maps that see one record at a time, files, and predictions from original records."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Problems of every shape that backends meet, small enough for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

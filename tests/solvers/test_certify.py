@@ -1,7 +1,5 @@
 """The distance bound: never smaller than the distance, close to it, and honest about what it cannot reach."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The conic backend: the same program, certified answers, and none of the user's variables touched."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fits without a projection on the constraints: the proved distance holds, and the answer is feasible."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

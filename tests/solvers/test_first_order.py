@@ -1,7 +1,5 @@
 """The built-in solver and the choice of a backend."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sample_problems import PROBLEMS, large_margin, logistic

@@ -1,7 +1,5 @@
 """A backend from elsewhere can do what it likes to the problem that it is given: what is certified does not change."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Atoms that rearrange entries: parts, shapes, transposes, diagonals, repetition, stacks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

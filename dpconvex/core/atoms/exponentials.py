@@ -1,7 +1,5 @@
 """Exponentials and logarithms, relative entropies, and the logarithm of a sum of exponentials."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Largest: of arguments, of entries, and sums of the largest.  The smallest is minus the largest of what is negated."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from math import comb
 from typing import Any

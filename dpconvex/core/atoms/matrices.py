@@ -1,7 +1,5 @@
 """Functions of matrices: eigenvalues, singular values, determinants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Norms of vectors, and sums of squares."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Powers, absolute values, Huber's function, and users' own functions with declared constants."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Products and quotients, entry by entry and of matrices: affine where at most one factor varies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

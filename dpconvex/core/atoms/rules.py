@@ -1,7 +1,5 @@
 """What several atoms share: shapes, signs and texts; ranges that rules can use or must refuse; groups of entries."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sums: of terms, of entries, of diagonals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

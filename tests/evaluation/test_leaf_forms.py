@@ -1,7 +1,5 @@
 """Losses split into shared forms and outer functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cvxpy as cp
