@@ -136,6 +136,8 @@ class Analysis:
     @cached_property
     def gradient_bound(self) -> float:
         """Largest norm of one record's gradient, G."""
+        if self.unbounded is not None:
+            raise self.unbounded
         bound = max(loss.gradient_bound for loss in self.losses)
         if bound == 0:
             raise NotPrivate(

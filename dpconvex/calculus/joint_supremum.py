@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from dpconvex.calculus.curvature import hull, rank_bound, trace_bound
@@ -18,8 +17,6 @@ from dpconvex.calculus.gradient_norms import gradient_bound
 from dpconvex.calculus.gram import Gram
 from dpconvex.core.abstract_values import Piece, Scalar, Term, covariance_of_gradient
 from dpconvex.core.intervals import Interval
-
-Array = NDArray[np.float64]
 
 # Relative slack for rounding, as for every constant of an analysis.
 SLACK = 1 + 1e-11

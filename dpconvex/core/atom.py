@@ -1,6 +1,6 @@
 """What the toolkit knows about one atom: one object, in one place.
 
-Every proof and every program asks the object; none has a table of its own.  A slot that is None means that the atom cannot do
+Every proof and every program asks the object.  A slot that is None means that the atom cannot do
 that, and whoever asks says so by the atom's name.
 """
 

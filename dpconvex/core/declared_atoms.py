@@ -2,7 +2,7 @@
 
 The calculus derives constants for atoms that it knows.  For a function of one variable that it does not know, the user may
 declare them.  No search can prove such a claim, so the user's function is not what runs: its slopes are read off at some
-thousand points, and what runs is the function with straight lines between them (see `piecewise`).  Its constants are the
+thousand points, and what runs is the function with straight lines between them (see `interpolation`).  Its constants are the
 declared ones, or it is refused; the certificate says so.
 """
 

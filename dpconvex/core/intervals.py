@@ -58,10 +58,6 @@ class Interval:
             self.high + high if math.isfinite(self.high) else self.high,
         )
 
-    def __and__(self, other: Interval) -> Interval:
-        """Intersect two intervals that contain one number; see `meet`."""
-        return self.meet(other)
-
     def meet(self, other: Interval, magnitude: float = 0.0) -> Interval:
         """Intersect two intervals that contain one number, both computed with rounding."""
         low, high = max(self.low, other.low), min(self.high, other.high)

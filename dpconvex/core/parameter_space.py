@@ -104,19 +104,9 @@ class Space:
             for name, block in self.blocks.items()
         }
 
-    def unpack_with(self, theta: Any, xp: Any) -> dict[str, Any]:
-        """Do as `unpack`, with the array module `xp` (NumPy or JAX), so that it can be traced and differentiated."""
-        values = {}
-        for name, block in self.blocks.items():
-            part = theta[block.slice]
-            shape = block.variable.shape
-            if block.symmetric:
-                side = shape[0]
-                row, column = np.triu_indices(side)
-                place = np.zeros((side, side), dtype=np.int64)
-                place[row, column] = place[column, row] = np.arange(block.dim)
-                weight = np.where(np.eye(side) == 1, 1.0, np.sqrt(0.5))
-                values[name] = part[place] * weight
-            else:
-                values[name] = xp.reshape(part, shape[::-1]).T if len(shape) == 2 else xp.reshape(part, shape)
-        return values
+
+def entries_matrix(space: Space) -> sp.csr_array:
+    """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
+    if not space.blocks:
+        return sp.csr_array((0, 0))
+    return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))

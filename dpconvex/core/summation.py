@@ -17,6 +17,8 @@ import numpy as np
 
 # Unit roundoff of double precision.
 ROUNDOFF = 2.0**-53
+# Records of a block whose second moments are added in any order; the bound on their rounding counts them.
+MOMENT_BLOCK = 4096
 # So many records at most are in a block, and so many of them are added in any order; so many terms of an inner product are.
 BLOCK, PIECE, TERMS = 2**16, 128, 32
 # Operations on one number around a sum over the records.

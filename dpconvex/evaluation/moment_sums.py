@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dpconvex.calculus.moments import Kind, Moments
 from dpconvex.core.polynomial import numbered_rows
+from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.evaluation.threads import one_blas_thread
 from dpconvex.language.batch import Batch, PartitionedBatch
 from dpconvex.language.columns import blocks, dense, flattened
@@ -14,8 +15,6 @@ from dpconvex.language.columns import blocks, dense, flattened
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Records that are added up at once, which `dpconvex.mechanisms.sufficient_statistics.summation_error` counts on.
-BLOCK = 4096
 # The column of a batch that holds the records' weights, and where it is among their scalars.
 WEIGHTS, WEIGHT = " weights", -2
 
@@ -54,10 +53,10 @@ def record_moments(moments: Moments, batch: Batch) -> Array:
 
 def scalar_blocks(batch: Batch) -> Iterator[tuple[Array, Index]]:
     """Yield the scalars of some records, with their weights and ones as last columns, and their combinations."""
-    columns = [blocks(column, BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
-    weights = blocks(batch.fields[WEIGHTS], BLOCK) if WEIGHTS in batch.fields else None
-    for start in range(0, batch.size, BLOCK):
-        group = batch.group[start : start + BLOCK]
+    columns = [blocks(column, MOMENT_BLOCK) for name, column in batch.fields.items() if name != WEIGHTS]
+    weights = blocks(batch.fields[WEIGHTS], MOMENT_BLOCK) if WEIGHTS in batch.fields else None
+    for start in range(0, batch.size, MOMENT_BLOCK):
+        group = batch.group[start : start + MOMENT_BLOCK]
         parts = [dense(flattened(next(column))).reshape(len(group), -1) for column in columns]
         ones = np.ones((len(group), 1))
         weight = ones if weights is None else np.asarray(next(weights)).reshape(-1, 1)

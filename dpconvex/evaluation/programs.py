@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dpconvex.core.evaluate import postorder
 from dpconvex.core.expression import Constant, Expression, Field, Variable
-from dpconvex.core.parameter_space import Space
+from dpconvex.core.parameter_space import Space, entries_matrix
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.quadratics import Quadratic, quadratic
 from dpconvex.language.template import Template
@@ -123,13 +123,6 @@ class Lowered:
             np.concatenate(place) if place else np.zeros(0, dtype=np.int64),
             tuple(given[leaf] for leaf in entries if leaf in given),
         )
-
-
-def entries_matrix(space: Space) -> sp.csr_array:
-    """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
-    if not space.blocks:
-        return sp.csr_array((0, 0))
-    return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))
 
 
 def records_last(values: Any) -> Any:

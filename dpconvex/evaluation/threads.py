@@ -46,11 +46,6 @@ def threads_of_blas() -> int:
     return max((found["num_threads"] or 1 for found in controller().info()), default=1)
 
 
-def share_processors(workers: int) -> None:
-    """Let the libraries of this process use no more threads than its part of the processors."""
-    controller().limit(limits=min(threads_of_blas(), max((os.cpu_count() or 1) // workers, 1)))
-
-
 class Limit:
     """The limit that holds while anybody needs it: whoever comes first sets it, whoever leaves last takes it back."""
 

@@ -1,6 +1,6 @@
 """Closed convex sets with a Euclidean projection: the pieces that a feasible set is made of.
 
-Each piece lives on some of the coordinates of the parameter space (see `space`), where a symmetric matrix is its svec,
+Each piece lives on some of the coordinates of the parameter space (see `parameter_space`), where a symmetric matrix is its svec,
 so that Euclidean projection of coordinates is Frobenius projection of matrices.  A piece knows how to project, what it
 implies for single coordinates, and how far a computed projection can be from the exact one.
 """

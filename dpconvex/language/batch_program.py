@@ -17,7 +17,7 @@ from dpconvex.core.atoms.extremes import SUM_LARGEST
 from dpconvex.core.atoms.norms import QUAD_OVER_LIN
 from dpconvex.core.evaluate import over_records
 from dpconvex.core.expression import Expression, Variable
-from dpconvex.core.parameter_space import Space
+from dpconvex.core.parameter_space import entries_matrix
 from dpconvex.core.to_cvxpy import Writer
 from dpconvex.errors import MissingRule
 
@@ -167,13 +167,6 @@ def missing(expression: Expression) -> MissingRule:
     return MissingRule(
         f"the conic backend cannot write the atom {name} over a batch", expression, 'use the backend "first-order"'
     )
-
-
-def entries_matrix(space: Space) -> sp.csr_array:
-    """Isometry from coordinates to the entries of all variables, each in column order, shape (entries, dim)."""
-    if not space.blocks:
-        return sp.csr_array((0, 0))
-    return sp.csr_array(sp.block_diag([block.lift for block in space.blocks.values()], format="csr"))
 
 
 def batched_loss(problem: Any, entries: cp.Expression) -> cp.Expression:

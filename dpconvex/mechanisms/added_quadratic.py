@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 
 from dpconvex.calculus.analysis import Analysis
@@ -21,8 +20,6 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.expression import Expression
 from dpconvex.core.remembered import once
 from dpconvex.errors import TemplateError
-
-Array = NDArray[np.float64]
 
 # How far minimisers move leaves where all gradients together are as long as the noise: a margin, a hinge in units of
 # the constant that it is compared with, a leaf that follows a target in units of its range.  More with more records.

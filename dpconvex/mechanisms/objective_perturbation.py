@@ -9,7 +9,7 @@ epsilon-differentially private with
 
 where G_adj bounds the change of the gradient between neighbours and H is one record's Hessian.  With Gaussian noise the same
 change of variables gives (epsilon, delta); with matrix-shaped noise, pure epsilon at a smaller norm if gradients are matrices of
-rank one (`laws`).  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012 ("Private
+rank one.  Constraints, regularizers with kinks and Gaussian noise go back to Kifer, Smith & Thakurta 2012 ("Private
 convex empirical risk minimization and high-dimensional regression"), the profile of Gaussian noise for losses of one linear
 predictor to Redberg, Koskela & Wang 2023 ("Improving the privacy and practicality of objective perturbation for differentially
 private linear learners"); docs/theory.md, section 7, says what is proved beyond them.
@@ -145,7 +145,7 @@ class ObjectivePerturbation:
         return self.law.bound(certificate, probability)
 
     def noise_rounding(self, certificate: Certificate, probability: float) -> float:
-        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`cover`)."""
+        """Bound how far the drawing in floating point moves the noise, apart from what its norm bounds (`residual_noise`)."""
         return self.law.rounding(certificate, probability)
 
     def _check(self, analysis: Analysis) -> None:

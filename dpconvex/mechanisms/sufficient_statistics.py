@@ -26,6 +26,7 @@ from dpconvex.calculus.moments import Moments, quadratic_loss
 from dpconvex.calculus.weighted_moments import base_of, turned_parameters, weighted
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.summation import MOMENT_BLOCK
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy
@@ -43,8 +44,6 @@ LARGEST = 10**7
 WEIGHT, RESIDUALS, FIELD = "weight_of_linear_statistics", "statistics_of_residuals", "whitened_field"
 # Records that are longer than this part of the usual length, after whitening, are shortened, and weigh less.
 PART = 0.7
-# Records that are added up at once, as in `dpconvex.evaluation.moment_sums`.
-BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def summation_error(moments: Moments, length: float, records: float) -> float:
     """
     combinations = max((len(kind.patterns) for kind in moments.kinds), default=1)
     degree = max((kind.monomials.shape[1] + kind.weights for kind in moments.kinds), default=0)
-    roundings = BLOCK + combinations + records / BLOCK + degree + 16
+    roundings = MOMENT_BLOCK + combinations + records / MOMENT_BLOCK + degree + 16
     return 2 * roundings * UNIT * max(records, 1.0) * length
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.errors import TemplateError
-from dpconvex.language.privacy import Privacy
+from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.recipe import Whitened
@@ -148,6 +148,7 @@ def statistics(
     >>> found.fit(dp.load("ridge_regression", features=2, regularization=10.0))
     Release(w (2,); spent: epsilon = 1, delta = 1e-06, replace-one)
     """
+    check_privacy("statistics", privacy)
     chosen = mechanism or SufficientStatistics.usual(privacy)
     if not isinstance(chosen, SufficientStatistics):
         raise TemplateError(f"statistics: mechanism must be a SufficientStatistics, not {chosen!r}.")

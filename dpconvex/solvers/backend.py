@@ -1,6 +1,6 @@
 """Ways to solve a perturbed program, all certified alike.
 
-A backend turns a `Problem` into a point; `exactness` proves how far the point is from the minimiser, polishes it if that is too
+A backend turns a `Problem` into a point; `certify` proves how far the point is from the minimiser, polishes it if that is too
 far, and refuses to hand it on otherwise.  No backend's own word counts.  A backend from elsewhere gets a copy of the problem, and
 gives back nothing but a point, which is certified against the original: whatever it does to its copy changes no proof.
 """

@@ -1,7 +1,7 @@
 """The reference backend: an interior-point or splitting solver through CVXPY, certified afterwards.
 
 It is for small batches.  What the solver says about its answer is not believed: the answer is polished and certified by
-`exactness`, or refused.
+`certify`, or refused.
 """
 
 from collections.abc import Hashable, Mapping

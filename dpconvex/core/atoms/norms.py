@@ -118,7 +118,7 @@ def norm_1(expression: Expression, group: Entries) -> Scalar:
     )
     result = added_up([absolute_value(expression, entry, kink) for entry in group])
     most = Interval(0.0, length_of(group) * len(group) ** 0.5).rounded()
-    return result.with_value(result.value & most) if most.high < result.value.high else result
+    return result.with_value(result.value.meet(most)) if most.high < result.value.high else result
 
 
 def norm_infinity(expression: Expression, group: Entries) -> Scalar:
