@@ -25,7 +25,7 @@ from dpconvex.core.polynomial import Polynomial
 from dpconvex.core.record_scalars import Bases
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import NotPrivate
-from dpconvex.geometry.conditions import states_convex_set
+from dpconvex.geometry.constraints import states_convex_set
 from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.implicit_domains import implicit_constraints
 from dpconvex.geometry.quadratics import quadratic

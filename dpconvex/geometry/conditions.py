@@ -9,20 +9,20 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dpconvex.core.atoms.arrangement import hstack, repeated, transpose, vstack
+from dpconvex.core.atoms.arrangement import hstack, transpose, vstack
 from dpconvex.core.atoms.exponentials import rel_entr
-from dpconvex.core.atoms.extremes import MAX, MAXIMUM, SUM_LARGEST
-from dpconvex.core.atoms.matrices import LAMBDA_MAX, NORM_NUC, SIGMA_MAX
+from dpconvex.core.atoms.extremes import MAX, MAXIMUM
+from dpconvex.core.atoms.matrices import LAMBDA_MAX, SIGMA_MAX
 from dpconvex.core.atoms.norms import NORM
 from dpconvex.core.atoms.powers import ABS, POWER
 from dpconvex.core.atoms.sums import NEGATE
 from dpconvex.core.constraint import Constraint
-from dpconvex.core.discipline import is_concave, is_convex, sign
-from dpconvex.core.evaluate import postorder
+from dpconvex.core.discipline import sign
 from dpconvex.core.expression import Expression
 from dpconvex.core.parameter_space import Block as Coordinates, Space
-from dpconvex.errors import MissingRule, TemplateError, shorten
+from dpconvex.errors import MissingRule, TemplateError
 from dpconvex.geometry.blocks import ABSOLUTE, NONNEGATIVE, SECOND_ORDER, SEMIDEFINITE, Block
+from dpconvex.geometry.constraints import check, with_domains
 from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts
 from dpconvex.geometry.quadratics import squares
@@ -30,37 +30,8 @@ from dpconvex.geometry.quadratics import squares
 Array = NDArray[np.float64]
 Affine = tuple[sp.csr_array, Array]
 
-# Atoms with kinks that no condition of ours avoids; norms of order 1 and infinity have them too.
-KINKED = (ABS, MAX, MAXIMUM, SUM_LARGEST, LAMBDA_MAX, SIGMA_MAX, NORM_NUC)
 # Where no variable occurs, a number may miss zero by this much.
 SLACK = 1e-12
-
-
-def has_kinks(expression: Expression) -> bool:
-    return any(
-        node.atom in KINKED or (node.atom is NORM and node.option("p") in (1.0, np.inf))
-        for node in postorder([expression])
-    )
-
-
-def states_convex_set(constraint: Constraint) -> bool:
-    if constraint.kind == "inequality":
-        smaller, larger = constraint.args
-        return is_convex(smaller) and is_concave(larger)
-    return all(argument.is_affine for argument in constraint.args)
-
-
-def check(constraint: Constraint, space: Space) -> None:
-    """Refuse what is not public, not about these variables, or not convex."""
-    text = shorten(str(constraint))
-    if constraint.fields:
-        named = ", ".join(sorted(field.name for field in constraint.fields))
-        raise TemplateError(f"the constraint {text} mentions {named}: constraints are public, without parameters.")
-    foreign = [variable.name for variable in constraint.variables if variable.name not in space.blocks]
-    if foreign:
-        raise TemplateError(f"the constraint {text} mentions unknown variables: {', '.join(sorted(foreign))}.")
-    if not states_convex_set(constraint):
-        raise TemplateError(f"the constraint {text} is not convex by the rules of DCP; rewrite it with convex atoms.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,21 +388,3 @@ def symmetric_map(matrix: Expression, space: Space) -> Affine:
         )
     weight = np.where(row == column, 1.0, np.sqrt(2.0))
     return sp.csr_array(sp.diags_array(weight) @ entries[upper]), weight * offset[upper]
-
-
-def with_domains(constraints: Sequence[Constraint]) -> list[Constraint]:
-    """Add where the atoms in constraints are defined, as constraints of their own."""
-    found = list(dict.fromkeys(constraints))
-    for constraint in constraints:
-        roots = list(constraint.args)
-        if constraint.kind == "exponential cone":
-            roots.append(rel_entr(*constraint.args[1:]))
-        for node in postorder(roots):
-            if node.atom is None or node.is_constant:
-                continue
-            for argument, kind in zip(node.args, node.atom.domain(node), strict=True):
-                if kind in ("not negative", "positive") and argument.variables and is_concave(argument):
-                    found.append(Constraint("inequality", (repeated(0.0, argument.shape), argument)))
-                elif kind == "semidefinite" and argument.variables:
-                    found.append(Constraint("semidefinite", (argument,)))
-    return list(dict.fromkeys(found))

@@ -23,7 +23,7 @@ from dpconvex.core.evaluate import evaluations, postorder
 from dpconvex.core.expression import Expression, Variable
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import DPConvexError
-from dpconvex.geometry.conditions import has_kinks
+from dpconvex.geometry.constraints import has_kinks
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import groups
 from dpconvex.geometry.region import Region

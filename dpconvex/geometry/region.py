@@ -25,7 +25,8 @@ from dpconvex.geometry.blocks import (
     ROOM,
     Block,
 )
-from dpconvex.geometry.conditions import Conditions, has_kinks
+from dpconvex.geometry.conditions import Conditions
+from dpconvex.geometry.constraints import has_kinks
 from dpconvex.geometry.convex_sets import UNIT
 
 # Of double or extended precision.
