@@ -111,4 +111,4 @@ def test_interval_arithmetic(a, b, c, d):
         assert result.low - slack <= seen.min()
         assert seen.max() <= result.high + slack
     if max(first.low, second.low) <= min(first.high, second.high):
-        assert (first & second) == Interval(max(first.low, second.low), min(first.high, second.high))
+        assert (first.meet(second)) == Interval(max(first.low, second.low), min(first.high, second.high))
