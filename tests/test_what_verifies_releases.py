@@ -186,10 +186,12 @@ def test_intersections_are_certified_as_exactly_as_other_sets() -> None:
     assert any("multipliers" in line for line in certificate.advice)
 
 
-@pytest.mark.parametrize("name", ["square of a kink", "nuclear norm and rows"])
+@pytest.mark.parametrize("name", ["square of a kink", "p-norm below 2", "nuclear norm and rows"])
 def test_what_has_no_proved_distance_is_refused_before_it_is_paid(name: str) -> None:
     if name == "square of a kink":
         template = regularized_learner(D, lambda w: 0.05 * cp.square(cp.norm1(w)))
+    elif name == "p-norm below 2":
+        template = regularized_learner(D, lambda w: 0.05 * cp.pnorm(w, 1.5))
     else:
         template = regularized_learner((D, D), lambda W: 0.05 * (cp.normNuc(W) + cp.sum(cp.norm(W, axis=1))))
     budget = dp.Budget(PROMISE)

@@ -83,7 +83,8 @@ def is_rough(part: Expression, feasible: FeasibleSet) -> bool:
 
 def is_reached(part: Expression) -> bool:
     """Whether linearisations reach the digits of a term: it is piecewise linear, or has no kinks but those of its own atom."""
-    if part.atom is NORM_NUC:
+    # A p-norm with p below 2 bends without bound on every axis.
+    if part.atom is NORM_NUC or (part.atom is NORM and 1 < part.option("p") < 2):
         return False
     inner = [node for node in postorder(part.args) if not node.is_affine]
     kinked = [node.atom is NORM or has_kinks(node) for node in inner]

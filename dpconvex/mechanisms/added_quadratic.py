@@ -77,7 +77,7 @@ def leaf_lengths(analysis: Analysis) -> Lengths:
     for leaf, table in zip((leaf for group in form.leaves for leaf in group), gram.rows, strict=True):
         for low, high, row in zip(*analysis.offset_range(form.polynomial(leaf)), table, strict=True):
             norm = longest[bytes(row + 0.0)]
-            if norm > floor and high > low:
+            if norm > floor and high - low > CANCELLED * (abs(low) + abs(high)):  # else it is what rounding left
                 target = max(target, FOLLOWED * float(high - low) / norm)
             elif norm > floor:
                 margin = max(margin, MARGIN * max(float(abs(low)), 1.0) / norm)

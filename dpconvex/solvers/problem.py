@@ -25,7 +25,7 @@ from dpconvex.core.read_only import frozen
 from dpconvex.core.summation import Lengths
 from dpconvex.errors import TemplateError
 from dpconvex.geometry.epigraph import Epigraph
-from dpconvex.geometry.feasible_set import FeasibleSet
+from dpconvex.geometry.feasible_set import FeasibleSet, feasible_set
 from dpconvex.geometry.kinks import Kinks, split_kinks
 from dpconvex.geometry.quadratics import Bend
 from dpconvex.language.batch import Batch
@@ -73,8 +73,10 @@ class Problem:
 
     def copied(self) -> Problem:
         """Return a problem that has nothing in common with this one but numbers that nobody can write to."""
-        parts = deepcopy({name: value for name, value in vars(self).items() if name in self.__dataclass_fields__})
-        return Problem(**parts)
+        fields = {name: value for name, value in vars(self).items() if name in self.__dataclass_fields__}
+        # A conic program of K, once it is made, cannot be copied: K is made anew from its constraints.
+        parts = deepcopy({**fields, "feasible": tuple(self.feasible.constraints)})
+        return Problem(**{**parts, "feasible": feasible_set(parts["space"], parts["feasible"])})
 
     @cached_property
     def loss(self) -> BatchedLoss:

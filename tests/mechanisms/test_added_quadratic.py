@@ -89,3 +89,13 @@ def test_untuned_is_nearly_as_good_as_the_best_of_a_grid() -> None:
 def test_a_regularizer_near_the_largest_number_is_refused_in_words() -> None:
     with pytest.raises(DPConvexError, match="rescale the problem"):
         dp.verify(dp.load("logistic_regression", features=3, regularization=1e300), dp.Privacy(1.0), 100)
+
+
+def test_an_offset_that_rounding_made_an_interval_is_no_target() -> None:
+    w = cp.Variable(3, name="w")
+    losses = (lambda x: cp.logistic(x @ w + 0.3), lambda x: cp.logistic(x @ w + 0.1 + 0.2))
+    found = [
+        dp.verify(dp.Template(dp.Record(x=dp.Ball(3)), loss, 0.001 * cp.sum_squares(w)), dp.Privacy(1.0, 1e-6), 1000)
+        for loss in losses
+    ]
+    assert found[0].added == found[1].added == 0

@@ -263,3 +263,13 @@ def test_a_backend_cannot_reach_the_original_from_a_thread() -> None:
         found = dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, backend=Meddling(later), seed=SEED)["w"]
         np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_array_equal(dp.solve(template, DATA, dp.Privacy(1.0), GAMMA, seed=SEED)["w"], expected)
+
+
+def test_a_backend_of_ones_own_gets_sets_of_any_kind() -> None:
+    w = cp.Variable(3, name="w")
+    for within in (cp.sum(cp.exp(w)) <= 5, cp.pnorm(w, 3) <= 1):
+        template = dp.Template(
+            dp.Record(x=dp.Ball(3)), lambda x: cp.logistic(x @ w), 0.01 * cp.sum_squares(w), [within]
+        )
+        release = dp.solve(template, {"x": X}, dp.Privacy(1.0, 1e-6), backend=Meddling(lambda problem: None))
+        assert release.private
