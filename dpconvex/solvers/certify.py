@@ -35,8 +35,8 @@ def by_projections(problem: Problem, start: Array, tolerance: float, max_steps: 
     best = polish(composite, start, tolerance, max_steps)
     if best.distance_bound <= tolerance:
         return Solution(best.theta, best.distance_bound, composite.evaluations)
-    # Far out, along the edge of K, interior points find what steps do not, and the other way round; few steps stay few.
-    turns = not composite.is_smooth and max_steps >= MANY and problem.feasible.obstacle is None
+    # Far out, along the edge of K or of a piece of the loss, interior points find what steps do not, and the other way round.
+    turns = max_steps >= MANY and problem.feasible.obstacle is None
     for _ in range(ROUNDS if turns else 0):
         found, _ = certify_by_duals(problem, best.theta, tolerance)
         if found.distance <= tolerance:

@@ -11,6 +11,7 @@ def test_a_few_random_fits() -> None:
     assert counts["released"] > 5
 
 
-@pytest.mark.parametrize("number", [51, 83])  # zeros alone in sparse data; whitened components of a mixture
+# Zeros alone in sparse data; whitened components of a mixture; a minimiser where all records meet an edge of their loss.
+@pytest.mark.parametrize("number", [51, 83, 70615])
 def test_cases_that_failed_once(number: int) -> None:
     assert attempt(*case(number)) == "released"
