@@ -50,16 +50,28 @@ NAMES = {
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """The worst case that was found for one constant."""
+    """The worst case that was found for one constant.
 
-    constant: str  # Which constant: a key of the `Falsification`
+    Attributes
+    ----------
+    constant : str
+        Which constant: a key of the `Falsification`.
+    observed, certified : float
+    lower_bound : bool
+        Whether the constant is certified from below (the strong convexity), not from above.
+    record, neighbour : dict of str to value, or None
+        Fields of the record, and of what replaces it, where the worst case lies.
+    parameters : dict of str to ndarray, or None
+        The parameters there.
+    """
+
+    constant: str
     observed: float
     certified: float
-    lower_bound: bool = False  # Whether the constant is certified from below (the strong convexity), not from above
-    # Fields of the record, and of what replaces it, where the worst case lies
+    lower_bound: bool = False
     record: Mapping[str, Any] | None = field(default=None, repr=False)
     neighbour: Mapping[str, Any] | None = field(default=None, repr=False)
-    parameters: Mapping[str, Any] | None = field(default=None, repr=False)  # The parameters there
+    parameters: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def ratio(self) -> float:

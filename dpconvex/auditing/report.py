@@ -21,25 +21,50 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """An attack on one part of a promise."""
+    """An attack on one part of a promise.
 
-    part: str  # What was attacked, such as "exact answer" or "cover"
-    epsilon: float  # What is claimed of that part
+    Attributes
+    ----------
+    part : str
+        What was attacked, such as "exact answer" or "cover".
+    epsilon, delta : float
+        What is claimed of that part.
+    found_epsilon : float
+        No smaller epsilon is true at the claimed delta; NaN if that was not computed.
+    found_delta : float
+        No smaller delta is true at the claimed epsilon; NaN if that was not computed.
+    how : str
+    what : str
+        What the two numbers of `epsilon` and `found_epsilon` are, if not an epsilon.
+    record, neighbour : dict of str to value, or None
+        What one data set has and what the other has instead; None for nothing at all.
+    slope : dict of str to ndarray
+        Gradient of the rest of the data, in sum form: a linear term that the other records make up.
+    curvature : float
+        Of the rest of the data: ``curvature/2 ||theta||^2`` is added to the linear term.
+    answer : dict of str to ndarray
+        Parameters at which the loss of privacy is large.
+    estimate : float or None
+        Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound.
+    masses : Masses or None
+        The two laws of the answer, for the whole profile.
+    notes : tuple of str
+    """
+
+    part: str
+    epsilon: float
     delta: float
-    found_epsilon: float  # No smaller epsilon is true at the claimed delta; NaN if that was not computed
-    found_delta: float  # No smaller delta is true at the claimed epsilon; NaN if that was not computed
+    found_epsilon: float
+    found_delta: float
     how: str
-    what: str = "epsilon"  # What the two numbers of `epsilon` and `found_epsilon` are, if not an epsilon
-    # What one data set has and what the other has instead; None for nothing at all
+    what: str = "epsilon"
     record: Mapping[str, Any] | None = None
     neighbour: Mapping[str, Any] | None = None
-    # Gradient of the rest of the data, in sum form: a linear term that the other records make up
     slope: Mapping[str, Array] = field(default_factory=dict)
-    curvature: float = 0.0  # Of the rest of the data: ``curvature/2 ||theta||^2`` is added to the linear term
-    answer: Mapping[str, Array] = field(default_factory=dict)  # Parameters at which the loss of privacy is large
-    # Where sampling was needed, the estimate of delta, of which `found_delta` is a lower confidence bound
+    curvature: float = 0.0
+    answer: Mapping[str, Array] = field(default_factory=dict)
     estimate: float | None = None
-    masses: Masses | None = field(default=None, repr=False)  # The two laws of the answer, for the whole profile
+    masses: Masses | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
 
     @property

@@ -1,10 +1,15 @@
-"""The context in which all that JAX computes is computed: IEEE's double precision, whatever its user chose for the process."""
+"""The contexts in which all is computed: IEEE's double precision, whatever a user chose of NumPy and of JAX for the process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
+
 from dpconvex.errors import TemplateError
+
+# Of NumPy, for what proves and what fits: what underflows is 0, for an error could depend on the records.
+quietly = np.errstate(under="ignore")
 
 # Contexts of JAX, and what holds in them.  Products of matrices would be rounded to fewer digits, if that was asked for; values
 # would be refused by their types, shapes and places, or for being infinite, after a fit is paid for.

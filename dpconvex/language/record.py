@@ -18,6 +18,7 @@ import cvxpy as cp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Ball, Box, Choice, Domain
 from dpconvex.errors import DomainError, TemplateError
@@ -105,6 +106,7 @@ class Record(Sealed):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Record, **self.fields), ()
 
+    @quietly
     def validate(self, data: Mapping[str, ArrayLike], clip: bool = False, empty: bool = False) -> Batch:
         """Check a batch of records against the declared domains.
 
@@ -189,6 +191,7 @@ class Record(Sealed):
             group = group * len(choice.values) + codes[name]
         return Batch(fields=arrays, group=frozen(group))
 
+    @quietly
     def checked(self, data: Mapping[str, ArrayLike], clip: bool = False) -> Checked:
         """Check a batch now, for many later calls of `validate`; the data must not change in between."""
         return Checked(self, self.validate(data, clip=clip, empty=True), clip)

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.record_domains import Ball
 from dpconvex.errors import TemplateError
 from dpconvex.evaluation.threads import one_blas_thread
@@ -30,7 +31,7 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def cluster(
     record: Record | Template,
     data: Mapping[str, ArrayLike],

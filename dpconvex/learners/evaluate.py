@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.markup import aligned, paragraph
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
@@ -73,7 +74,7 @@ class Evaluation:
         return paragraph("Evaluation", f", {self.status}", self.spent is None) + table
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def evaluate(
     template: Template,
     release: Release,

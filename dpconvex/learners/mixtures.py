@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.accounting.events import Composition, Event, Gaussian, Pure
 from dpconvex.core.arguments import is_real
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.read_only import frozen
 from dpconvex.core.record_domains import Choice
 from dpconvex.errors import DomainError, TemplateError
@@ -94,7 +95,7 @@ def verify_mixture(
     return plan.whole(proved(template, plan.rest, size, mechanism, cover, whitening).certificate)
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def solve_mixture(
     template: Template,
     data: Mapping[str, ArrayLike],

@@ -9,11 +9,11 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.processes import this_process
 from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.language.privacy import Privacy
@@ -32,6 +32,7 @@ from dpconvex.release.verify import Proved, proved
 T = TypeVar("T")
 
 
+@quietly
 def sweep(
     template: Template | Sequence[Template],
     data: Mapping[str, ArrayLike],
@@ -154,7 +155,7 @@ def fits(
             check_size(found, door.data)
         pay(budget, bill[0], "sweep", bill[1])
 
-    @np.errstate(under="ignore")
+    @quietly
     def fit(found: Proved, checked: Checked, stream: int | None, backend: Any) -> Release:
         check_size(found, checked)
         source = NoiseSource(stream)

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.record_domains import Box, Choice
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.batch import PartitionedBatch
@@ -43,18 +44,28 @@ CHOICE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The outcome of a private choice."""
+    """The outcome of a private choice.
 
-    choice: str  # Name of the chosen candidate
-    release: Release  # The chosen candidate's fit
-    # What the whole cost: the fits, the choice and the release together.  None if a seed was given.
+    Attributes
+    ----------
+    choice : str
+        Name of the chosen candidate.
+    release : Release
+        The chosen candidate's fit.
+    spent : Privacy or None
+        What the whole cost: the fits, the choice and the release together.  None if a seed was given.
+    mistakes : int or None
+        From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be because the
+        lowest was chosen.  It is part of what was paid for.  None from `tune`.
+    """
+
+    choice: str
+    release: Release
     spent: Privacy | None
-    # From `tune_repeated`: the choice's count of mistakes on the data, with noise, and lower than it should be
-    # because the lowest was chosen.  It is part of what was paid for.  None from `tune`.
     mistakes: int | None = None
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def tune(
     candidates: Mapping[str, Any] | Sequence[Any],
     data: Mapping[str, ArrayLike],

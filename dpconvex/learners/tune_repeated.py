@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from dpconvex.accounting.events import Event
 from dpconvex.core.derivation import Derivation
+from dpconvex.core.double_precision import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, computable, left
 from dpconvex.language.template import Template
@@ -47,7 +48,7 @@ class Plan:
     certificate: Certificate
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def tune_repeated(
     candidates: Mapping[str, Any] | Sequence[Any],
     data: Mapping[str, ArrayLike],

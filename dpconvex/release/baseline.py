@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.core.arguments import is_real
 from dpconvex.core.discipline import is_convex
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.parameter_space import Space
 from dpconvex.errors import NotConverged, NotPrivate, TemplateError
 from dpconvex.geometry.feasible_set import feasible_set
@@ -49,6 +50,7 @@ class Baseline(Release):
         return f"{super().status}; {self.accuracy}"
 
 
+@quietly
 def minimize(
     template: Template,
     data: Mapping[str, ArrayLike],

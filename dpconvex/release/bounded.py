@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpconvex.core.double_precision import quietly
 from dpconvex.errors import DomainError, TemplateError
 from dpconvex.language.bounded_program import BoundedProgram
 from dpconvex.language.entries import DURATIONS, numbers
@@ -22,6 +23,7 @@ from dpconvex.release.release import Release
 Array = NDArray[np.float64]
 
 
+@quietly
 def verify_bounded(
     problem: Any, bounds: Sequence[PrivateBound], privacy: Privacy, *, solver: str | None = None
 ) -> BoundCertificate:
@@ -54,7 +56,7 @@ def verify_bounded(
     return certified(checked(problem, bounds, privacy), privacy, solver)
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def solve_bounded(
     problem: Any,
     values: Mapping[PrivateBound, ArrayLike],

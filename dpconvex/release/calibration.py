@@ -8,6 +8,7 @@ from dpconvex.accounting.events import Composition, Event
 from dpconvex.accounting.rules import Entry, exact, floor
 from dpconvex.accounting.totals import Total, best_total
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.double_precision import quietly
 from dpconvex.errors import NotPrivate, TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
@@ -57,6 +58,7 @@ class Shared:
         return f"{len(self.certificates)} releases, each {self.each}; together {self.total}"
 
 
+@quietly
 def calibrate(
     template: Template | Sequence[Template],
     privacy: Privacy,

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
+from dpconvex.core.double_precision import quietly
 from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.template import Template
@@ -20,7 +20,7 @@ from dpconvex.release.statistics import Statistics
 from dpconvex.release.verify import proved
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def solve(
     template: Template,
     data: Mapping[str, ArrayLike],
@@ -89,7 +89,7 @@ def solve(
     return door.run(fit)
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def statistics(
     template: Template,
     data: Mapping[str, ArrayLike],

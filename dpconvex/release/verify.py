@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.loss_form import LossForm
 from dpconvex.core.arguments import is_whole
+from dpconvex.core.double_precision import quietly
 from dpconvex.core.remembered import once
 from dpconvex.errors import DPConvexError, MissingRule, NotPrivate, TemplateError
 from dpconvex.evaluation.translation import check_translation
@@ -75,7 +74,7 @@ def sums_of(template: Template) -> Analysis:
     return Analysis(form_of(template), unbounded=DPConvexError("nothing about it is asked"))
 
 
-@np.errstate(under="ignore")  # whatever the caller asks for: errors of numbers must not depend on the records
+@quietly
 def verify(
     template: Template,
     privacy: Privacy,

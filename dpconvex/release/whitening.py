@@ -39,12 +39,22 @@ class Whitening:
     """The public map from records to whitened ones, ``z = radius A x / ||A x||``.
 
     With a least length L, it is ``z = radius A x / max(L, ||A x||)``, and records have weights ``L / max(L, ||A x||)``.
+
+    Attributes
+    ----------
+    field : str
+        The field that it is for.
+    radius : float
+    matrix : ndarray, shape (d, d)
+        A, scaled and rounded to a grid.
+    least : float
+        L, 0 if records have no weights.
     """
 
-    field: str  # The field that it is for
+    field: str
     radius: float
-    matrix: Array  # shape (d, d): a, scaled and rounded to a grid
-    least: float = 0.0  # L, 0 if records have no weights
+    matrix: Array
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.field, str) or not (is_real(self.radius) and 0 < self.radius < np.inf):
