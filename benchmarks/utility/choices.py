@@ -1,7 +1,7 @@
 """What mechanisms really do on problems of many sizes, and how well the automatic choice foresees it.
 
 ``python -m benchmarks.utility.choices`` fits every candidate to synthetic data, prints the factors of
-`dpconvex.mechanisms.certificate_text.PLACES` that follow from it, and the regret of the choice on public data.  Clipped steps on
+`dpconvex.mechanisms.certificate_kinds` that follow from it, and the regret of the choice on public data.  Clipped steps on
 whitened records are fitted beside them, for `dpconvex.mechanisms.recipe.ENOUGH`: up to how many records to whiten.
 """
 
@@ -19,7 +19,7 @@ import dpconvex as dp
 from benchmarks.data import clouds
 from benchmarks.utility.tables import CLASSES, REGRESSION, Split, find, heavy_tails
 from dpconvex.mechanisms.automatic import Automatic
-from dpconvex.mechanisms.certificate_text import PLACES
+from dpconvex.mechanisms.certificate import Certificate
 from dpconvex.mechanisms.private_whitening import level
 from dpconvex.mechanisms.recipe import ENOUGH, clipped_steps
 from dpconvex.release.verify import analyse
@@ -32,7 +32,7 @@ BINARY = ("logistic_regression", "huber_svm", "hinge_svm")
 SMALLEST = 1e-9  # as good as never
 CHOICES = 41  # factors that are tried, from 1/100 to 100
 
-FORESEEN = {kind: place.foreseen for kind, place in PLACES.items()}
+FORESEEN = {kind: one.foreseen for kind, one in Certificate.kinds.items()}
 
 
 @dataclass(frozen=True)

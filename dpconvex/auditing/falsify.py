@@ -5,6 +5,7 @@ differentiation of one record's loss, and a search over the record, its neighbou
 never exceed what is certified; how near it comes says how tight the certificate is.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from dpconvex.errors import DPConvexError, TemplateError
 from dpconvex.evaluation.programs import lower
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate, ObjectiveCertificate, StatisticsCertificate
 from dpconvex.release.verify import analyse
 
 Array = NDArray[np.float64]
@@ -174,7 +176,7 @@ def falsify(
     >>> dp.falsify(template, certificate, starts=8, steps=20, seed=0)["gradient_bound"].ratio > 0.99
     True
     """
-    if isinstance(certificate, Certificate) and certificate.perturbed == "statistics":
+    if isinstance(certificate, StatisticsCertificate):
         raise TemplateError("falsify: the constants are those of statistics, not of gradients; dp.audit attacks them.")
     analysis = analyse(template)
     if certificate is not None and not isinstance(certificate, Certificate):
@@ -231,7 +233,8 @@ def constants(analysis: Analysis, certificate: Certificate | None) -> Claims:
     else:
         move = move_of(certificate)
         bound, sensitivity, eigenvalue = certificate.gradient_bound, certificate.sensitivity, certificate.hessian_bound
-        if "clip" in certificate.settings:  # holds by itself; what can be wrong is what it is compared with
+        # A clip holds by itself; what can be wrong is what it is compared with.
+        if isinstance(certificate, DescentCertificate) and certificate.clip < math.inf:
             bound = analysis.gradient_bound
             sensitivity = analysis.replacement_bound if move == "difference" else bound
     goals = {"gradient_bound": (bound, Goal({"gradient": 1.0})), "sensitivity": (sensitivity, Goal({move: 1.0}))}
@@ -246,7 +249,7 @@ def constants(analysis: Analysis, certificate: Certificate | None) -> Claims:
 
 def costs(analysis: Analysis, certificate: Certificate) -> Claims:
     """Return the same of what objective perturbation pays."""
-    if certificate.perturbed != "objective" or analysis.kink is not None:
+    if not isinstance(certificate, ObjectiveCertificate) or analysis.kink is not None:
         return {}
     moduli = analysis.moduli(certificate.size, certificate.added)
     goals = {"log_det": (analysis.log_det(moduli)[0], Goal({"log_det": 1.0}))}

@@ -77,7 +77,7 @@ class Objective:
         self.search = Search(self.form, moduli, rng, rest=True)
         self.noise, self.scale = certificate.noise, certificate.noise_scale
         self.epsilon = certificate.noise_epsilon + certificate.jacobian_epsilon
-        self.delta = certificate.noise_delta if self.noise == "gaussian" else 0.0
+        self.delta = certificate.noise_delta if certificate.is_gaussian else 0.0
         self.free, dim = self.form.feasible.is_space, self.form.space.dim
         self.everything = self.form.noise_dimension == dim
         self.basis = np.eye(dim) if self.everything else self.form.basis.toarray()

@@ -15,6 +15,7 @@ from dpconvex.calculus.analysis import Analysis
 from dpconvex.calculus.rank_one_gradients import degrees_of_freedom
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate
 from dpconvex.mechanisms.grid import LAPLACE, IntegerNoise
 from dpconvex.mechanisms.noise_laws import shape_of
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
@@ -34,8 +35,7 @@ ALARM = 1e-9
 
 def attack_output(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
     """Attack output perturbation by the largest distance of two exact minimisers that is found."""
-    width = certificate.settings.get("smoothing", 0.0)
-    proof = smooth_analysis(analysis, width) if width else analysis
+    proof = smooth_analysis(analysis, certificate.smoothing) if certificate.smoothing else analysis
     check_projection(proof)
     search = Search(proof.form, diagonal(proof, certificate.size, certificate.added), rng)
     best: tuple[float, Candidates, Array] | None = None
@@ -78,12 +78,13 @@ def other_minimiser(search: Search, found: Candidates, dimension: int) -> tuple[
     return best, np.where(away <= CLOSE * np.maximum(np.linalg.norm(best, axis=1), 1.0), distance, 0.0)
 
 
-def attack_gradients(analysis: Analysis, certificate: Certificate, effort: Effort, rng: np.random.Generator) -> Attack:
+def attack_gradients(
+    analysis: Analysis, certificate: DescentCertificate, effort: Effort, rng: np.random.Generator
+) -> Attack:
     """Attack noisy gradient descent by the largest difference of two gradients, clipped if they are, seen in every step."""
     check_projection(analysis)
     search = Search(analysis.form, np.ones(analysis.form.space.dim), rng)
-    steps, clip = certificate.settings["steps"], certificate.settings.get("clip", math.inf)
-    rate = certificate.settings.get("sampling")
+    steps, clip, rate = certificate.steps, certificate.clip, certificate.sampling
     best: tuple[float, Candidates] | None = None
     for pair in search.pairs(certificate.privacy.adjacency):
         one = search.found([Goal({"difference": 1.0})], pair, effort.pool, effort.steps)[0].take(slice(0, 1))
@@ -98,10 +99,10 @@ def attack_gradients(analysis: Analysis, certificate: Certificate, effort: Effor
         f"All {steps:g} noisy gradients are seen, and all are taken where the two differ by {difference:.6g}: the proof allows "
         "for both, and who sees the average of the iterates alone learns less.",
     )
-    if rate is None:
+    if rate == 1:
         return shifted(search, certificate, one, difference * math.sqrt(steps), "composition of Gaussian steps", notes)
     found = shifted(search, certificate, one, 0.0, f"privacy losses of samples of probability {rate:g}", notes)
-    profile = SampledProfile(difference / certificate.noise_scale, rate, int(steps))
+    profile = SampledProfile(difference / certificate.noise_scale, rate, steps)
     return replace(found, found_epsilon=profile.epsilon(found.delta), found_delta=profile.delta(found.epsilon))
 
 
@@ -113,13 +114,13 @@ def shifted(
     search: Search, certificate: Certificate, one: Candidates, shift: float, how: str, notes: tuple[str, ...]
 ) -> Attack:
     """Report what noise of a known law leaves of two answers that are `shift` apart."""
-    epsilon, gaussian = certificate.noise_epsilon, certificate.noise == "gaussian"
+    epsilon, gaussian = certificate.noise_epsilon, certificate.is_gaussian
     delta, ratio = certificate.noise_delta if gaussian else 0.0, shift / certificate.noise_scale
     lost = max(-math.expm1((epsilon - ratio) / 2), 0.0)  # of Gamma noise, on the line through both answers
     if certificate.noise_dimension > 1 and lost > 0:
         lost = math.nan
     return Attack(
-        part="exact answer" if certificate.perturbed == "output" else "noisy gradients",
+        part="exact answer" if certificate.minimises else "noisy gradients",
         epsilon=epsilon,
         delta=delta,
         found_epsilon=profile_epsilon(delta, ratio) if gaussian else ratio,
@@ -211,11 +212,10 @@ def attack_drawing(analysis: Analysis, certificate: Certificate, mechanism: Mech
     """Compare the noise that a mechanism draws with the law that its certificate claims."""
     rng, dim = system_generator(), analysis.form.space.dim
     found: list[Array] = []
-    steps = int(certificate.settings.get("steps", 1))
-    settings = {**certificate.settings, "steps": float(min(steps, draws)), "momentum": 0.0}
     one, unit = certificate, 1.0
-    if not certificate.minimises:
-        one, unit = replace(certificate, settings=settings), certificate.settings["step_size"]
+    if isinstance(certificate, DescentCertificate):
+        settings = {**certificate.settings, "steps": float(min(certificate.steps, draws)), "momentum": 0.0}
+        one, unit = replace(certificate, settings=settings), certificate.step_size
     while len(found) < draws:
         engine = Nothing(dim)
         answer = mechanism.run(analysis, one, engine, rng)
@@ -232,7 +232,7 @@ def attack_vectors(analysis: Analysis | None, certificate: Certificate, vectors:
     norms, count = np.linalg.norm(vectors, axis=1), len(vectors)
     if certificate.noise == "gamma":
         found = float(gamma.ppf(ALARM, count * p)) / float(norms.sum())
-    elif certificate.noise == "gaussian":
+    elif certificate.is_gaussian:
         found = float(np.sqrt(chi2.ppf(ALARM, count * p) / (norms**2).sum()))
     else:
         assert analysis is not None

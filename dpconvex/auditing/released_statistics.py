@@ -34,8 +34,8 @@ def attack_statistics(
     moments = mechanism.moments(form_of(template), certificate.privacy.adjacency)
     pair, distance = farthest(template, moments, certificate.privacy.adjacency == "replace-one", rng)
     shift, epsilon = distance / certificate.noise_scale, certificate.noise_epsilon
-    delta = certificate.privacy.delta - cover.delta if certificate.noise == "gaussian" else 0.0
-    gaussian = certificate.noise == "gaussian"
+    gaussian = certificate.is_gaussian
+    delta = certificate.privacy.delta - cover.delta if gaussian else 0.0
     how = f"statistics of two records, {distance:.6g} apart, under the exact law of the noise"
     exact = Attack("exact statistics", epsilon, delta, shift, math.nan, how, record=pair[0], neighbour=pair[1])
     if gaussian:

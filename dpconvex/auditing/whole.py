@@ -20,6 +20,7 @@ from dpconvex.learners.tune_repeated import planned
 from dpconvex.mechanisms.automatic import Automatic
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate, StatisticsCertificate
 from dpconvex.mechanisms.private_selection import SELECTIONS
 from dpconvex.mechanisms.random_repetition import Repetitions
 from dpconvex.mechanisms.recipe import Whitened
@@ -174,14 +175,15 @@ def attack_certificate(
 ) -> list[Attack]:
     """Attack every part of one fit."""
     first = attack_whitening(certificate)
-    if certificate.perturbed == "statistics":
+    if isinstance(certificate, StatisticsCertificate):
         return [*attack_statistics(template, certificate, DRAWS, rng), *first]
     analysis = analyse(template, mechanism)
-    if certificate.perturbed == "objective":
-        found = [Objective(analysis, certificate, work, rng).attack()]
+    if isinstance(certificate, DescentCertificate):
+        found = [attack_gradients(analysis, certificate, work, rng)]
+    elif certificate.pays_for_distance:
+        found = [attack_output(analysis, certificate, work, rng)]
     else:
-        attack = attack_output if certificate.perturbed == "output" else attack_gradients
-        found = [attack(analysis, certificate, work, rng)]
+        found = [Objective(analysis, certificate, work, rng).attack()]
     if certificate.noise_dimension:
         found.append(attack_drawing(analysis, certificate, mechanism, DRAWS))
     if certificate.cover is not None:

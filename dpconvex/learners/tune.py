@@ -26,9 +26,8 @@ from dpconvex.language.template import Template
 from dpconvex.learners.evaluate import Errors, check_predictions
 from dpconvex.learners.sweep import check_workers, fitted
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.private_selection import SELECTIONS, select
-from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.samplers import NoiseSource
 from dpconvex.release.budget import Budget, pay

@@ -22,10 +22,10 @@ from dpconvex.language.template import Template
 from dpconvex.learners.sweep import bar, check_workers, fitted
 from dpconvex.learners.tune import Tuning, check, named_templates, scored
 from dpconvex.mechanisms.base import Mechanism
-from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate import RUNS, Certificate
 from dpconvex.mechanisms.grid import IntegerNoise, gaussian_count, laplace_count, measurement, perturb
 from dpconvex.mechanisms.private_whitening import PrivateWhitening
-from dpconvex.mechanisms.random_repetition import RUNS, Repetitions, concentration
+from dpconvex.mechanisms.random_repetition import Repetitions, concentration
 from dpconvex.mechanisms.recipe import Whitened
 from dpconvex.noise.gaussian_profiles import profile_epsilon
 from dpconvex.noise.samplers import NoiseSource

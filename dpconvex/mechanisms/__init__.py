@@ -1,1 +1,3 @@
-"""Private mechanisms: how much noise the bounds call for, and the certificate that says so."""
+"""Mechanisms: recipes for private releases, each with its certificate."""
+
+import dpconvex.mechanisms.certificate_kinds  # noqa: F401  (certificates of all kinds are to be made wherever one is)

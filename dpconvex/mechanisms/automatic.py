@@ -3,7 +3,7 @@
 It rests on public numbers, so the choice costs nothing.  For noise on the objective the risk is at most
 ``added r^2/2 + E||b||^2/(2 mu)``, for noise on the output what the curvature or the slopes of all records can make of it, for
 noise on gradients R B/sqrt(T) (docs/theory.md).  These bounds are not equally loose: each is multiplied with what its mechanism
-really did on synthetic data (`certificate_text.PLACES`).  None of this is a promise; the certificate says what was compared.
+really did on synthetic data (`foreseen`).  None of this is a promise; the certificate says what was compared.
 """
 
 import math
@@ -112,4 +112,4 @@ class Automatic:
 
 def foreseen(certificate: Certificate) -> float:
     """Return the risk that is foreseen, infinite if there is none."""
-    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.place.foreseen
+    return math.inf if certificate.predicted_risk is None else certificate.predicted_risk * certificate.foreseen

@@ -21,6 +21,7 @@ from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
 from dpconvex.errors import NotPrivate
 from dpconvex.language.privacy import Privacy
+from dpconvex.mechanisms.certificate_text import columns, proof, tree
 from dpconvex.mechanisms.grid import LAPLACE, measurement, two_sided
 
 Array = NDArray[np.float64]
@@ -149,19 +150,14 @@ class BoundCertificate:
             yield "excess over bounds", f"{self.allowed:.3g}", said
 
     def __str__(self) -> str:
-        rows = list(self.rows())
-        wide = max(len(name) for name, _, _ in rows)
-        broad = max(len(value) for _, value, _ in rows)
-        lines = [f"Certificate: the tightened bounds are private, {self.privacy}, and never exceed the true ones.", ""]
-        lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
-        lines += ["", "Derivation", *(f"  {line}" for line in self.derivation.lines())]
-        return "\n".join([*lines, "", "Assumed", *(f"  - {text}" for text in self.assumptions)])
+        head = f"Certificate: the tightened bounds are private, {self.privacy}, and never exceed the true ones."
+        return "\n".join([head, "", *columns(self.rows()), *proof(self.derivation, self.assumptions)])
 
     def _repr_html_(self) -> str:
         return (
             paragraph("The tightened bounds", f" are private: {self.privacy}, and never exceed the true ones.")
             + aligned(["quantity", "value", "meaning"], self.rows())
-            + details("derivation", listing(line.strip() for line in self.derivation.lines()))
+            + details("derivation", tree(self.derivation))
             + details("assumptions", listing(self.assumptions))
         )
 

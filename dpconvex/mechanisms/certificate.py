@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -13,38 +13,30 @@ from dpconvex.accounting.events import Event, event_of
 from dpconvex.core.derivation import Derivation
 from dpconvex.core.markup import aligned, details, listing, paragraph
 from dpconvex.core.plain_data import built
+from dpconvex.errors import TemplateError
 from dpconvex.language.privacy import Privacy
-from dpconvex.mechanisms.certificate_text import PLACES, Place, number, ratio, source, tree
+from dpconvex.mechanisms.certificate_text import Comparison, columns, number, proof, source, tree
 from dpconvex.mechanisms.grid import IntegerNoise
 from dpconvex.mechanisms.noisy_kmeans import ClusteringNoise
 from dpconvex.mechanisms.whitening_noise import WhiteningNoise
 
 # Probability with which the mechanism's noise may exceed the cap that tau was chosen for.
 TAIL = 2.0**-100
+# How a certificate of the best of several runs names their mean number among its settings.
+RUNS = "mean_number_of_runs"
 # Parts of a certificate that are objects of their own.
-PARTS: dict[str, Any] = {"cover": IntegerNoise, "clustering": ClusteringNoise, "whitening": WhiteningNoise}
+PARTS = ("cover", "clustering", "whitening")
 # Of epsilon, less than this part is shown as none of it.
 NOTHING = 5e-4
-COMPARED = {
-    "epsilon": "epsilon",
-    "delta": "delta",
-    "size": "records",
-    "gradient_bound": "gradient bound G",
-    "sensitivity": "sensitivity G_adj",
-    "strong_convexity": "strong convexity mu",
-    "hessian_bound": "largest Hessian eigenvalue",
-    "jacobian_epsilon": "epsilon for curvature",
-    "noise_epsilon": "epsilon for noise",
-    "noise_dimension": "noise dimension",
-    "noise_scale": "noise scale",
-    "expected_noise": "mean norm of b",
-    "expected_shift": "mean norm of b / mu",
-}
+COMPARED = (
+    *("epsilon", "delta", "size", "gradient_bound", "sensitivity", "strong_convexity", "hessian_bound"),
+    *("jacobian_epsilon", "noise_epsilon", "noise_dimension", "noise_scale", "expected_noise", "expected_shift"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """A proof that a mechanism on a template is private.
+    """A proof that a mechanism on a template is private; of one type for each thing that mechanisms perturb.
 
     Attributes
     ----------
@@ -130,6 +122,31 @@ class Certificate:
     whitening: WhiteningNoise | None = None
     event: Event | None = field(default=None, repr=False)
 
+    kinds: ClassVar[dict[str, type[Certificate]]] = {}
+    # Whether noise is added to a minimiser or to what is minimised, and whether it hides the distance that a solver leaves.
+    minimises: ClassVar[bool] = True
+    pays_for_distance: ClassVar[bool] = False
+    # What a predicted risk is multiplied with to foresee what the mechanism does, measured on synthetic data by
+    # `benchmarks.utility.choices`.
+    foreseen: ClassVar[float] = 1.0
+    # What is said of the noise, of what it is proportional to, of what it covers, and of how it is drawn.
+    where: ClassVar[str] = ""
+    product: ClassVar[str] = "G_adj"
+    computed: ClassVar[str] = "answer from the exact one"
+    drawn: ClassVar[str] = (
+        "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which is "
+        "covered."
+    )
+
+    def __init_subclass__(cls, perturbed: str) -> None:
+        Certificate.kinds[perturbed] = cls
+
+    def __new__(cls, *, perturbed: str = "objective", **_: Any) -> Certificate:
+        """What is perturbed makes the type."""
+        if cls is Certificate and perturbed not in cls.kinds:
+            raise TemplateError(f"Certificate: perturbed must be one of {', '.join(cls.kinds)}, not {perturbed!r}.")
+        return object.__new__(cls.kinds[perturbed] if cls is Certificate else cls)
+
     def __post_init__(self) -> None:
         """Keep plain numbers, whatever kind they were computed with."""
         for name, value in vars(self).items():
@@ -153,19 +170,13 @@ class Certificate:
         return max(self.delta - paid, 0.0)
 
     @property
-    def place(self) -> Place:
-        """What the noise is added to."""
-        return PLACES[self.perturbed]
+    def smoothing(self) -> float:
+        """Half the width over which kinks of the loss are rounded off; 0 if they are not."""
+        return self.settings.get("smoothing", 0.0)
 
     @property
-    def minimises(self) -> bool:
-        """Whether noise is added to a minimiser or to what is minimised, and not to gradients or statistics."""
-        return self.place.minimises
-
-    @property
-    def pays_for_distance(self) -> bool:
-        """Whether the noise, on the minimiser itself, also hides the distance that a solver leaves."""
-        return self.place.pays
+    def is_gaussian(self) -> bool:
+        return self.noise == "gaussian"
 
     @property
     def expected_noise(self) -> float:
@@ -178,19 +189,12 @@ class Certificate:
 
         For noise on gradients it is the length of all steps that the noise makes; for statistics, what these are moved by.
         """
-        factor = {
-            "objective": 1 / (self.strong_convexity or math.inf),
-            "gradients": self.settings.get("steps", 1.0) * self.settings.get("step_size", 1.0),
-        }
-        return self.expected_noise * factor.get(self.perturbed, 1.0)
+        return self.expected_noise
 
     @property
     def gaussian_level(self) -> float | None:
         """How far neighbours are apart, in deviations of Gaussian noise; None where that is not all there is to the mechanism."""
-        if self.noise != "gaussian" or self.perturbed == "objective" or "sampling" in self.settings:
-            return None
-        apart = self.settings.get("distance_of_answers", self.sensitivity)
-        return apart * math.sqrt(self.settings.get("steps", 1.0)) / self.noise_scale
+        return self.sensitivity / self.noise_scale if self.is_gaussian else None
 
     @property
     def proviso(self) -> str:
@@ -199,47 +203,42 @@ class Certificate:
         A promise without delta cannot pay for the probability with which noise exceeds the cap that the residual noise
         allows for.  And of noise on gradients, of which many are made one after the other, it is assumed that each is ideal.
         """
-        said = []
-        if self.perturbed == "gradients":
-            said.append(
-                "provided that the noise of every step is ideal: it is drawn in floating point, which is not proved to do"
-            )
+        said = list(self.provided())
         if self.cover is not None and self.cover.delta <= 2 * tail_of(self.privacy.epsilon):
-            runs = self.settings.get("mean_number_of_runs", 1.0)
+            runs = self.settings.get(RUNS, 1.0)
             times = "" if runs == 1.0 else f", times {runs:g} on average for the runs"
             power = -99 if self.cover.counting else -100  # the noise's cap, and that of a noisy number of records
             said.append(f"up to a probability of 2^{power}{times}")
         return f"It is so {' and '.join(said)} (docs/release.md, section 5)." if said else ""
 
+    def provided(self) -> Iterator[str]:
+        """Yield what this mechanism's promise is subject to."""
+        yield from ()
+
     @property
     def answer(self) -> str:
         """What the answer is not, in a sentence; empty where it is proved to be near a minimiser or made of statistics."""
-        steps = self.settings.get("steps", 0.0)
-        said = f"The answer is where {steps:.0f} noisy steps on clipped gradients end; no distance to a minimiser is claimed."
-        return said if "clip" in self.settings else ""
+        return ""
 
     def compare(self, other: Certificate) -> Comparison:
         """Put another certificate beside this one; print the result, or show it in a notebook."""
-        return Comparison(self, other)
+        pairs = {name.replace("_", " "): (float(getattr(self, name)), float(getattr(other, name))) for name in COMPARED}
+        a, b = self.expected_shift, other.expected_shift
+        verdict = (
+            f"The {'first' if a < b else 'second'} perturbs the answer less, by a factor of {max(a, b) / min(a, b):.3g} "
+            "(expected shift)."
+            if abs(a - b) > 1e-6 * max(a, b)
+            else "Both perturb the answer equally."
+        )
+        if self.privacy != other.privacy:
+            verdict = "The promises differ, so the noise of the two does not compare directly."
+        return Comparison(tuple(f"{one.mechanism}, {one.privacy}" for one in (self, other)), pairs, verdict)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield (constant, value, where it comes from)."""
-        root = self.derivation
-        if self.perturbed == "statistics":
-            yield "statistics", f"{self.noise_dimension}", source(root, "moments")
-            yield "length of a record's", number(self.gradient_bound), source(root, "length")
-            yield "sensitivity", number(self.sensitivity), source(root, "sensitivity")
-        else:
-            yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
-            yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
-            added = f", of which {number(self.added)} were added" if self.added else ""
-            yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
-            if self.perturbed == "objective":
-                yield "largest Hessian eigenvalue", number(self.hessian_bound), source(root, "curvature")
-            yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
-        name = "noise deviation sigma" if self.noise == "gaussian" else "noise scale 1/beta"
-        mean = f"mean norm of b: {number(self.expected_noise)}{self.place.where}"
-        yield name, number(self.noise_scale), mean
+        yield from self.constants()
+        name = "noise deviation sigma" if self.is_gaussian else "noise scale 1/beta"
+        yield name, number(self.noise_scale), f"mean norm of b: {number(self.expected_noise)}{self.where}"
         if self.predicted_risk is not None:
             said = "sum of losses, from public numbers; a prediction"
             yield "predicted excess risk", number(self.predicted_risk), said
@@ -248,30 +247,35 @@ class Certificate:
                 both = "of both gradients together, which this noise is charged for"
                 yield setting.replace("_", " "), number(value), both if "sensitivity" in setting else "chosen publicly"
         if self.cover is not None:
-            exponent = round(math.log2(self.cover.step))
-            what = "statistics from the exact ones" if self.perturbed == "statistics" else "answer from the exact one"
-            yield "distance tau", number(self.cover.distance), f"of the computed {what}, at most"
-            yield "noise that covers tau", number(self.cover.size), f"{self.cover.noise} on a grid of step 2^{exponent}"
+            yield "distance tau", number(self.cover.distance), f"of the computed {self.computed}, at most"
+            yield from self.cover.rows()
         for part in (self.clustering, self.whitening):
             if part is not None:
                 yield from part.rows()
+
+    def constants(self) -> Iterator[tuple[str, str, str]]:
+        """Yield those of what is perturbed."""
+        root = self.derivation
+        yield "gradient bound G", number(self.gradient_bound), source(root, "gradient")
+        yield "sensitivity G_adj", number(self.sensitivity), source(root, "sensitivity")
+        added = f", of which {number(self.added)} were added" if self.added else ""
+        yield "strong convexity mu", number(self.strong_convexity), f"size {self.size} x regularizer{added}"
+        yield from self.curvature()
+        yield "sensitive subspace", f"{self.noise_dimension} dimensions", source(root, "subspace")
+
+    def curvature(self) -> Iterator[tuple[str, str, str]]:
+        """Yield that of one record, where it is paid for."""
+        yield from ()
 
     def __repr__(self) -> str:
         return f"Certificate({self.mechanism}; {self.privacy}; {self.size} records)"
 
     def __str__(self) -> str:
-        rows = list(self.rows())
-        wide = max(len(name) for name, _, _ in rows)
-        broad = max(len(value) for _, value, _ in rows)
         lines = [f"Certificate: {self.mechanism} is private, {self.privacy}."]
         lines += [*(said for said in (self.proviso, self.answer) if said), "", "Constants (sum form)"]
-        lines += [f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in rows]
-        lines += ["", "How epsilon is spent"]
+        lines += [*columns(self.rows()), "", "How epsilon is spent"]
         lines += [f"  {number(e):>8}  ({100 * e / self.epsilon:3.0f} %)  {what}" for e, what in self.shares()]
-        lines += [f"  {sentence}" for sentence in self.advice]
-        lines += ["", "Derivation", *(f"  {line}" for line in self.derivation.lines())]
-        if self.assumptions:
-            lines += ["", "Assumed", *(f"  - {text}" for text in self.assumptions)]
+        lines += [*(f"  {sentence}" for sentence in self.advice), *proof(self.derivation, self.assumptions)]
         return "\n".join(lines)
 
     def shares(self) -> Iterator[tuple[float, str]]:
@@ -280,10 +284,8 @@ class Certificate:
             "gaussian": f", with {'all of delta' if self.clustering is None else 'its delta'}",
             "matrix": ": beta x the sensitivity in the nuclear norm",
         }
-        product = ": beta x the sensitivity" if self.perturbed == "statistics" else ": beta x G_adj"
-        yield self.noise_epsilon, f"the noise{paid.get(self.noise, product)}"
-        if self.perturbed == "objective":
-            yield self.jacobian_epsilon, "one record's curvature: log det(I + H/mu)"
+        yield self.noise_epsilon, f"the noise{paid.get(self.noise, f': beta x {self.product}')}"
+        yield from self.other_shares()
         if self.cover is not None:
             yield self.cover.epsilon, "the cover of the computed answer's distance tau"
             if self.cover.counting:
@@ -293,6 +295,10 @@ class Certificate:
         if self.whitening is not None:
             together = " (with the noise one Gaussian mechanism)" if self.whitening.composed else ""
             yield self.whitening.epsilon, f"the whitening: a noisy second moment{together}"
+
+    def other_shares(self) -> Iterator[tuple[float, str]]:
+        """Yield what this mechanism pays beside its noise."""
+        yield from ()
 
     def _repr_html_(self) -> str:
         paid = [
@@ -325,42 +331,6 @@ class Certificate:
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """Rebuild a certificate from `to_dict`."""
         return cast(Certificate, built(cls, data, {Event: event_of}))
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The constants of two certificates, and their ratios."""
-
-    first: Certificate
-    second: Certificate
-
-    def rows(self) -> Iterator[tuple[str, float, float, float]]:
-        """Yield (constant, first, second, second/first); the ratio is NaN where the first is 0."""
-        for attribute, name in COMPARED.items():
-            a, b = float(getattr(self.first, attribute)), float(getattr(self.second, attribute))
-            yield name, a, b, b / a if a else math.nan
-
-    def __str__(self) -> str:
-        head = f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"
-        lines = [f"first:  {self.first.mechanism}, {self.first.privacy}"]
-        lines += [f"second: {self.second.mechanism}, {self.second.privacy}", "", head, "-" * len(head)]
-        lines += [f"{name:<28}{a:>12.6g}{b:>12.6g}{ratio(r):>9}" for name, a, b, r in self.rows()]
-        return "\n".join([*lines, "", self.verdict()])
-
-    def _repr_html_(self) -> str:
-        rows = [(name, number(a), number(b), ratio(r)) for name, a, b, r in self.rows()]
-        table = aligned(["constant", "first", "second", "ratio"], rows, numbers=(1, 2, 3))
-        return table + paragraph("", self.verdict())
-
-    def verdict(self) -> str:
-        """Say which of the two moves the answer less."""
-        if self.first.privacy != self.second.privacy:
-            return "The promises differ, so the noise of the two does not compare directly."
-        a, b = self.first.expected_shift, self.second.expected_shift
-        if abs(a - b) <= 1e-6 * max(a, b):
-            return "Both perturb the answer equally."
-        better, factor = ("first", b / a) if a < b else ("second", a / b)
-        return f"The {better} perturbs the answer less, by a factor of {factor:.3g} (mean norm of b over mu)."
 
 
 def tail_of(epsilon: float) -> float:

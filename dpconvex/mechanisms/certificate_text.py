@@ -1,51 +1,30 @@
-"""What mechanisms add noise to, and how certificates put constants and derivations into words."""
+"""How certificates put constants and derivations into words."""
 
 import html
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dpconvex.core.derivation import Derivation
-from dpconvex.core.markup import brief
-
-
-@dataclass(frozen=True)
-class Place:
-    """What a mechanism adds its noise to.
-
-    `minimises` says whether an objective is minimised, `pays` whether the noise also hides the distance that a solver leaves,
-    `where` and `drawn` what certificates say of the noise and its drawing, and `foreseen` what a predicted risk is multiplied
-    with to foresee what the mechanism does, measured on synthetic data by `benchmarks.utility.choices`.
-    """
-
-    minimises: bool
-    pays: bool
-    where: str
-    foreseen: float = 1.0
-    drawn: str = (
-        "Drawing the mechanism's noise in floating point moves an ideal draw by no more than docs/release.md proves, which is "
-        "covered."
-    )
-
-
-PLACES = {
-    "objective": Place(True, False, ""),
-    "output": Place(True, True, " (on the parameters)", 50.0),
-    "gradients": Place(
-        False,
-        False,
-        " (at every step)",
-        drawn="The noise of every step is taken to be ideal, although it is drawn and added in floating point; what is covered "
-        "are the digits of the answer.",
-    ),
-    "statistics": Place(False, False, " (on the statistics)"),
-}
+from dpconvex.core.markup import aligned, brief, paragraph
 
 
 def number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def ratio(value: float) -> str:
-    return "-" if value != value else f"{value:.3f}"
+def columns(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield lines of names, values and what they are from, each in a column."""
+    found = list(rows)
+    wide = max(len(name) for name, _, _ in found)
+    broad = max(len(value) for _, value, _ in found)
+    return (f"  {name:<{wide}}  {value:>{broad}}  {why}" for name, value, why in found)
+
+
+def proof(derivation: Derivation, assumptions: Iterable[str]) -> list[str]:
+    """Return the lines of a derivation, and of what it takes for granted."""
+    said = [f"  - {text}" for text in assumptions]
+    return ["", "Derivation", *(f"  {line}" for line in derivation.lines()), *(["", "Assumed", *said] if said else [])]
 
 
 def source(root: Derivation, key: str) -> str:
@@ -63,3 +42,29 @@ def tree(step: Derivation) -> str:
     """Return a derivation as nested HTML lists."""
     head = html.escape(brief(next(iter(step.lines())).strip()))
     return f"<ul><li>{head}{''.join(tree(child) for child in step.children)}</li></ul>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The constants of two certificates, their ratios, and which of the two moves the answer less."""
+
+    names: tuple[str, ...]
+    constants: dict[str, tuple[float, float]]
+    verdict: str
+
+    def rows(self) -> Iterator[tuple[str, float, float, float]]:
+        """Yield (constant, first, second, second/first); the ratio is NaN where the first is 0."""
+        return ((name, a, b, b / a if a else math.nan) for name, (a, b) in self.constants.items())
+
+    def written(self) -> list[tuple[str, str, str, str]]:
+        return [(name, number(a), number(b), "-" if r != r else f"{r:.3f}") for name, a, b, r in self.rows()]
+
+    def __str__(self) -> str:
+        head = f"{'constant':<28}{'first':>12}{'second':>12}{'ratio':>9}"
+        lines = [f"first:  {self.names[0]}", f"second: {self.names[1]}", "", head, "-" * len(head)]
+        lines += [f"{name:<28}{a:>12}{b:>12}{r:>9}" for name, a, b, r in self.written()]
+        return "\n".join([*lines, "", self.verdict])
+
+    def _repr_html_(self) -> str:
+        table = aligned(["constant", "first", "second", "ratio"], self.written(), numbers=(1, 2, 3))
+        return table + paragraph("", self.verdict)

@@ -1,6 +1,7 @@
 """Integer noise on a grid: what it costs, and how it is drawn."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,14 @@ class IntegerNoise:
     def is_gaussian(self) -> bool:
         """Whether the law is the discrete Gaussian one, and not the discrete Laplace one."""
         return self.noise == GAUSSIAN
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (constant, value, where it comes from)."""
+        yield (
+            "noise that covers tau",
+            f"{self.size:.6g}",
+            f"{self.noise} on a grid of step 2^{round(math.log2(self.step))}",
+        )
 
     @property
     def event(self) -> Event:

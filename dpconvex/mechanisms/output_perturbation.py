@@ -166,7 +166,7 @@ class OutputPerturbation:
             certificate.strong_convexity,
             certificate.tolerance,
             added=certificate.added,
-            smoothing=certificate.settings.get("smoothing", 0.0),
+            smoothing=certificate.smoothing,
         )
         noise = self.law.draw(certificate.noise_dimension, certificate.noise_scale, rng)
         basis = noise_basis(analysis)

@@ -32,8 +32,6 @@ from dpconvex.mechanisms.certificate import TAIL, Certificate
 from dpconvex.noise.samplers import below
 
 ACCOUNTINGS = ("direct", "renyi")
-# How a certificate of the best of several runs names their mean number among its settings.
-RUNS = "mean_number_of_runs"
 # Relative error of everything computed below; costs are rounded up by it.
 SLACK = 1e-12
 # Decimal digits of the uniform number that a number of runs is drawn from; twice as many are computed with.

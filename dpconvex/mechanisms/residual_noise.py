@@ -25,6 +25,7 @@ from dpconvex.geometry.convex_sets import UNIT
 from dpconvex.language.privacy import Privacy, left
 from dpconvex.mechanisms.base import Mechanism
 from dpconvex.mechanisms.certificate import TAIL, Certificate, tail_of
+from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
 from dpconvex.mechanisms.grid import GAUSSIAN, LAPLACE, IntegerNoise, laplace_count, measurement, perturb
 from dpconvex.mechanisms.rounding import answer_radius, bend_of, largest_count, largest_eigenvalue, largest_floor
 from dpconvex.noise.gaussian_profiles import gaussian_sigma, grid_loss, on_integers
@@ -166,7 +167,7 @@ def hidden(
         elif tolerance < least or (bare.pays_for_distance and tolerance > bare.tolerance):
             raise too_exact(tolerance, least)
         bare = replace(bare, tolerance=tolerance)
-    elif asked is not None and bare.perturbed == "statistics":
+    elif asked is not None and isinstance(bare, StatisticsCertificate):
         raise TemplateError(
             "a Cover for sufficient statistics takes no tolerance: rounding alone is covered. Leave it out."
         )
@@ -176,7 +177,7 @@ def hidden(
     distance = drawing_error(mechanism, analysis, bare, cap, records)
     if not bare.pays_for_distance:
         distance += bare.tolerance
-    count = bare.noise_dimension if bare.perturbed == "statistics" else analysis.form.space.dim
+    count = bare.noise_dimension if isinstance(bare, StatisticsCertificate) else analysis.form.space.dim
     noise = calibrate_residual_noise(spent, distance, count, cap, tail)
     return bare, replace(noise, records=records)
 
@@ -270,7 +271,7 @@ def drawing_error(
     relative = (analysis.form.space.dim + 16) * UNIT
     own = getattr(mechanism, "noise_rounding", None)
     more = float(own(certificate, TAIL)) if callable(own) else 0.0
-    if certificate.perturbed == "statistics":
+    if isinstance(certificate, StatisticsCertificate):
         reach = records * certificate.gradient_bound
         return (certificate.noise_dimension + 16) * UNIT * cap + UNIT * (reach + cap)
     if not certificate.minimises:
@@ -335,7 +336,7 @@ def assumptions(certificate: Certificate, noise: IntegerNoise, tail: float) -> t
     said = [
         f"The mechanism's noise has norm at most {noise.noise_cap:.4g}: it exceeds that with a probability below 2^-100, which "
         f"{counted}.",
-        certificate.place.drawn,
+        certificate.drawn,
         f"The cover's noise is drawn exactly ({noise.noise}, by OpenDP) from the operating system's random numbers.",
     ]
     if noise.counting:

@@ -18,11 +18,11 @@ from dpconvex.core.arguments import is_real
 from dpconvex.core.markup import aligned, brief, paragraph
 from dpconvex.errors import TemplateError
 from dpconvex.language.template import Template
-from dpconvex.mechanisms.certificate import TAIL, Certificate
+from dpconvex.mechanisms.certificate import RUNS, TAIL, Certificate
+from dpconvex.mechanisms.certificate_kinds import DescentCertificate, StatisticsCertificate
 from dpconvex.mechanisms.certificate_text import number
 from dpconvex.mechanisms.noise_laws import LAWS
 from dpconvex.mechanisms.output_perturbation import smooth_analysis
-from dpconvex.mechanisms.random_repetition import RUNS
 from dpconvex.mechanisms.rounding import answer_radius
 from dpconvex.noise.spherical import SPHERICAL
 from dpconvex.release.verify import analyse
@@ -140,19 +140,19 @@ def risk_bound(
     True
     """
     check(certificate, probability, comparator_norm)
-    if certificate.perturbed == "statistics":
+    if isinstance(certificate, StatisticsCertificate):
         raise TemplateError(
             "risk_bound: there is no bound yet on what a fit from released statistics costs; verify with "
             "`whitening=False`, or name a mechanism, for a minimiser."
         )
-    if "clip" in certificate.settings:
+    if isinstance(certificate, DescentCertificate) and certificate.clip < math.inf:
         raise TemplateError(
             "risk_bound: nothing is known about the risk of clipped gradients, which need not be those of any function; leave "
             "out `clip`, verify with `whitening=False`, or compare on public data."
         )
     analysis = analyse(template)
     objective = "mean loss plus regularizer"
-    width = certificate.settings.get("smoothing", 0.0)
+    width = certificate.smoothing
     if width:
         analysis = smooth_analysis(analysis, width)
         objective += f", with kinks rounded off over {number(2 * width)}"
@@ -168,7 +168,7 @@ def risk_bound(
         )
     covered = displacement(certificate, probability * COVER_SHARE)
     left = probability * (1 - COVER_SHARE) - TAIL
-    if not certificate.minimises:
+    if isinstance(certificate, DescentCertificate):
         found = descent_excess(analysis, certificate, left, radius, covered)
     else:
         bound = output_excess if certificate.pays_for_distance else objective_excess
@@ -233,11 +233,11 @@ def rise(analysis: Analysis, certificate: Certificate, radius: float, distance: 
 
 
 def descent_excess(
-    analysis: Analysis, certificate: Certificate, probability: float, radius: float, covered: Moved
+    analysis: Analysis, certificate: DescentCertificate, probability: float, radius: float, covered: Moved
 ) -> Excess:
     """Bound the excess of noisy gradient descent: its regret, with the noise as a martingale."""
     p, sigma = certificate.noise_dimension, certificate.noise_scale
-    steps, step = int(certificate.settings["steps"]), certificate.settings["step_size"]
+    steps, step = certificate.steps, certificate.step_size
     most = analysis.form.feasible.norm_bound
     slope = slope_of(analysis.form.template.regularizer, analysis.form)
     steepest = certificate.size * (analysis.gradient_bound + slope)

@@ -16,6 +16,7 @@ from dpconvex.language.privacy import Privacy, check_privacy
 from dpconvex.language.record import Checked, Record, check_clip, counted, in_one_place
 from dpconvex.language.template import Template
 from dpconvex.mechanisms.certificate import Certificate
+from dpconvex.mechanisms.certificate_kinds import StatisticsCertificate
 from dpconvex.mechanisms.grid import perturb
 from dpconvex.mechanisms.private_whitening import whitened_matrix
 from dpconvex.mechanisms.residual_noise import bound_on_count, confirm, for_count
@@ -71,7 +72,7 @@ class Door:
 
 def run(fit: Proved, data: Any, backend: Any, source: NoiseSource, clip: bool = False) -> Release:
     """Do what was proved, once; the promise must have been paid for."""
-    if fit.certificate.perturbed == "statistics" or (fit.stages and fit.stages.fit.perturbed == "statistics"):
+    if isinstance(fit.certificate, StatisticsCertificate):
         return released_statistics(fit, data, source, clip).fit()
     if fit.stages is None:
         return run_certified(fit, data, backend, source, clip)
