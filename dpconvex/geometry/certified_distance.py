@@ -11,7 +11,6 @@ Let F be mu-strongly convex and differentiable, x a point of K, and ``<s, . - x>
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -139,47 +138,37 @@ def exactly(region: Region, x: Array, block: Block, z: Array) -> tuple[float, fl
     is farther from x than rounding explains.
     """
     equations, values = region.system
-    rows = sp.csr_array(sp.vstack([sp.csr_array(equations), block.matrix]))
-    near = 1e-6 * (1 + float(np.linalg.norm(x.astype(float))))
-    tight = (z > 0) & (block.at(x).astype(float) <= near)
-    chosen = np.flatnonzero(np.concatenate([np.ones(len(values), dtype=bool), tight]))
+    count, size, unit = len(values), float(np.linalg.norm(x.astype(float))), 2.0**-FINE
+    rows = np.concatenate([equations, block.matrix.toarray()])
+    tight = (z > 0) & (block.at(x).astype(float) <= 1e-6 * (1 + size))
+    chosen = np.flatnonzero(np.concatenate([np.ones(count, dtype=bool), tight]))
     free = np.flatnonzero(~region.fixed)
-    inverse = np.linalg.pinv(rows[chosen].toarray()[:, free], rcond=1e-12)
-    slopes = [
-        [int(v * Fraction(2) ** WHOLE) for v in map(Fraction, rows.data[a:b].tolist())]
-        for a, b in pairwise(rows.indptr.tolist())
-    ]
-    offsets = [int(Fraction(v) * 2 ** (WHOLE + FINE)) for v in [*(-values).tolist(), *block.offset.tolist()]]
-    point, inner = (
-        [int(Fraction(float(v)) * 2**FINE) for v in np.where(region.fixed, region.lower, y.astype(float))]
-        for y in (x, region.inside)
-    )
+    inverse = np.linalg.pinv(rows[chosen][:, free], rcond=1e-12)
+    slopes, offsets = whole(rows, WHOLE), whole(np.concatenate([-values, block.offset.astype(float)]), WHOLE + FINE)
+    point, inner = (whole(np.where(region.fixed, region.lower, y.astype(float)), FINE) for y in (x, region.inside))
 
-    def left(at: list[int]) -> Array:
+    def left(at: Any) -> Array:
         """Return all left-hand sides, rounded down to a multiple of 2^-FINE."""
-        columns = [rows.indices[a:b].tolist() for a, b in pairwise(rows.indptr.tolist())]
-        sums = [
-            (sum(v * at[j] for v, j in zip(slope, column, strict=True)) + offset) >> WHOLE
-            for slope, column, offset in zip(slopes, columns, offsets, strict=True)
-        ]
-        return np.array([float(Fraction(v, 2**FINE)) for v in sums])
+        return np.array([float(Fraction(v, 2**FINE)) for v in (slopes @ at + offsets) >> WHOLE])
 
     for _ in range(8):
-        step = -inverse @ left(point)[chosen]
-        for k, move in zip(free.tolist(), step.tolist(), strict=True):
-            point[k] += int(Fraction(move) * 2**FINE)
-    slack = left(point)[len(values) :]
-    missed = float(-slack.min(initial=0.0))
-    if missed > 0:
-        depth = left(inner)[len(values) :]
+        point[free] += whole(-inverse @ left(point)[chosen], FINE)
+    slack = left(point)[count:]
+    if (slack < 0).any():
+        depth = left(inner)[count:]
         if not (depth > 0).all():
             return None
         share = int(2 * float(np.max(np.maximum(-slack, 0.0) / depth)) * 2**FINE) + 1
-        point = [v + ((share * (end - v)) >> FINE) for v, end in zip(point, inner, strict=True)]
-        slack = left(point)[len(values) :]
+        point = point + ((share * (inner - point)) >> FINE)
+        slack = left(point)[count:]
     moved = np.array([float(Fraction(v, 2**FINE)) for v in point]) - x.astype(float)
-    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * float(np.linalg.norm(x.astype(float))):
+    if (slack < 0).any() or not float(np.linalg.norm(moved)) <= 4 * UNIT * size:
         return None
-    unit = 2.0**-FINE
-    off = float(np.linalg.norm(left(point)[: len(values)])) + unit * (len(values) + 1)
+    off = float(np.linalg.norm(left(point)[:count])) + unit * (count + 1)
     return float(z @ slack + z.sum() * unit) * (1 + 1e-9), off / region.hull[2] * (1 + 1e-9)
+
+
+def whole(numbers: Array, bits: int) -> Any:
+    """Write numbers as multiples of ``2^-bits``, rounded: an array of integers of any size."""
+    found = np.array([int(Fraction(v) * 2**bits) for v in np.ravel(numbers).tolist()], dtype=object)
+    return found.reshape(np.shape(numbers))

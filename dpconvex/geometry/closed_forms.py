@@ -12,25 +12,12 @@ from scipy.sparse.csgraph import connected_components
 from dpconvex.core.atoms.matrices import NORM_NUC
 from dpconvex.core.expression import Expression
 from dpconvex.geometry.blocks import SECOND_ORDER, SEMIDEFINITE, Block
-from dpconvex.geometry.conditions import Conditions, Sums
-from dpconvex.geometry.convex_sets import (
-    UNIT,
-    AffineSubspace,
-    AxisHull,
-    Interval,
-    NormBall,
-    Piece,
-    Slab,
-    Spectral,
-    close,
-    smat,
-    svec,
-)
+from dpconvex.geometry.conditions import Affine, Conditions, Sums
+from dpconvex.geometry.convex_sets import UNIT, AxisHull, Interval, NormBall, Piece, Slab, Spectral, close, smat, svec
 from dpconvex.geometry.linear_maps import affine_map
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-Affine = tuple[sp.csr_array, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +29,10 @@ class Row:
     level: float
     tight: bool
 
-    def turned(self) -> Row:
-        return Row(self.coordinates, -self.normal, -self.level, self.tight)
+    @property
+    def sides(self) -> list[Row]:
+        """The one or two inequalities that it means."""
+        return [self, Row(self.coordinates, -self.normal, -self.level, True)] if self.tight else [self]
 
 
 Condition = Row | Block | Expression
@@ -54,43 +43,39 @@ class Empty(Exception):
 
 
 def closed_forms(conditions: Conditions) -> tuple[list[Piece], list[Piece], bool]:
-    """Return pieces on disjoint coordinates, pieces that contain K, and whether the former are all of K."""
-    lower, upper = conditions.lower, conditions.upper
-    items = list(items_of(conditions))
+    """Return pieces on disjoint coordinates, pieces that contain K, and whether the former are all of K.
+
+    Conditions are taken together where they share coordinates, directly or by way of others.
+    """
+    items: list[Condition] = []
+    for tight, (matrix, offset) in [*((True, e) for e in conditions.equations), (False, conditions.rows)]:
+        sign = 1.0 if tight else -1.0
+        for k in range(len(offset)):
+            row = sp.csr_array(matrix[[k]])
+            items.append(Row(row.indices.astype(np.int64), sign * row.data, -sign * float(offset[k]), tight))
+    items += [*conditions.cones, *conditions.curved]
     places = [coordinates_of(item, conditions) for item in items]
     used = np.zeros(conditions.dim, dtype=bool)
     parts: list[Piece] = []
     around: list[Piece] = []
     whole = True
-    for group in grouped(places, conditions.dim):
-        members = [items[k] for k in group]
-        here = np.unique(np.concatenate([places[k] for k in group]))
+    for group in connected(places, conditions.dim):
+        members, here = [items[k] for k in group], np.unique(np.concatenate([places[k] for k in group]))
         used[here] = True
-        piece = joint(members, here, conditions)
-        if piece is not None:
-            parts.append(piece)
-            continue
-        whole = False
-        around.extend(piece for item in members for piece in alone(item, conditions))
-    limits = Interval(np.arange(conditions.dim), lower, upper)
+        try:
+            piece = joint(members, here, conditions)
+            if piece is not None:
+                parts.append(piece)
+                continue
+            whole = False
+            around.extend(piece for item in members for piece in alone(item, conditions))
+        except Empty:
+            raise conditions.contradiction() from None
+    lower, upper = conditions.lower, conditions.upper
     left = np.flatnonzero(~used & (np.isfinite(lower) | np.isfinite(upper)))
     if len(left):
         parts.append(Interval(left, lower[left], upper[left]))
-    return parts, [limits, *parts, *around], whole
-
-
-def items_of(conditions: Conditions) -> list[Condition]:
-    found: list[Condition] = []
-    for matrix, offset in conditions.equations:
-        found.extend(Row(r.indices.astype(np.int64), r.data, -c, True) for r, c in rows_of(matrix, offset))
-    found.extend(Row(r.indices.astype(np.int64), -r.data, c, False) for r, c in rows_of(*conditions.rows))
-    return [*found, *conditions.cones, *conditions.curved]
-
-
-def rows_of(matrix: sp.csr_array, offset: Array) -> list[tuple[sp.csr_array, float]]:
-    matrix = sp.csr_array(matrix)
-    matrix.sort_indices()
-    return [(matrix[[k]], float(offset[k])) for k in range(len(offset))]
+    return parts, [Interval(np.arange(conditions.dim), lower, upper), *parts, *around], whole
 
 
 def coordinates_of(item: Condition, conditions: Conditions) -> Indices:
@@ -102,8 +87,7 @@ def coordinates_of(item: Condition, conditions: Conditions) -> Indices:
     return np.unique(np.concatenate([np.arange(b.start, b.start + b.dim) for b in blocks]))
 
 
-def grouped(places: list[Indices], dim: int) -> list[list[int]]:
-    """Group conditions into the connected components of "shares a coordinate with"."""
+def connected(places: list[Indices], dim: int) -> list[list[int]]:
     if not places:
         return []
     owner = np.repeat(np.arange(len(places)), [len(place) for place in places])
@@ -113,50 +97,38 @@ def grouped(places: list[Indices], dim: int) -> list[list[int]]:
 
 
 def joint(members: list[Condition], here: Indices, conditions: Conditions) -> Piece | None:
-    """Return all conditions on some coordinates as one piece with a projection, if it is one."""
+    """Return all conditions on some coordinates as one piece with a projection, if they are one."""
     lower, upper = conditions.lower, conditions.upper
     bounded = bool((np.isfinite(lower[here]) | np.isfinite(upper[here])).any())
     rows = [item for item in members if isinstance(item, Row)]
+    cones = [item for item in members if isinstance(item, Block) and item.kind == SEMIDEFINITE]
+    if len(rows) == len(members) and bounded:
+        return simplex(rows[0], lower, upper) if len(rows) == 1 else None
     if len(rows) == len(members):
-        if len(rows) == 1 and bounded:
-            return simplex(rows[0], lower, upper)
-        return None if bounded else subspace(rows, here, conditions) or slab(rows, conditions)
-    others = [item for item in members if not isinstance(item, Row)]
-    if all(isinstance(item, Block) and item.kind == SEMIDEFINITE for item in others) and not bounded:
-        return spectral([item for item in others if isinstance(item, Block)], rows, conditions)
-    if len(members) > 1:
-        return None
-    found = alone(others[0], conditions)
-    if len(found) != 1:
-        return None
-    (piece,) = found
-    if isinstance(piece, AxisHull):
-        return within(piece, lower, upper)
-    return None if bounded else piece
+        return slab(rows, here)
+    if len(rows) + len(cones) == len(members):
+        return None if bounded else spectral(cones, rows)
+    found = alone(members[0], conditions) if len(members) == 1 else []
+    if not found or isinstance(found[0], AxisHull):
+        return within(found[0], lower, upper) if found and isinstance(found[0], AxisHull) else None
+    return None if bounded else found[0]
 
 
 def alone(item: Condition, conditions: Conditions) -> list[Piece]:
     """Return what one condition alone, with the bounds of single coordinates, says about where K lies."""
+    found: list[Piece | None] = []
     if isinstance(item, Row):
-        rows = [item, item.turned()] if item.tight else [item]
-        cuts = [corner(row, conditions.lower, conditions.upper) for row in rows]
-        return [cut for cut in cuts if cut is not None]
-    if not isinstance(item, Block):
-        found: Piece | None = nuclear_ball(item, conditions)
-    elif item.kind == SEMIDEFINITE or item.matrix[[0]].nnz:
-        found = None
-    else:
-        inner, radius, offset = sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:]
-        try:
-            found = (ball if item.kind == SECOND_ORDER else l1_ball)(inner, radius, offset)
-        except Empty:
-            raise conditions.contradiction() from None
-    return [] if found is None else [found]
+        found = [corner(row, conditions.lower, conditions.upper) for row in item.sides]
+    elif not isinstance(item, Block):
+        found = [nuclear_ball(item, conditions)]
+    elif item.kind != SEMIDEFINITE and not item.matrix[[0]].nnz:
+        read = ball if item.kind == SECOND_ORDER else l1_ball
+        found = [read(sp.csr_array(item.matrix[1:]), float(item.offset[0]), item.offset[1:])]
+    return [piece for piece in found if piece is not None]
 
 
-def ball(matrix: sp.csr_array, radius: float, offset: Array | None = None) -> NormBall | None:
+def ball(matrix: sp.csr_array, radius: float, offset: Array) -> NormBall | None:
     """Read a Euclidean ball if the matrix is a multiple of an isometry on its coordinates."""
-    offset = np.zeros(matrix.shape[0]) if offset is None else offset
     gram = sp.csr_array(matrix.T @ matrix)
     scale = gram.diagonal()
     columns = np.flatnonzero(scale)
@@ -194,20 +166,21 @@ def l1_ball(matrix: sp.csr_array, radius: float, offset: Array) -> AxisHull | No
 def nuclear_ball(root: Expression, conditions: Conditions) -> Spectral | None:
     """Read a bound on the sum of the singular values of a matrix with one coordinate an entry, or of a symmetric one."""
     sums = Sums.of(root, conditions.space)
-    parts = [(part, factors) for part, factors in sums.curved.items() if part.atom is NORM_NUC]
-    if len(parts) != 1 or len(sums.curved) > 1 or sums.matrix.nnz or root.size > 1 or not parts[0][0].args[0].is_affine:
+    if len(sums.curved) != 1 or sums.matrix.nnz or root.size > 1:
         return None
-    inner = parts[0][0].args[0]
-    found = plain_matrix(affine_map(inner, conditions.space), inner.shape)
-    radius = -float(sums.offset[0]) / float(parts[0][1].data[0])
+    ((part, factors),) = sums.curved.items()
+    inner = part.args[0]
+    if part.atom is not NORM_NUC or not inner.is_affine or min(inner.shape) == 1:
+        return None
+    radius = -float(sums.offset[0]) / float(factors.data[0])
     if radius < 0:
-        raise conditions.contradiction()
-    if found is None or min(inner.shape) == 1:
+        raise Empty
+    found = plain_matrix(affine_map(inner, conditions.space), inner.shape)
+    if found is None:
         return None
     coordinates, scale, shift, is_symmetric = found
-    count = min(inner.shape)
-    ends = np.full(count, radius / abs(scale))
-    return Spectral(coordinates, shift, AxisHull(np.arange(count), np.zeros(count), -ends, ends), is_symmetric)
+    ends = np.full(min(inner.shape), radius / abs(scale))
+    return Spectral(coordinates, shift, AxisHull(np.arange(len(ends)), 0 * ends, -ends, ends), is_symmetric)
 
 
 def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, float, Array, bool] | None:
@@ -223,14 +196,12 @@ def plain_matrix(entries: Affine, shape: tuple[int, ...]) -> tuple[Indices, floa
             return None
         shift = (-offset / matrix.data[0]).reshape(shape, order="F")
         return matrix.indices.astype(np.int64), abs(float(matrix.data[0])), shift, False
-    if shape[0] != shape[1]:
-        return None
     row, column = np.triu_indices(shape[0])
+    constant = offset.reshape(shape)
+    if shape[0] != shape[1] or not close(constant, constant.T).all():
+        return None
     upper, mirrored = sp.csr_array(matrix[column * shape[0] + row]), sp.csr_array(matrix[row * shape[0] + column])
     if abs(upper - mirrored).max() > 0:
-        return None
-    constant = offset.reshape(shape)
-    if not close(constant, constant.T).all():
         return None
     weight = np.where(row == column, 1.0, np.sqrt(2.0))
     found = symmetric((sp.csr_array(sp.diags_array(weight) @ upper), svec((constant + constant.T) / 2)))
@@ -248,7 +219,7 @@ def symmetric(entries: Affine) -> tuple[Indices, float, Array] | None:
     return matrix.indices.astype(np.int64), scale, -smat(offset) / scale
 
 
-def spectral(blocks: list[Block], rows: list[Row], conditions: Conditions) -> Spectral | None:
+def spectral(blocks: list[Block], rows: list[Row]) -> Spectral | None:
     """Read bounds on the eigenvalues of one symmetric matrix, and on their sum."""
     found = [symmetric((block.matrix, block.offset)) for block in blocks]
     places = [one for one in found if one is not None]
@@ -264,51 +235,41 @@ def spectral(blocks: list[Block], rows: list[Row], conditions: Conditions) -> Sp
             return None
         low, high = (max(low, level), high) if scale > 0 else (low, min(high, level))
     if low > high:
-        raise conditions.contradiction()
-    spectrum: Piece = Interval(np.arange(side), np.full(side, low), np.full(side, high))
+        raise Empty
+    ends = np.full(side, low), np.full(side, high)
+    spectrum: Piece | None = Interval(np.arange(side), *ends)
     if rows:
-        diagonal = coordinates[svec(np.eye(side)) > 0]
-        traces = [row for row in rows if np.array_equal(row.coordinates, np.sort(diagonal))]
-        if len(rows) > 1 or not traces or middle.any() or (traces[0].normal != traces[0].normal[0]).any():
+        (row, *others), diagonal = rows, np.sort(coordinates[svec(np.eye(side)) > 0])
+        is_trace = np.array_equal(row.coordinates, diagonal) and (row.normal == row.normal[0]).all()
+        if others or not is_trace or middle.any():
             return None
-        trace = Row(np.arange(side), traces[0].normal, traces[0].level, traces[0].tight)
-        hull = simplex(trace, np.full(side, low), np.full(side, high))
-        if hull is None:
-            return None
-        spectrum = hull
-    return Spectral(coordinates, middle, spectrum, True)
+        spectrum = simplex(Row(np.arange(side), row.normal, row.level, row.tight), *ends)
+    return None if spectrum is None else Spectral(coordinates, middle, spectrum, True)
 
 
-def subspace(rows: list[Row], here: Indices, conditions: Conditions) -> AffineSubspace | None:
-    if not all(row.tight for row in rows):
-        return None
-    matrix = np.zeros((len(rows), len(here)))
+def slab(rows: list[Row], here: Indices) -> Slab | None:
+    """Read equations, or inequalities that are all parallel."""
+    matrix, value = np.zeros((len(rows), len(here))), np.array([row.level for row in rows])
     for k, row in enumerate(rows):
         matrix[k, np.searchsorted(here, row.coordinates)] = row.normal
-    found = AffineSubspace(here, matrix, np.array([row.level for row in rows]))
-    if not found.consistent:
-        raise conditions.contradiction()
-    return found
-
-
-def slab(rows: list[Row], conditions: Conditions) -> Slab | None:
-    """Read inequalities that are all parallel."""
-    first, low, high = rows[0], -np.inf, np.inf
-    unit = first.normal / float(np.linalg.norm(first.normal))
-    for row in rows:
-        length = float(np.linalg.norm(row.normal))
-        if row.tight or not np.array_equal(row.coordinates, first.coordinates):
-            return None
-        side = 1.0 if float(row.normal @ unit) > 0 else -1.0
-        if not close(row.normal / length, side * unit).all():
-            return None
-        if side > 0:
-            high = min(high, row.level / length)
-        else:
-            low = max(low, -row.level / length)
+    if all(row.tight for row in rows):
+        left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+        keep = singular > singular.max(initial=0.0) * max(matrix.shape) * UNIT
+        level = (left[:, keep].T @ value) / singular[keep]
+        scale = np.linalg.norm(matrix) * np.linalg.norm(level) + np.linalg.norm(value)
+        if np.linalg.norm(matrix @ (right[keep].T @ level) - value) > 1e-12 * len(here) * scale:
+            raise Empty
+        return Slab(here, right[keep], level, level)
+    length = np.linalg.norm(matrix, axis=1)
+    unit = matrix[0] / length[0]
+    side = np.sign(matrix @ unit)
+    if any(row.tight for row in rows) or not close(matrix / length[:, None], side[:, None] * unit).all():
+        return None
+    high = (value / length)[side > 0].min(initial=np.inf)
+    low = (-value / length)[side < 0].max(initial=-np.inf)
     if low > high:
-        raise conditions.contradiction()
-    return Slab(first.coordinates, unit, low, high)
+        raise Empty
+    return Slab(here, unit[None], np.array([low]), np.array([high]))
 
 
 def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece | None:
@@ -335,7 +296,7 @@ def corner(row: Row, lower: Array, upper: Array, rounded: bool = True) -> Piece 
 
 def simplex(row: Row, lower: Array, upper: Array) -> AxisHull | None:
     """Return a row and the bounds of its coordinates as a simplex with a projection, if they are one."""
-    cuts = [corner(one, lower, upper, rounded=False) for one in ([row, row.turned()] if row.tight else [row])]
+    cuts = [corner(one, lower, upper, rounded=False) for one in row.sides]
     found = [within(cut, lower, upper) for cut in cuts if isinstance(cut, AxisHull)]
     return next((hull for hull in found if hull is not None), None)
 

@@ -50,15 +50,12 @@ class Piece:
         lower, upper = self.bounds()
         return float(np.linalg.norm(np.maximum(np.abs(lower - point), np.abs(upper - point))))
 
-    def error(self, x: Array) -> float:
-        """Bound on the distance between the computed and the exact projection of `x`, in units of length."""
-        return 8.0 * UNIT * float(np.linalg.norm(x))
+    def error(self, norm: float) -> float:
+        """Bound on the distance between the computed and the exact projection of any point of at most this norm.
 
-    def largest_error(self, norm: float) -> float:
-        """Bound on `error` at every point of at most this norm, known before there are data."""
-        point = np.zeros(len(self.coordinates))
-        point[0] = norm
-        return self.error(point)
+        It is a multiple of the norm plus a constant, or less.
+        """
+        return 8.0 * UNIT * norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +71,7 @@ class Interval(Piece):
     def bounds(self) -> tuple[Array, Array]:
         return self.lower, self.upper
 
-    def error(self, x: Array) -> float:
+    def error(self, norm: float) -> float:
         return 0.0
 
 
@@ -99,51 +96,27 @@ class NormBall(Piece):
     def distance_bound(self, point: Array) -> float:
         return float(np.linalg.norm(self.center - point)) + self.radius
 
+    def error(self, norm: float) -> float:
+        return 8.0 * UNIT * (norm + float(np.linalg.norm(self.center)))
+
 
 @dataclass(frozen=True, eq=False)
 class Slab(Piece):
-    """The set between two parallel hyperplanes (or one halfspace), ``lower <= <normal, x> <= upper``."""
+    """Between parallel hyperplanes, or on them: ``lower <= basis @ x <= upper``, the rows of the basis orthonormal."""
 
-    normal: Array
-    lower: float
-    upper: float
-
-    def project(self, x: Array) -> Array:
-        level = float(self.normal @ x)
-        step = (np.clip(level, self.lower, self.upper) - level) / (self.normal @ self.normal)
-        return np.asarray(x + step * self.normal)
-
-
-@dataclass(frozen=True, eq=False)
-class AffineSubspace(Piece):
-    """Solutions of linear equations, ``matrix @ x = value``."""
-
-    matrix: Array
-    value: Array
-
-    @cached_property
-    def _solved(self) -> tuple[Array, Array]:
-        """An orthonormal basis of the row space, shape (rank, m), and the solution of least norm, shape (m,)."""
-        left, singular, right = np.linalg.svd(self.matrix, full_matrices=False)
-        keep = singular > singular.max(initial=0.0) * max(self.matrix.shape) * UNIT
-        least = right[keep].T @ ((left[:, keep].T @ self.value) / singular[keep])
-        return right[keep], least
-
-    @property
-    def consistent(self) -> bool:
-        """Whether the equations have a solution."""
-        point = self._solved[1]
-        scale = np.linalg.norm(self.matrix) * np.linalg.norm(point) + np.linalg.norm(self.value)
-        missed = np.linalg.norm(self.matrix @ point - self.value)
-        return bool(missed <= 1e-12 * len(self.coordinates) * scale)
+    basis: Array
+    lower: Array
+    upper: Array
 
     def project(self, x: Array) -> Array:
-        basis, least = self._solved
-        return np.asarray(x - basis.T @ (basis @ x) + least)
+        level = self.basis @ x
+        return np.asarray(x + self.basis.T @ (np.clip(level, self.lower, self.upper) - level))
 
-    def error(self, x: Array) -> float:
-        """Bound the error of the two matrix-vector products and of the singular value decomposition."""
-        return 8.0 * len(self.coordinates) * UNIT * float(np.linalg.norm(x) + np.linalg.norm(self._solved[1]))
+    def error(self, norm: float) -> float:
+        """Bound the error of two products with the basis, and of the basis itself, which decompositions make less exact."""
+        ends = np.abs([self.lower, self.upper])
+        size = norm + float(np.linalg.norm(np.where(np.isfinite(ends), ends, 0.0).max(axis=0)))
+        return (2.0 if len(self.basis) == 1 else 8.0) * (len(self.coordinates) + 4) * UNIT * size
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,10 +166,10 @@ class AxisHull(Piece):
         result[some] = np.maximum(size[some] - amount * weight, 0.0)
         return np.asarray(self.anchor + sign * result)
 
-    def error(self, x: Array) -> float:
+    def error(self, norm: float) -> float:
         """Bound the rounding of the sums that make the amount, which a unit of length in the answer weighs least."""
         farthest = float(np.maximum(np.abs(self.low), np.abs(self.high)).max(initial=0.0))
-        scale = float(np.linalg.norm(x) + np.linalg.norm(self.anchor)) + farthest
+        scale = norm + float(np.linalg.norm(self.anchor)) + farthest
         return 8.0 * (len(self.coordinates) + 4) * UNIT * scale
 
     @property
@@ -338,18 +311,14 @@ class Spectral(Piece):
             found.append(float(np.linalg.norm(center - point)) + self.inner.distance_bound(middle))
         return min(found) * (1 + 4 * UNIT)
 
-    def error(self, x: Array) -> float:
+    def error(self, norm: float) -> float:
         """Backward error of the decomposition, with room for the reassembly, and the error on the spectrum."""
-        return self.largest_error(float(np.linalg.norm(x))) * (1 - 1e-9)
-
-    def largest_error(self, norm: float) -> float:
         shift, side = float(np.linalg.norm(self.shift)), max(self.shift.shape)
         if isinstance(self.inner, Interval):
             ends = np.abs([self.inner.lower[0], self.inner.upper[0]])
             return 4.0 * side * UNIT * (norm + shift + side * float(ends[np.isfinite(ends)].sum()))
         still = float(np.linalg.norm(self.inner.project(np.zeros(min(self.shift.shape)))))
-        scale = 2 * norm + 4 * shift + still
-        return 8.0 * side * UNIT * scale + self.inner.largest_error((norm + shift) * (1 + 1e-9))
+        return 8.0 * side * UNIT * (2 * norm + 4 * shift + still) + self.inner.error((norm + shift) * (1 + 1e-9))
 
 
 def as_matrices(x: Array, shape: tuple[int, ...], symmetric: bool) -> Array:

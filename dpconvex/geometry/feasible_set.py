@@ -65,9 +65,9 @@ class FeasibleSet:
         return not self.has_projection
 
     @property
-    def reason(self) -> str | None:
-        """Why there is no projection in closed form, or None if there is one."""
-        return None if self.has_projection else f"no projection in closed form on {self.region.text}"
+    def reason(self) -> str:
+        """Why there is no projection in closed form, where there is none."""
+        return f"no projection in closed form on {' and '.join(dict.fromkeys(self.region.told))}"
 
     @cached_property
     def obstacle(self) -> str | None:
@@ -92,25 +92,23 @@ class FeasibleSet:
     def _known(self) -> tuple[Piece, ...]:
         """Everything that bounds K; where that leaves coordinates unbounded, weak duality (docs/theory.md, section 17)."""
         lower, upper = bounds_of(self._around, self.space.dim)
-        if self.has_projection or (np.isfinite(lower) & np.isfinite(upper)).all():
-            return tuple(self._around)
         used = np.flatnonzero(self.region.touched)
-        if len(used) > MOST_BOUNDED or self.obstacle is not None:
+        known = self.has_projection or bool((np.isfinite(lower) & np.isfinite(upper)).all())
+        if known or len(used) > MOST_BOUNDED or self.obstacle is not None:
             return tuple(self._around)
         return *self._around, Interval(used, *reaches(self.region, used, (lower[used], upper[used])))
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
+        """Bounds below and above for each coordinate, shape (dim,), possibly infinite."""
         return bounds_of(self._known, self.space.dim)
 
     @property
     def lower(self) -> Array:
-        """Bound below for each coordinate, shape (dim,), possibly minus infinity."""
         return self._bounds[0]
 
     @property
     def upper(self) -> Array:
-        """Bound above for each coordinate, shape (dim,), possibly infinite."""
         return self._bounds[1]
 
     @property
@@ -145,8 +143,7 @@ class FeasibleSet:
         if not self.limited[coordinates].all():
             return float(np.inf)
         distance = np.maximum(np.abs(self.lower - center), np.abs(self.upper - center))
-        wanted = frozenset(coordinates.tolist())
-        square, left = 0.0, set(wanted)
+        wanted, square, left = frozenset(coordinates.tolist()), 0.0, set(coordinates.tolist())
         best = float(np.linalg.norm(distance[coordinates]))
         # Disjoint pieces inside the coordinates bound their shares of the distance; the box bounds what they leave over.
         for reach, here in self._reaches(center):
@@ -154,8 +151,7 @@ class FeasibleSet:
                 best = min(best, reach)
             elif here and here <= left and np.isfinite(reach):
                 square, left = square + reach**2, left - here
-        rest = np.array(sorted(left), dtype=np.int64)
-        square += float(np.sum(distance[rest] ** 2))
+        square += float(np.sum(distance[sorted(left)] ** 2))
         # The distance is rounded, and so is the center.
         return min(best, float(np.sqrt(square))) * (1 + ROUNDED) + 8 * UNIT * float(np.linalg.norm(center[coordinates]))
 
@@ -167,9 +163,8 @@ class FeasibleSet:
         """How far everything that bounds K reaches from a point, and its coordinates; the nearest for their number first."""
         key = center.tobytes()
         if key not in self._from_centers:
-            supports = [(piece, frozenset(piece.coordinates.tolist())) for piece in self._known]
-            reaches = [(piece.distance_bound(center[piece.coordinates]), here) for piece, here in supports]
-            self._from_centers[key] = sorted(reaches, key=lambda pair: pair[0] / max(len(pair[1]), 1))
+            pairs = [(p.distance_bound(center[p.coordinates]), frozenset(p.coordinates.tolist())) for p in self._known]
+            self._from_centers[key] = sorted(pairs, key=lambda pair: pair[0] / max(len(pair[1]), 1))
         return self._from_centers[key]
 
     @property
@@ -252,17 +247,10 @@ class FeasibleSet:
             return np.asarray(self.region.bring_in(theta), dtype=float)
         return self.project(theta)
 
-    def error(self, theta: Array) -> float:
-        """Bound on the distance between the computed and the exact projection of `theta`, from rounding."""
-        return float(np.linalg.norm([piece.error(theta[piece.coordinates]) for piece in self.pieces]))
-
-    def largest_error(self, norm: float) -> float:
-        """Bound the same for every point of at most this norm, as planned before there are data.
-
-        Every piece's bound is a multiple of the norm of its own coordinates plus a constant, or less.
-        """
-        constants = [piece.largest_error(0.0) for piece in self.pieces]
-        multiples = [piece.largest_error(norm) - still for piece, still in zip(self.pieces, constants, strict=True)]
+    def error(self, norm: float) -> float:
+        """Bound on the distance between the computed and the exact projection of any point of at most this norm."""
+        constants = [piece.error(0.0) for piece in self.pieces]
+        multiples = [piece.error(norm) - still for piece, still in zip(self.pieces, constants, strict=True)]
         return max([0.0, *multiples]) + float(np.linalg.norm(constants))
 
     @property

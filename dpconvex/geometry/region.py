@@ -154,11 +154,6 @@ class Region(Conditions):
             "equations, and make sure that the others can be satisfied"
         )
 
-    @property
-    def text(self) -> str:
-        """All constraints in a line."""
-        return " and ".join(dict.fromkeys(self.told)) or "no constraints"
-
     @cached_property
     def touched(self) -> NDArray[np.bool_]:
         """Which coordinates any condition is about, shape (dim,)."""

@@ -219,7 +219,7 @@ def projection_error(form: LossForm, norm: float, step: float = 0.0) -> float:
     """Bound the error of a computed proximal step of a length (0 for a mere projection) from a point of a given norm."""
     kinks = kinks_of(form) if step else None
     shrinking = 0.0 if kinks is None else kinks.error(norm, step)
-    return form.feasible.largest_error(norm) + 4 * UNIT * norm + shrinking
+    return form.feasible.error(norm) + 4 * UNIT * norm + shrinking
 
 
 # The curvature of a regularizer: a squared term has one that is read off, and so has a determinant whose eigenvalues K keeps away

@@ -112,7 +112,7 @@ class Composite:
         norm = float(np.linalg.norm(theta))
         error = 4 * UNIT * norm if self.kinks is None else self.kinks.error(norm, step * self.problem.size)
         point = theta if self.kinks is None else self.kinks.proximal(theta, step * self.problem.size)
-        return self.problem.feasible.error(point) + error
+        return self.problem.feasible.error(float(np.linalg.norm(point))) + error
 
     def gradient_error(self, theta: Array, gradient: Array) -> float:
         """Bound how far a computed gradient of f can be from the exact one, from rounding (docs/release.md, section 5)."""
