@@ -21,7 +21,7 @@ from dpconvex.core.discipline import is_convex, sign
 from dpconvex.core.expression import Expression, constant
 from dpconvex.core.parameter_space import Space
 from dpconvex.geometry.closed_forms import ball, plain_matrix
-from dpconvex.geometry.convex_sets import UNIT, Interval, NormBall, Spectral, as_matrices, svec
+from dpconvex.geometry.convex_sets import UNIT, Interval, Spectral, as_matrices, svec
 from dpconvex.geometry.epigraph import Epigraph, epigraph, is_rough
 from dpconvex.geometry.feasible_set import FeasibleSet
 from dpconvex.geometry.linear_maps import affine_map, groups, linear_parts, weighted_sum
@@ -263,8 +263,9 @@ def term_of(part: Expression, weights: Array, space: Space) -> Term | None:
         return Absolute(matrix.indices.astype(np.int64), slopes, -offset[asked] / matrix.data)
     if part.option("p") != 2 or offset.any():
         return None
-    rounds = [(k, ball(sp.csr_array(matrix[groups(part) == k]), 1.0)) for k in np.flatnonzero(weights)]
-    balls = [(weights[k], one) for k, one in rounds if isinstance(one, NormBall)]
+    rounds = [(k, groups(part) == k) for k in np.flatnonzero(weights)]
+    found_balls = [(k, ball(sp.csr_array(matrix[here]), 1.0, offset[here])) for k, here in rounds]
+    balls = [(weights[k], one) for k, one in found_balls if one is not None]
     support = np.concatenate([np.zeros(0, dtype=np.int64), *(one.coordinates for _, one in balls)])
     if len(balls) < len(rounds) or len(set(support.tolist())) < len(support):
         return None
